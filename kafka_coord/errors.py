@@ -1,0 +1,181 @@
+"""Every exception this project raises on purpose, and the exit code the CLI gives it.
+
+::
+
+    KafkaCoordError                       1
+    ├── SettingsError                     2   a flag, variable or file holds a value that cannot be used
+    │   ├── InvalidName                   2   a group, consumer or topic name outside Kafka's legal set
+    │   └── InvalidPattern                2   a regular expression the linear-time engine refuses
+    ├── MalformedValue                    3   a znode, command or file cannot be decoded
+    │   └── UnknownVersion                3   well formed, but of a version this release does not know
+    ├── StoreError                        4   ZooKeeper refused an operation or could not be asked
+    │   ├── StoreUnavailable              4   no answer in time: whether it took effect is unknown
+    │   │   └── SessionLost               4   the session has ended: ephemerals and watches are gone
+    │   ├── NoNode, NodeExists, NotEmpty  4   a fact about the tree, known for certain
+    │   ├── BadVersion                    4   somebody wrote in between
+    │   ├── NoAuth                        4   the ACL forbids it
+    │   ├── RequestTooLarge               4   would pass ZooKeeper's jute.maxbuffer
+    │   └── MultiFailed                   4   one operation of a multi failed, so none took effect
+    │       └── Fenced                    4   the coordinator epoch moved on: this instance is deposed
+    ├── BrokerError                       5   no broker could be used
+    ├── RequestRefused                    6   an operator asked for what the state forbids; nothing was changed
+    ├── NotFound                          7   no such group, consumer, topic or coordinator
+    ├── Timeout                           8   what was waited for did not happen in time
+    ├── DevClusterError                   9   the local ZooKeeper or Kafka could not be started
+    ├── VerificationFailed               10   the demo or a check found lost or doubled records
+    └── ConsumerError                    11
+        ├── ConsumerClosed               11   used after close
+        ├── ConsumerIdInUse              11   another live consumer holds this name
+        ├── MembershipLost               11   the registration is gone: nothing may be committed any more
+        └── NoOffset                     11   nothing stored or out of range, and auto_offset_reset is "error"
+"""
+
+from __future__ import annotations
+
+
+class KafkaCoordError(Exception):
+    """Base of all errors here. ``exit_code`` is what the CLI exits with."""
+
+    exit_code = 1
+
+
+class SettingsError(KafkaCoordError, ValueError):
+    """A setting cannot be used; the message names it, its value, and what would do."""
+
+    exit_code = 2
+
+
+class InvalidName(SettingsError):
+    """A name outside ``[a-zA-Z0-9._-]{1,249}``, or ``.`` or ``..`` (Kafka's rule for topics, kept for all names)."""
+
+
+class InvalidPattern(SettingsError):
+    """A topic pattern that cannot be compiled by the linear-time engine."""
+
+
+class MalformedValue(KafkaCoordError, ValueError):
+    """A value that cannot be decoded. ``where`` is its znode path or file, ``reason`` what is wrong with it."""
+
+    exit_code = 3
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.where = where
+        self.reason = reason
+
+
+class UnknownVersion(MalformedValue):
+    """A well-formed value whose ``version`` this release does not know: left alone and reported."""
+
+
+class StoreError(KafkaCoordError):
+    """ZooKeeper refused an operation, or could not be asked. ``path`` is the znode it was about."""
+
+    exit_code = 4
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class StoreUnavailable(StoreError):
+    """No answer within the deadline. A write may or may not have taken effect: read back before trying again."""
+
+
+class SessionLost(StoreUnavailable):
+    """The session has ended (or never was): its ephemerals and watches are gone. A write may have taken effect."""
+
+
+class NoNode(StoreError):
+    """The znode, or for a create its parent, does not exist."""
+
+
+class NodeExists(StoreError):
+    """The znode exists already."""
+
+
+class NotEmpty(StoreError):
+    """A znode with children cannot be deleted."""
+
+
+class BadVersion(StoreError):
+    """The znode's version is not the expected one: somebody wrote in between."""
+
+
+class NoAuth(StoreError):
+    """The znode's ACL does not allow this."""
+
+
+class RequestTooLarge(StoreError):
+    """The request would pass ZooKeeper's ``jute.maxbuffer`` (1 MB by default)."""
+
+
+class MultiFailed(StoreError):
+    """A multi failed as a whole. ``index`` is the first operation that failed and ``cause`` how."""
+
+    def __init__(self, message: str, path: str, index: int, cause: StoreError) -> None:
+        super().__init__(message, path)
+        self.index = index
+        self.cause = cause
+
+
+class Fenced(MultiFailed):
+    """The check of the coordinator epoch failed: another instance was elected, this one may write nothing."""
+
+
+class BrokerError(KafkaCoordError):
+    """No Kafka broker could be found or used."""
+
+    exit_code = 5
+
+
+class RequestRefused(KafkaCoordError):
+    """What was asked is not allowed in the present state; nothing was changed."""
+
+    exit_code = 6
+
+
+class NotFound(KafkaCoordError):
+    """No such group, consumer, topic or coordinator."""
+
+    exit_code = 7
+
+
+class Timeout(KafkaCoordError):
+    """What was waited for did not happen in time. What was asked stays asked."""
+
+    exit_code = 8
+
+
+class DevClusterError(KafkaCoordError):
+    """The local ZooKeeper or Kafka of ``kafka_coord.dev`` could not be started or stopped."""
+
+    exit_code = 9
+
+
+class VerificationFailed(KafkaCoordError):
+    """A verification found records lost, doubled where they must not be, or counts that differ."""
+
+    exit_code = 10
+
+
+class ConsumerError(KafkaCoordError):
+    """Base of what :class:`kafka_coord.Consumer` raises."""
+
+    exit_code = 11
+
+
+class ConsumerClosed(ConsumerError):
+    """The consumer was used after ``close()``."""
+
+
+class ConsumerIdInUse(ConsumerError):
+    """Another live consumer of the group holds this name."""
+
+
+class MembershipLost(ConsumerError):
+    """The registration this was done under is gone: nothing can be committed for it any more."""
+
+
+class NoOffset(ConsumerError):
+    """No usable offset for a partition, and ``auto_offset_reset`` is ``error``."""
