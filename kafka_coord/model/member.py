@@ -1,0 +1,196 @@
+"""A consumer's registration: what it subscribes to and how it wants to be treated (the design's section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+from kafka_coord.errors import InvalidPattern, MalformedValue
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import is_legal, legal
+from kafka_coord.model.streams import MAX_STREAMS
+
+MAX_PATTERN_CHARS = 10_000
+MAX_GRACE_MS = 7 * 24 * 3600 * 1000
+
+
+class SubscriptionKind(StrEnum):
+    STATIC = "static"
+    WHITE_LIST = "white_list"
+    BLACK_LIST = "black_list"
+
+
+class Mode(StrEnum):
+    """How a member rebalances: ``eager`` members stop everything before anything of theirs starts, as in 0.8."""
+
+    INCREMENTAL = "incremental"
+    EAGER = "eager"
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> Any:
+    """RE2: linear time whatever the pattern. In 0.8's syntax a comma means ``|`` (``kafka.consumer.TopicFilter``)."""
+    if len(pattern) > MAX_PATTERN_CHARS:
+        raise InvalidPattern(f"topic pattern of {len(pattern)} characters; the limit is {MAX_PATTERN_CHARS}")
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = 8 << 20
+    try:
+        return re2.compile(pattern.strip().replace(",", "|").replace(" ", "").strip("\"'"), options)
+    except re2.error as error:
+        shown = error.args[0] if error.args else error
+        shown = shown.decode(errors="replace") if isinstance(shown, bytes) else shown
+        raise InvalidPattern(
+            f"topic pattern {pattern[:80]!r} is not a regular expression RE2 can run: {shown}"
+            " (back-references and look-around are not available)"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a consumer subscribes to.
+
+    ``topics`` maps topic → number of streams for a static subscription; ``pattern`` is the regular expression of a
+    white or black list (full match on topic names, comma means ``|``), run in ``streams`` streams per topic.
+    """
+
+    kind: SubscriptionKind
+    topics: Mapping[str, int] = field(default_factory=dict)
+    pattern: str = ""
+    streams: int = 1
+
+    @classmethod
+    def to(cls, topics: Iterable[str] | Mapping[str, int], streams: int = 1) -> Subscription:
+        """A static subscription; raises :class:`InvalidName`."""
+        counted = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, streams)
+        for topic in counted:
+            legal("topic", topic)
+        return cls(SubscriptionKind.STATIC, counted)
+
+    @classmethod
+    def matching(cls, pattern: str, *, black_list: bool = False, streams: int = 1) -> Subscription:
+        """A pattern subscription; raises :class:`InvalidPattern`."""
+        _compiled(pattern)
+        kind = SubscriptionKind.BLACK_LIST if black_list else SubscriptionKind.WHITE_LIST
+        return cls(kind, pattern=pattern, streams=streams)
+
+    @property
+    def is_wildcard(self) -> bool:
+        return self.kind is not SubscriptionKind.STATIC
+
+    def wants(self, topic: str) -> bool:
+        """Whether ``topic`` is subscribed to. Black lists never take Kafka's internal topics (``__…``)."""
+        if self.kind is SubscriptionKind.STATIC:
+            return topic in self.topics
+        matched = _compiled(self.pattern).fullmatch(topic) is not None
+        if self.kind is SubscriptionKind.WHITE_LIST:
+            return matched
+        return not matched and not topic.startswith("__")
+
+    def streams_for(self, topic: str) -> int:
+        """In how many streams the consumer runs this topic (0 where it does not subscribe to it)."""
+        if self.kind is SubscriptionKind.STATIC:
+            return self.topics.get(topic, 0)
+        return self.streams if self.wants(topic) else 0
+
+    def to_json(self) -> dict[str, Any]:
+        written = dict(sorted(self.topics.items())) if not self.is_wildcard else {self.pattern: self.streams}
+        return {"subscription": written, "pattern": str(self.kind)}
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> Subscription:
+        written = fields.mapping(value, "subscription", where)
+        try:
+            kind = SubscriptionKind(fields.text(value, "pattern", where, "static"))
+        except ValueError:
+            kinds = ", ".join(SubscriptionKind)
+            raise MalformedValue(where, f"field 'pattern' is {value['pattern']!r}, not one of {kinds}") from None
+        for name, streams in written.items():
+            if not isinstance(streams, int) or isinstance(streams, bool) or not 1 <= streams <= MAX_STREAMS:
+                raise MalformedValue(where, f"{streams!r} streams for {name[:60]!r}: use 1 to {MAX_STREAMS}")
+        if kind is SubscriptionKind.STATIC:
+            for topic in written:
+                if not is_legal(topic):
+                    raise MalformedValue(where, f"subscribes to {topic[:60]!r}, which is not a legal topic name")
+            return cls(kind, dict(written))
+        if len(written) != 1:
+            raise MalformedValue(where, f"a {kind} subscription has one pattern, not {len(written)}")
+        ((pattern, streams),) = written.items()
+        try:
+            _compiled(pattern)
+        except InvalidPattern as error:
+            raise MalformedValue(where, str(error)) from None
+        return cls(kind, pattern=pattern, streams=streams)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One live registration of a consumer, as of one read.
+
+    ``incarnation`` is the czxid of its znode: a consumer that comes back under the same name is another incarnation.
+    Durations are in ms; ``capacity`` is a weight (the ``weighted`` assignor), ``rack`` as in Kafka's ``broker.rack``.
+    """
+
+    consumer: str
+    incarnation: int
+    subscription: Subscription
+    assignor: str | None = None
+    capacity: int = 1
+    rack: str | None = None
+    mode: Mode = Mode.INCREMENTAL
+    session_timeout_ms: int | None = None
+    rejoin_grace_ms: int = 0
+    host: str | None = None
+    client: str | None = None
+    timestamp: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The registration's value; what is at its default is left out."""
+        value: dict[str, Any] = {"version": fields.VERSION, **self.subscription.to_json(), "timestamp": self.timestamp}
+        optional = {
+            "assignor": self.assignor,
+            "capacity": self.capacity if self.capacity != 1 else None,
+            "rack": self.rack,
+            "mode": str(self.mode) if self.mode is not Mode.INCREMENTAL else None,
+            "session_timeout_ms": self.session_timeout_ms,
+            "rejoin_grace_ms": self.rejoin_grace_ms or None,
+            "host": self.host,
+            "client": self.client,
+        }
+        return value | {name: found for name, found in optional.items() if found is not None}
+
+    @classmethod
+    def from_json(cls, value: fields.Json, consumer: str, incarnation: int, where: str) -> Member:
+        """Strict; raises :class:`MalformedValue`. ``value`` is what :func:`json_fields.load` gave."""
+        try:
+            mode = Mode(fields.text(value, "mode", where, "incremental"))
+        except ValueError:
+            raise MalformedValue(where, f"field 'mode' is {value['mode']!r}, not incremental or eager") from None
+        grace_ms = fields.number(value, "rejoin_grace_ms", where, 0, at_least=0)
+        if grace_ms > MAX_GRACE_MS:
+            raise MalformedValue(where, f"field 'rejoin_grace_ms' is {grace_ms}, more than {MAX_GRACE_MS} (7 days)")
+        timeout = fields.number(value, "session_timeout_ms", where, 0, at_least=0)
+        timestamp = value.get("timestamp", "")
+        return cls(
+            consumer=consumer,
+            incarnation=incarnation,
+            subscription=Subscription.from_json(value, where),
+            assignor=_optional_text(value, "assignor", where),
+            capacity=fields.number(value, "capacity", where, 1, at_least=1),
+            rack=_optional_text(value, "rack", where),
+            mode=mode,
+            session_timeout_ms=timeout or None,
+            rejoin_grace_ms=grace_ms,
+            host=_optional_text(value, "host", where),
+            client=_optional_text(value, "client", where),
+            timestamp=str(timestamp)[:40],
+        )
+
+
+def _optional_text(value: fields.Json, field_name: str, where: str) -> str | None:
+    return fields.text(value, field_name, where) if value.get(field_name) is not None else None

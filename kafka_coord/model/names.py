@@ -1,0 +1,23 @@
+"""Which names are legal: Kafka's rule for topics, kept for groups and consumers too."""
+
+from __future__ import annotations
+
+import re
+
+from kafka_coord.errors import InvalidName
+
+LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+RULE = "1 to 249 of the characters a-z A-Z 0-9 . _ - and neither '.' nor '..'"
+
+
+def is_legal(name: object) -> bool:
+    """Whether Kafka would accept ``name`` for a topic (``org.apache.kafka.common.internals.Topic``)."""
+    return isinstance(name, str) and LEGAL.fullmatch(name) is not None and name not in {".", ".."}
+
+
+def legal(kind: str, name: object) -> str:
+    """Returns ``name``; raises :class:`InvalidName` naming the ``kind`` ("group", …), the value and the rule."""
+    if isinstance(name, str) and is_legal(name):
+        return name
+    shown = repr(name)
+    raise InvalidName(f"{kind} name {shown[:80]}{'…' if len(shown) > 80 else ''} is not legal: use {RULE}")

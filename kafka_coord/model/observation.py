@@ -1,0 +1,68 @@
+"""What one look at a group gives: everything ``plan`` may know, frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kafka_coord.model.command import CommandId
+from kafka_coord.model.ledger import Assignment, Ledger
+from kafka_coord.model.member import Member
+from kafka_coord.model.operations import GroupSettings, Pause, Request
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as Kafka's own znode describes it.
+
+    ``identity`` tells a recreated topic from its predecessor: Kafka's topic id, or the znode's czxid where Kafka is
+    too old to write one. ``replica_racks`` maps a partition to the racks its replicas are in, where racks are known.
+    """
+
+    name: str
+    partitions: frozenset[int]
+    identity: str
+    replica_racks: Mapping[int, frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A znode that could not be decoded: reported, and otherwise treated as if it were not there."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """The channel of one consumer: its outstanding commands in order, and the znodes in it that are none."""
+
+    commands: tuple[CommandId, ...] = ()
+    strays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at one group. All maps are by consumer name unless said otherwise.
+
+    ``topics`` are all topics Kafka has (the registry's view, kept by its listeners). ``in_grace`` are consumers whose
+    registration is gone but whose place is kept, ``overdue`` those with a command unacknowledged past the rebalance
+    timeout, ``retired`` those gone so long that their channel may be removed: all three are timers' findings, so that
+    ``plan`` needs no clock. ``expired`` says that the group has been empty past its offsets retention.
+    """
+
+    group: str
+    epoch: int
+    members: Mapping[str, Member]
+    ledgers: Mapping[str, Ledger]
+    channels: Mapping[str, Channel]
+    assignment: Assignment | None
+    topics: Mapping[str, TopicInfo]
+    settings: GroupSettings = field(default_factory=GroupSettings)
+    pause: Pause | None = None
+    requests: tuple[Request, ...] = ()
+    in_grace: frozenset[str] = frozenset()
+    overdue: frozenset[str] = frozenset()
+    retired: frozenset[str] = frozenset()
+    expired: bool = False
+    unreadable: tuple[Unreadable, ...] = ()

@@ -1,0 +1,278 @@
+"""What operators write and read: requests, pauses, group settings, who coordinates, and what was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from kafka_coord.errors import InvalidName, MalformedValue
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import legal
+from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition
+
+DEFAULT_ASSIGNOR = "sticky"
+DEFAULT_REBALANCE_TIMEOUT_MS = 60_000
+DEFAULT_OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
+"""Kafka's ``offsets.retention.minutes`` of 10080."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """The value of a group's znode: what differs from the defaults. Durations in ms."""
+
+    assignor: str | None = None
+    rebalance_timeout_ms: int = DEFAULT_REBALANCE_TIMEOUT_MS
+    offsets_retention_ms: int = DEFAULT_OFFSETS_RETENTION_MS
+
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {"version": fields.VERSION}
+        if self.assignor is not None:
+            value["assignor"] = self.assignor
+        value["rebalance_timeout_ms"] = self.rebalance_timeout_ms
+        value["offsets_retention_ms"] = self.offsets_retention_ms
+        return value
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> GroupSettings:
+        return cls(
+            assignor=fields.text(value, "assignor", where) if value.get("assignor") is not None else None,
+            rebalance_timeout_ms=fields.number(
+                value, "rebalance_timeout_ms", where, DEFAULT_REBALANCE_TIMEOUT_MS, at_least=1
+            ),
+            offsets_retention_ms=fields.number(
+                value, "offsets_retention_ms", where, DEFAULT_OFFSETS_RETENTION_MS, at_least=0
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """No rebalance while it exists: who asked for it, why, and since when (ms since 1970)."""
+
+    by: str = ""
+    reason: str = ""
+    since_ms: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": fields.VERSION, "by": self.by, "reason": self.reason, "since_ms": self.since_ms}
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> Pause:
+        return cls(
+            by=fields.text(value, "by", where, ""),
+            reason=fields.text(value, "reason", where, ""),
+            since_ms=fields.number(value, "since_ms", where, 0),
+        )
+
+
+class RequestType(StrEnum):
+    REBALANCE = "rebalance"
+    """A new target for the group even where nothing changed."""
+    EVICT = "evict"
+    """Delete one consumer's registration; it must register again."""
+    RESIGN = "resign"
+    """The elected coordinator steps down."""
+    LOOK = "look"
+    """Look at the group now (after a pause was set or lifted, or settings were changed)."""
+    RESET_OFFSETS = "reset-offsets"
+    """Write ``offsets``; refused while a member holds one of the partitions."""
+    DELETE_OFFSETS = "delete-offsets"
+    """Remove the offsets of ``partitions``; refused while a member holds one of them."""
+    DELETE_GROUP = "delete-group"
+    """Remove the group and its offsets; refused while it has members."""
+
+
+GROUP_REQUESTS = frozenset(RequestType) - {RequestType.RESIGN}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an operator asks, as ``/consumers/requests/request-<seq>``.
+
+    The coordinator answers by writing ``result`` ("done" or "refused") and ``message`` into the same znode; whoever
+    asked reads the answer and deletes the znode. Answers nobody fetched are removed after a while.
+    """
+
+    type: RequestType
+    group: str = ""
+    consumer: str = ""
+    reason: str = ""
+    by: str = ""
+    timestamp_ms: int = 0
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    partitions: PartitionSet = NO_PARTITIONS
+    result: str = ""
+    message: str = ""
+    request_id: str = ""
+    """The znode's name; of the read, not of the value."""
+
+    @property
+    def answered(self) -> bool:
+        return self.result != ""
+
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {"version": fields.VERSION, "type": str(self.type)}
+        for name in ("group", "consumer", "reason", "by", "result", "message"):
+            if getattr(self, name):
+                value[name] = getattr(self, name)
+        value["timestamp_ms"] = self.timestamp_ms
+        if self.offsets:
+            topics: dict[str, dict[str, int]] = {}
+            for (topic, partition), offset in sorted(self.offsets.items()):
+                topics.setdefault(topic, {})[str(partition)] = offset
+            value["offsets"] = topics
+        if self.partitions:
+            value["partitions"] = self.partitions.to_json()
+        return value
+
+    @classmethod
+    def from_json(cls, value: fields.Json, request_id: str, where: str) -> Request:
+        written = fields.text(value, "type", where)
+        try:
+            request_type = RequestType(written)
+        except ValueError:
+            raise MalformedValue(
+                where, f"field 'type' is {written[:40]!r}, not one of {', '.join(RequestType)}"
+            ) from None
+        group, consumer = fields.text(value, "group", where, ""), fields.text(value, "consumer", where, "")
+        try:
+            if request_type in GROUP_REQUESTS:
+                legal("group", group)
+            if request_type is RequestType.EVICT:
+                legal("consumer", consumer)
+        except InvalidName as error:
+            raise MalformedValue(where, str(error)) from None
+        offsets: dict[TopicPartition, int] = {}
+        for topic, found in fields.mapping(value, "offsets", where, {}).items():
+            if not isinstance(found, dict):
+                raise MalformedValue(where, f"offsets of topic {topic[:60]!r} are not an object")
+            checked = PartitionSet.from_json({topic: ",".join(found)}, where)
+            if len(checked) != len(found):
+                raise MalformedValue(where, f"offsets of topic {topic[:60]!r} do not name one partition each")
+            for partition in found:
+                offsets[TopicPartition(topic, int(partition))] = fields.number(found, partition, where, at_least=0)
+        return cls(
+            type=request_type,
+            group=group,
+            consumer=consumer,
+            reason=fields.text(value, "reason", where, ""),
+            by=fields.text(value, "by", where, ""),
+            timestamp_ms=fields.number(value, "timestamp_ms", where, 0),
+            offsets=offsets,
+            partitions=PartitionSet.from_json(value.get("partitions", {}), where),
+            result=fields.text(value, "result", where, ""),
+            message=fields.text(value, "message", where, ""),
+            request_id=request_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorInfo:
+    """Who coordinates: the value of ``/consumers/coordinator`` (and, without an epoch, of ``coordinators/<id>``).
+
+    ``endpoints`` maps a name ("channel", "http") to ``host:port``; ``timestamp`` is ms since 1970, as a string.
+    """
+
+    broker_id: int
+    epoch: int
+    timestamp: str
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": fields.VERSION,
+            "brokerid": self.broker_id,
+            "epoch": self.epoch,
+            "timestamp": self.timestamp,
+            "endpoints": dict(self.endpoints),
+        }
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> CoordinatorInfo:
+        return cls(
+            broker_id=fields.number(value, "brokerid", where),
+            epoch=fields.number(value, "epoch", where, 0),
+            timestamp=fields.text(value, "timestamp", where, ""),
+            endpoints={k: str(v) for k, v in fields.mapping(value, "endpoints", where, {}).items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One entry of a group's history: a generation, why it came, what moved, and how long each step took.
+
+    Durations are ms from the decision, ``None`` until (or unless) the step was seen: ``stopped_ms`` every stop was
+    acknowledged, ``settled_ms`` everything was owned and acknowledged again.
+    """
+
+    generation: int
+    epoch: int
+    reason: str
+    assignor: str
+    decided_at_ms: int
+    members: int
+    partitions: int
+    moved: int
+    """Partitions whose owner changed from one live member to another, or that were taken from one."""
+    started: int = 0
+    stopped: int = 0
+    stopped_ms: int | None = None
+    settled_ms: int | None = None
+    moves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """consumer → gained/lost → "flights[0-3]" (cut where it would grow long)."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "generation": self.generation,
+            "epoch": self.epoch,
+            "reason": self.reason,
+            "assignor": self.assignor,
+            "decided_at_ms": self.decided_at_ms,
+            "members": self.members,
+            "partitions": self.partitions,
+            "moved": self.moved,
+            "started": self.started,
+            "stopped": self.stopped,
+            "stopped_ms": self.stopped_ms,
+            "settled_ms": self.settled_ms,
+            "moves": {consumer: dict(found) for consumer, found in self.moves.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: fields.Json, where: str) -> Decision:
+        def duration(name: str) -> int | None:
+            return fields.number(value, name, where) if value.get(name) is not None else None
+
+        moves = fields.mapping(value, "moves", where, {})
+        return cls(
+            generation=fields.number(value, "generation", where),
+            epoch=fields.number(value, "epoch", where),
+            reason=fields.text(value, "reason", where, ""),
+            assignor=fields.text(value, "assignor", where, ""),
+            decided_at_ms=fields.number(value, "decided_at_ms", where, 0),
+            members=fields.number(value, "members", where, 0),
+            partitions=fields.number(value, "partitions", where, 0),
+            moved=fields.number(value, "moved", where, 0),
+            started=fields.number(value, "started", where, 0),
+            stopped=fields.number(value, "stopped", where, 0),
+            stopped_ms=duration("stopped_ms"),
+            settled_ms=duration("settled_ms"),
+            moves={c: {k: str(v) for k, v in found.items()} for c, found in moves.items() if isinstance(found, dict)},
+        )
+
+
+MAX_HISTORY = 50
+
+
+def history_to_json(decisions: tuple[Decision, ...]) -> dict[str, Any]:
+    """The newest :data:`MAX_HISTORY` decisions, oldest first."""
+    return {"version": fields.VERSION, "decisions": [d.to_json() for d in decisions[-MAX_HISTORY:]]}
+
+
+def history_from_json(value: fields.Json, where: str) -> tuple[Decision, ...]:
+    found = value.get("decisions", [])
+    if not isinstance(found, list) or not all(isinstance(d, dict) for d in found):
+        raise MalformedValue(where, "field 'decisions' is not a list of objects")
+    return tuple(Decision.from_json(d, where) for d in found)

@@ -1,0 +1,164 @@
+"""Partitions, alone and in sets, and the compact way they are written: ``{"flights": "0-3,7"}``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model.names import is_legal
+
+MAX_PARTITION = (1 << 31) - 1
+MAX_PARTITIONS_PER_VALUE = 1_000_000
+"""Bounds what a hostile range such as "0-2147483647" can make us allocate."""
+
+_RANGES = re.compile(r"\d{1,10}(?:-\d{1,10})?(?:,\d{1,10}(?:-\d{1,10})?)*")
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class PartitionSet:
+    """An immutable set of topic-partitions, kept by topic so that set algebra runs at the speed of ``frozenset``."""
+
+    __slots__ = ("_count", "_topics")
+
+    def __init__(self, topics: Mapping[str, Iterable[int]] | None = None) -> None:
+        kept = {topic: frozenset(numbers) for topic, numbers in (topics or {}).items()}
+        self._topics = {topic: numbers for topic, numbers in kept.items() if numbers}
+        self._count = sum(map(len, self._topics.values()))
+
+    @classmethod
+    def of(cls, partitions: Iterable[tuple[str, int]]) -> PartitionSet:
+        """From single partitions."""
+        topics: dict[str, set[int]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, set()).add(partition)
+        return cls(topics)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics with at least one partition here, sorted."""
+        return tuple(sorted(self._topics))
+
+    def of_topic(self, topic: str) -> frozenset[int]:
+        """The partitions of one topic, empty where there are none."""
+        return self._topics.get(topic, frozenset())
+
+    def by_topic(self) -> Iterator[tuple[str, frozenset[int]]]:
+        """(topic, partitions), topics sorted."""
+        return ((topic, self._topics[topic]) for topic in sorted(self._topics))
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        """In order of topic and partition."""
+        return (TopicPartition(topic, p) for topic in sorted(self._topics) for p in sorted(self._topics[topic]))
+
+    def __contains__(self, item: tuple[str, int]) -> bool:
+        return item[1] in self._topics.get(item[0], ())
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PartitionSet) and self._topics == other._topics
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._topics.items()))
+
+    def __or__(self, other: PartitionSet) -> PartitionSet:
+        if not other._topics:
+            return self
+        if not self._topics:
+            return other
+        topics: dict[str, Iterable[int]] = dict(self._topics)
+        for topic, numbers in other._topics.items():
+            topics[topic] = self.of_topic(topic) | numbers
+        return PartitionSet(topics)
+
+    def __sub__(self, other: PartitionSet) -> PartitionSet:
+        if not other._topics or not self._topics:
+            return self
+        return PartitionSet({topic: numbers - other.of_topic(topic) for topic, numbers in self._topics.items()})
+
+    def __and__(self, other: PartitionSet) -> PartitionSet:
+        return PartitionSet({topic: numbers & other.of_topic(topic) for topic, numbers in self._topics.items()})
+
+    def isdisjoint(self, other: PartitionSet) -> bool:
+        return all(numbers.isdisjoint(other.of_topic(topic)) for topic, numbers in self._topics.items())
+
+    def filter(self, keep: Callable[[str], bool]) -> PartitionSet:
+        """Only the topics for which ``keep`` is true."""
+        return PartitionSet({topic: numbers for topic, numbers in self._topics.items() if keep(topic)})
+
+    def __repr__(self) -> str:
+        return f"PartitionSet({self.to_json()})"
+
+    def __str__(self) -> str:
+        """``flights[0-3,7] routes[1]``, or ``nothing``."""
+        return " ".join(f"{topic}[{ranges(numbers)}]" for topic, numbers in self.by_topic()) or "nothing"
+
+    def to_json(self) -> dict[str, str]:
+        """``{"flights": "0-3,7"}``."""
+        return {topic: ranges(numbers) for topic, numbers in self.by_topic()}
+
+    @classmethod
+    def from_json(cls, value: Any, where: str) -> PartitionSet:
+        """Strict inverse of :meth:`to_json`; raises :class:`MalformedValue`."""
+        if not isinstance(value, dict):
+            raise MalformedValue(where, f"partitions are {str(value)[:60]!r}, not an object of topics")
+        topics = {}
+        total = 0
+        for topic, written in value.items():
+            if not is_legal(topic):
+                raise MalformedValue(where, f"{str(topic)[:60]!r} is not a legal topic name")
+            topics[topic] = parse_ranges(written, where)
+            total += len(topics[topic])
+            if total > MAX_PARTITIONS_PER_VALUE:
+                raise MalformedValue(where, f"names more than {MAX_PARTITIONS_PER_VALUE} partitions")
+        return cls(topics)
+
+
+NO_PARTITIONS = PartitionSet()
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """``{0,1,2,3,7}`` → ``"0-3,7"``."""
+    parts: list[str] = []
+    first = last = None
+    for n in sorted(numbers):
+        if last is not None and n == last + 1:
+            last = n
+            continue
+        if first is not None:
+            parts.append(str(first) if first == last else f"{first}-{last}")
+        first = last = n
+    if first is not None:
+        parts.append(str(first) if first == last else f"{first}-{last}")
+    return ",".join(parts)
+
+
+def parse_ranges(written: object, where: str) -> frozenset[int]:
+    """``"0-3,7"`` → ``{0,1,2,3,7}``; raises :class:`MalformedValue`."""
+    if not isinstance(written, str) or (written and not _RANGES.fullmatch(written)):
+        raise MalformedValue(where, f"{str(written)[:60]!r} is not a list of partitions such as '0-3,7'")
+    numbers: set[int] = set()
+    for part in filter(None, written.split(",")):
+        low, _, high = part.partition("-")
+        first, last = int(low), int(high or low)
+        if last < first or last > MAX_PARTITION:
+            raise MalformedValue(where, f"'{part}' is not a range of partitions")
+        if last - first >= MAX_PARTITIONS_PER_VALUE or len(numbers) + last - first >= MAX_PARTITIONS_PER_VALUE:
+            raise MalformedValue(where, f"'{part}' names more than {MAX_PARTITIONS_PER_VALUE} partitions")
+        numbers.update(range(first, last + 1))
+    return frozenset(numbers)

@@ -1,0 +1,42 @@
+"""Which stream of a consumer fetches a partition (0.8's consumer threads). Stream 0 is implied and never written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model.partitions import TopicPartition, parse_ranges, ranges
+
+Streams = Mapping[TopicPartition, int]
+"""Only partitions on a stream other than 0 are in it."""
+
+MAX_STREAMS = 1_000
+
+
+def streams_to_json(streams: Streams) -> dict[str, dict[str, str]]:
+    """``{"flights": {"1": "4-7"}}``: topic, stream, its partitions."""
+    numbers: dict[str, dict[int, set[int]]] = {}
+    for (topic, partition), stream in streams.items():
+        if stream:
+            numbers.setdefault(topic, {}).setdefault(stream, set()).add(partition)
+    return {
+        topic: {str(stream): ranges(found) for stream, found in sorted(by_stream.items())}
+        for topic, by_stream in sorted(numbers.items())
+    }
+
+
+def streams_from_json(value: Any, where: str) -> dict[TopicPartition, int]:
+    """Strict inverse of :func:`streams_to_json`; raises :class:`MalformedValue`."""
+    if not isinstance(value, dict):
+        raise MalformedValue(where, "field 'streams' is not an object of topics")
+    streams: dict[TopicPartition, int] = {}
+    for topic, by_stream in value.items():
+        if not isinstance(by_stream, dict):
+            raise MalformedValue(where, f"streams of topic {str(topic)[:60]!r} are not an object")
+        for stream, written in by_stream.items():
+            if not (stream.isascii() and stream.isdigit() and int(stream[:5]) < MAX_STREAMS and len(stream) < 5):
+                raise MalformedValue(where, f"{stream[:20]!r} is not a stream number below {MAX_STREAMS}")
+            for partition in parse_ranges(written, where):
+                streams[TopicPartition(topic, partition)] = int(stream)
+    return streams

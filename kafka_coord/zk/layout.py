@@ -1,0 +1,98 @@
+"""Where everything is on ZooKeeper: the one place that spells a path (the design's section 2).
+
+All paths are below the chroot the store was opened with. Functions take names that have been checked by
+:func:`kafka_coord.model.names.legal`; a name cannot contain ``/``.
+"""
+
+from __future__ import annotations
+
+BROKER_IDS = "/brokers/ids"
+BROKER_TOPICS = "/brokers/topics"
+
+CONSUMERS = "/consumers"
+COORDINATOR = "/consumers/coordinator"
+COORDINATOR_EPOCH = "/consumers/coordinator_epoch"
+COORDINATORS = "/consumers/coordinators"
+REQUESTS = "/consumers/requests"
+PAUSED = "/consumers/paused"
+GROUPS = "/consumers/groups"
+
+PERSISTENT_ROOTS = (CONSUMERS, COORDINATORS, REQUESTS, GROUPS)
+"""What every instance makes sure of before it elects."""
+
+
+def broker(broker_id: str | int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_topic(topic: str) -> str:
+    return f"{BROKER_TOPICS}/{topic}"
+
+
+def instance(broker_id: int) -> str:
+    """A running instance, elected or not."""
+    return f"{COORDINATORS}/{broker_id}"
+
+
+def request(request_id: str) -> str:
+    return f"{REQUESTS}/{request_id}"
+
+
+REQUEST_PREFIX = f"{REQUESTS}/request-"
+
+
+def group(name: str) -> str:
+    return f"{GROUPS}/{name}"
+
+
+def ids(group_name: str) -> str:
+    return f"{GROUPS}/{group_name}/ids"
+
+
+def registration(group_name: str, consumer: str) -> str:
+    return f"{GROUPS}/{group_name}/ids/{consumer}"
+
+
+def assignment(group_name: str) -> str:
+    return f"{GROUPS}/{group_name}/assignment"
+
+
+def owners(group_name: str) -> str:
+    return f"{GROUPS}/{group_name}/owners"
+
+
+def ledger(group_name: str, consumer: str) -> str:
+    return f"{GROUPS}/{group_name}/owners/{consumer}"
+
+
+def channels(group_name: str) -> str:
+    return f"{GROUPS}/{group_name}/channel"
+
+
+def channel(group_name: str, consumer: str) -> str:
+    return f"{GROUPS}/{group_name}/channel/{consumer}"
+
+
+def command(group_name: str, consumer: str, command_id: str) -> str:
+    return f"{GROUPS}/{group_name}/channel/{consumer}/{command_id}"
+
+
+def offsets(group_name: str) -> str:
+    return f"{GROUPS}/{group_name}/offsets"
+
+
+def topic_offsets(group_name: str, topic: str) -> str:
+    return f"{GROUPS}/{group_name}/offsets/{topic}"
+
+
+def offset(group_name: str, topic: str, partition: int) -> str:
+    return f"{GROUPS}/{group_name}/offsets/{topic}/{partition}"
+
+
+def history(group_name: str) -> str:
+    """The last decisions of a group, bounded."""
+    return f"{GROUPS}/{group_name}/history"
+
+
+def paused(group_name: str) -> str:
+    return f"{GROUPS}/{group_name}/paused"

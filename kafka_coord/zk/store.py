@@ -1,0 +1,226 @@
+"""What the rest of the project needs of ZooKeeper, and nothing more.
+
+One interface, two implementations: the kazoo-backed store of :mod:`kafka_coord.zk.session` and (in simulations) a
+ZooKeeper under a seeded scheduler. Everything that decides (election, handler, executor, connector) is written
+against :class:`Store`, is called on its owner's thread, and never sees kazoo.
+
+Every call has a deadline. An error that says *no* (:class:`~kafka_coord.errors.NoNode`, ``BadVersion``, …) is a fact;
+:class:`~kafka_coord.errors.StoreUnavailable` means the outcome is **unknown** and must be read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+ANY_VERSION = -1
+
+
+class Clock(Protocol):
+    """Time, injectable. Decisions use only what is handed to them; this is for the edges."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never goes back."""
+
+    def time(self) -> float:
+        """Seconds since 1970 (wall clock), for what people read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The facts ZooKeeper keeps about a znode (times in ms since 1970, ids are zxids)."""
+
+    czxid: int
+    mzxid: int
+    version: int
+    cversion: int
+    ctime_ms: int
+    mtime_ms: int
+    ephemeral_owner: int
+    data_length: int
+    num_children: int
+    pzxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A znode's data and facts as of one read."""
+
+    data: bytes
+    stat: Stat
+
+
+# --- operations of a multi ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Fails the multi unless the znode exists with this data version (``ANY_VERSION``: merely exists)."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Creates a znode; with ``sequence`` ten digits are appended to the path. The parent must exist."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    """Replaces a znode's data."""
+
+    path: str
+    data: bytes
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Deletes a znode without children."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+Op = Check | Create | SetData | Delete
+OpResult = str | Stat | None
+"""``Create`` gives the path made, ``SetData`` the new stat, the others nothing."""
+
+
+# --- reads of a multi-read ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GetData:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetChildren:
+    path: str
+
+
+Read = GetData | GetChildren
+ReadResult = Node | tuple[str, ...] | None
+"""``GetData`` gives a :class:`Node`, ``GetChildren`` sorted names; ``None`` where there is no such znode."""
+
+
+# --- watches and session -----------------------------------------------------------------------------------------
+
+
+class WatchType(Enum):
+    CREATED = "created"
+    DELETED = "deleted"
+    CHANGED = "changed"
+    CHILD = "child"
+    CONNECTION = "connection"
+    """The connection or session changed and the watch is gone: look again and set it anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    type: WatchType
+    path: str
+
+
+Watcher = Callable[[WatchEvent], None]
+"""Called once, on a thread of the store: it may only note the event and wake its owner."""
+
+
+class SessionState(Enum):
+    CONNECTING = "connecting"
+    """Not connected yet since start or since the last session was lost."""
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    """The connection is gone; the session may live on, or may already have ended on the server."""
+    LOST = "lost"
+    """The session has ended. A new one begins by itself (:attr:`CONNECTED` with another id)."""
+    CLOSED = "closed"
+
+
+class Session(Protocol):
+    """Facts about the session. All are safe to read from any thread and cost nothing."""
+
+    @property
+    def state(self) -> SessionState: ...
+
+    @property
+    def session_id(self) -> int:
+        """The server's session id, 0 when there is none."""
+
+    @property
+    def timeout_ms(self) -> int:
+        """The negotiated session timeout."""
+
+    @property
+    def suspended_since(self) -> float | None:
+        """``clock.monotonic()`` at which the connection went away, ``None`` while connected."""
+
+    def mine_until(self) -> float:
+        """``clock.monotonic()`` until which this session is proven to live (0.0: not at all).
+
+        The server has heard from this session, in a request *sent* at some moment s and answered since; the session
+        cannot have ended before s + timeout. Returned is that moment less a safety margin. Holds without any answer
+        from now on, so whoever acts only before this deadline never acts in a session that has ended.
+        """
+
+
+SessionListener = Callable[[SessionState], None]
+"""Called on a thread of the store at every change of state: it may only note it and wake its owner."""
+
+
+class Store(Protocol):
+    """ZooKeeper, below the chroot. Paths are absolute. Thread-safe. Errors are those of :mod:`kafka_coord.errors`."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def session(self) -> Session: ...
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        """Registers a session listener; the callable returned takes it off again."""
+
+    def get(self, path: str, watcher: Watcher | None = None) -> Node:
+        """Data and stat. Raises ``NoNode`` (and then sets no watch)."""
+
+    def children(self, path: str, watcher: Watcher | None = None) -> tuple[str, ...]:
+        """Sorted child names. Raises ``NoNode`` (and then sets no watch)."""
+
+    def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
+        """The stat, or ``None``; the watch is set in both cases."""
+
+    def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
+        """As :meth:`exists` for many paths, pipelined: one round trip rather than one each."""
+
+    def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
+        """Many reads at once: one multi-read per chunk on servers ≥ 3.6, pipelined reads on older ones."""
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
+        """Creates one znode and gives its path. Raises ``NodeExists``; ``NoNode`` when the parent is missing."""
+
+    def ensure_path(self, path: str) -> None:
+        """Creates the znode and whatever is missing above it, as persistent empty znodes."""
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        """Replaces the data. Raises ``NoNode``, ``BadVersion``."""
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Deletes one znode. Raises ``NoNode``, ``BadVersion``, ``NotEmpty``."""
+
+    def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
+        """All of it or nothing. Raises ``MultiFailed`` naming the operation at fault, ``RequestTooLarge``."""
+
+    def sync(self, path: str = "/") -> None:
+        """Returns once this server has caught up with the leader."""
+
+    def close(self) -> None:
+        """Ends the session: its ephemerals go at once. Safe to call twice."""
