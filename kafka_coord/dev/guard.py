@@ -39,24 +39,23 @@ _guard: _Guard | None = None
 class _Guard:
     def __init__(self) -> None:
         self.owner_pid = os.getpid()
+        reader, writer = os.pipe()
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _PROGRAM],
-            stdin=subprocess.PIPE,
+            stdin=reader,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            text=True,
             start_new_session=True,  # a Ctrl-C at the terminal must not end the guard before its owner
         )
+        os.close(reader)
+        self._writer = writer
 
     def tell(self, verb: str, child: ProcessIdentity) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{verb} {child.pid} {child.started}\n")
-        self.process.stdin.flush()
+        os.write(self._writer, f"{verb} {child.pid} {child.started}\n".encode("ascii"))
 
     def close(self) -> None:
         if os.getpid() == self.owner_pid:  # not in a fork of it
-            assert self.process.stdin is not None
-            self.process.stdin.close()
+            os.close(self._writer)
             self.process.wait()
 
 

@@ -23,7 +23,7 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
-        """The process that has the number ``pid`` now, or None if none runs (one that has ended but was not reaped does not)."""
+        """The process that has the number ``pid`` now; None if none runs (a zombie has ended)."""
         stat = _stat(pid)
         return None if stat is None or stat[0] in "ZX" else cls(pid=pid, started=stat[1])
 

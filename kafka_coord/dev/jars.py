@@ -30,7 +30,7 @@ def zookeeper_class_path() -> tuple[Path, ...]:
 
 
 def pyspark_jars_directory() -> Path:
-    """Where PySpark keeps its jars, found without importing PySpark. Raises :class:`DevClusterError` if not installed."""
+    """Where PySpark keeps its jars, found without importing it. Raises :class:`DevClusterError` if it is not there."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise DevClusterError(

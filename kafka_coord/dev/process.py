@@ -110,7 +110,7 @@ class ChildProcess:
             time.sleep(_POLL_S)
 
     def stop(self, timeout_s: float = 15.0) -> None:
-        """Ask it to end (SIGTERM) and wait; after ``timeout_s`` seconds end it with SIGKILL. Nothing if it does not run."""
+        """Ask it to end (SIGTERM) and wait; after ``timeout_s`` seconds end it with SIGKILL. Ended already: nothing."""
         with self._lock:
             if self._process is None:
                 return

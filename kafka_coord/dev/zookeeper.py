@@ -1,0 +1,236 @@
+"""A real ZooKeeper on loopback: one server, or an ensemble of several."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kafka_coord.dev.jars import zookeeper_class_path
+from kafka_coord.dev.java import find_java
+from kafka_coord.dev.ports import LOOPBACK, free_port
+from kafka_coord.dev.server import JVM_FLAGS, JvmServer, log4j_configuration
+from kafka_coord.errors import DevClusterError
+
+_MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperSettings:
+    """What differs between a ZooKeeper for daily use and one for tests.
+
+    The session timeout a client is granted lies between ``min_session_ms`` (default: two ticks) and
+    ``max_session_ms``. ``properties`` are further lines of ``zoo.cfg``, ``jvm_properties`` further ``-D`` flags.
+    """
+
+    tick_ms: int = 500
+    min_session_ms: int | None = None
+    max_session_ms: int = 60_000
+    heap_mb: int = 64
+    log_level: str = "WARN"
+    properties: Mapping[str, str] = field(default_factory=dict)
+    jvm_properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EnsemblePeer:
+    """One server of an ensemble as the others know it."""
+
+    server_id: int
+    quorum_port: int
+    election_port: int
+
+
+class ZooKeeperServer(JvmServer):
+    """One ZooKeeper server in ``directory``. ``with`` starts and stops it; its data stays in the directory.
+
+    Writes are not forced to disk: they survive ``kill -9`` of the server, not a crash of the machine.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int | None = None,
+        settings: ZooKeeperSettings | None = None,
+        server_id: int = 1,
+        ensemble: Sequence[EnsemblePeer] = (),
+        outlive_parent: bool = False,
+    ) -> None:
+        super().__init__(f"zookeeper-{server_id}", directory, port=port, outlive_parent=outlive_parent)
+        self.settings = settings or ZooKeeperSettings()
+        self.server_id = server_id
+        self._ensemble = tuple(ensemble)
+
+    @property
+    def connect_string(self) -> str:
+        """Where clients reach it, as ``host:port``."""
+        return f"{LOOPBACK}:{self.port}"
+
+    def mode(self) -> str | None:
+        """``standalone``, ``leader`` or ``follower``; None while it does not serve."""
+        for line in four_letter_word(self.port, "srvr").splitlines():
+            if line.startswith("Mode:"):
+                return line.partition(":")[2].strip()
+        return None
+
+    def serving(self) -> bool:
+        return self.mode() in {"standalone", "leader", "follower"}
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _prepare(self) -> Sequence[str]:
+        data = self.directory / "data"
+        data.mkdir(exist_ok=True)
+        (data / "myid").write_text(f"{self.server_id}\n", encoding="ascii")
+        log4j = self.directory / "log4j2.properties"
+        log4j.write_text(log4j_configuration(self.settings.log_level), encoding="ascii")
+        config = self.directory / "zoo.cfg"
+        config.write_text("".join(f"{key}={value}\n" for key, value in self._configuration(data).items()), "utf-8")
+        return [
+            str(find_java().executable),
+            f"-Xmx{self.settings.heap_mb}m",
+            *JVM_FLAGS,
+            f"-Dlog4j2.configurationFile={log4j}",
+            "-Dzookeeper.forceSync=no",
+            "-Dzookeeper.preAllocSize=4096",  # kB; the default of 64 MB per log file fills small disks
+            *(f"-D{key}={value}" for key, value in self.settings.jvm_properties.items()),
+            "-cp",
+            ":".join(map(str, zookeeper_class_path())),
+            _MAIN_CLASS,
+            str(config),
+        ]
+
+    def _configuration(self, data: Path) -> dict[str, str]:
+        settings = self.settings
+        lines = {
+            "tickTime": str(settings.tick_ms),
+            "initLimit": "20",
+            "syncLimit": "10",
+            "dataDir": str(data),
+            "clientPort": str(self.port),
+            "clientPortAddress": LOOPBACK,
+            "maxClientCnxns": "0",
+            "minSessionTimeout": str(settings.min_session_ms or 2 * settings.tick_ms),
+            "maxSessionTimeout": str(settings.max_session_ms),
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "*",
+            "autopurge.snapRetainCount": "3",
+            "autopurge.purgeInterval": "1",
+        }
+        for peer in self._ensemble:
+            lines[f"server.{peer.server_id}"] = f"{LOOPBACK}:{peer.quorum_port}:{peer.election_port}"
+        return lines | dict(settings.properties)
+
+
+class ZooKeeperEnsemble:
+    """Several ZooKeeper servers that replicate each other, each in a directory of its own below ``directory``."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        servers: int = 3,
+        ports: Sequence[int | None] = (),
+        settings: ZooKeeperSettings | None = None,
+        outlive_parent: bool = False,
+    ) -> None:
+        peers = [EnsemblePeer(number, free_port(), free_port()) for number in range(1, servers + 1)]
+        wanted = list(ports) or [None] * servers
+        if len(wanted) != servers:
+            raise DevClusterError(f"{len(wanted)} ports given for {servers} ZooKeeper servers; give one each or none")
+        self.servers = tuple(
+            ZooKeeperServer(
+                directory / f"zookeeper-{peer.server_id}",
+                port=port,
+                settings=settings,
+                server_id=peer.server_id,
+                ensemble=peers if servers > 1 else (),
+                outlive_parent=outlive_parent,
+            )
+            for peer, port in zip(peers, wanted, strict=True)
+        )
+
+    @property
+    def connect_string(self) -> str:
+        """Where clients reach it, as ``host:port,host:port,…``."""
+        return ",".join(server.connect_string for server in self.servers)
+
+    def leader(self) -> ZooKeeperServer | None:
+        """The server that leads now (a standalone one does), or None while none does."""
+        return next((server for server in self.servers if server.mode() in {"leader", "standalone"}), None)
+
+    def start(self, timeout_s: float = 60.0) -> None:
+        """Start all servers that do not run, and wait until each serves."""
+        for server in self.servers:
+            server.launch()
+        for server in self.servers:
+            server.wait_ready(timeout_s)
+
+    def stop(self) -> None:
+        """Stop all servers, the leader last so that the others need not elect again."""
+        leader = self.leader() if any(server.running for server in self.servers) else None
+        for server in self.servers:
+            if server is not leader:
+                server.stop()
+        if leader is not None:
+            leader.stop()
+
+    def kill(self) -> None:
+        """End all servers as a crash would."""
+        for server in self.servers:
+            server.kill()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def four_letter_word(port: int, word: str, timeout_s: float = 2.0) -> str:
+    """What the ZooKeeper on loopback ``port`` answers to ``srvr``, ``ruok``, …; empty if it does not answer."""
+    chunks = bytearray()
+    with _quiet_connection(port, timeout_s) as connection:
+        if connection is None:
+            return ""
+        try:
+            connection.sendall(word.encode("ascii"))
+            while chunk := connection.recv(65_536):
+                chunks += chunk
+        except OSError:
+            return ""
+    return chunks.decode("utf-8", errors="replace")
+
+
+@contextmanager
+def _quiet_connection(port: int, timeout_s: float) -> Iterator[socket.socket | None]:
+    try:
+        connection = socket.create_connection((LOOPBACK, port), timeout=timeout_s)
+    except OSError:
+        yield None
+        return
+    with connection:
+        yield connection

@@ -1,0 +1,117 @@
+"""Real servers for the tests, and the check that nothing a test starts outlives it.
+
+Shared, for the whole session: :func:`zookeeper` (one standalone server; every test works below a chroot of its own)
+and :func:`kafka_cluster`. A test that kills, pauses or restarts a server makes its own with
+:func:`zookeeper_server_factory`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from kafka_coord.dev import guard
+from kafka_coord.dev.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperSettings
+
+# Sessions from 400 ms on, so that tests of expiry are short; clients still choose their own timeout.
+FAST_ZOOKEEPER = ZooKeeperSettings(tick_ms=200)
+
+_chroot_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """One standalone ZooKeeper shared by all tests. Never kill, pause or fill its root: see ``zk_hosts``."""
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"), settings=FAST_ZOOKEEPER) as server:
+        yield server
+
+
+@pytest.fixture
+def chroot(zookeeper: ZooKeeperServer) -> str:
+    """An empty znode of this test's own on the shared server, as a path: ``/test-7``."""
+    path = f"/test-{next(_chroot_numbers)}"
+    client = KazooClient(zookeeper.connect_string)
+    client.start(timeout=30)
+    try:
+        client.create(path)
+    finally:
+        client.stop()
+        client.close()
+    return path
+
+
+@pytest.fixture
+def zk_hosts(zookeeper: ZooKeeperServer, chroot: str) -> str:
+    """A connect string of this test's own: ``127.0.0.1:20123/test-7``. The chroot node exists and is empty."""
+    return f"{zookeeper.connect_string}{chroot}"
+
+
+@pytest.fixture
+def zookeeper_server_factory(tmp_path: Path) -> Iterator[Callable[..., ZooKeeperServer]]:
+    """Makes and starts standalone servers of this test's own, to be killed and paused at will.
+
+    ``zookeeper_server_factory(settings=…, port=…)``; all are killed when the test ends.
+    """
+    servers: list[ZooKeeperServer] = []
+
+    def make(*, settings: ZooKeeperSettings = FAST_ZOOKEEPER, port: int | None = None) -> ZooKeeperServer:
+        server = ZooKeeperServer(tmp_path / f"zookeeper-{len(servers)}", port=port, settings=settings)
+        servers.append(server)
+        server.start()
+        return server
+
+    yield make
+    for server in servers:
+        server.kill()
+
+
+@pytest.fixture
+def zookeeper_ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
+    """A running ensemble of three servers of this test's own."""
+    ensemble = ZooKeeperEnsemble(tmp_path / "ensemble", settings=FAST_ZOOKEEPER)
+    try:
+        ensemble.start()
+        yield ensemble
+    finally:
+        ensemble.kill()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_outlives_the_test() -> Iterator[None]:
+    """Fails a test that leaves a thread or a child process behind (shared servers were there before it)."""
+    threads = set(threading.enumerate())
+    children = _child_pids()
+    yield
+    deadline = time.monotonic() + 5
+    while True:
+        left = [f"thread {thread.name}" for thread in threading.enumerate() if thread not in threads]
+        left += [f"process {pid} ({_command_line(pid)})" for pid in _child_pids() - children]
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            pytest.fail(f"the test left behind: {', '.join(left)}")
+        time.sleep(0.02)
+
+
+def _child_pids() -> set[int]:
+    pids: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            pids.update(map(int, (task / "children").read_text().split()))
+        except OSError:  # the thread has just ended
+            continue
+    return pids - {guard.guard_pid()}
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return os.fsdecode(Path("/proc", str(pid), "cmdline").read_bytes()).replace("\0", " ")[:200]
+    except OSError:
+        return "ended"

@@ -1,0 +1,18 @@
+"""Waiting on conditions, the one way tests wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], T], within_s: float = 15.0, every_s: float = 0.02) -> T:
+    """The first true value of ``condition``; fails the test with its last value if none comes in time."""
+    deadline = time.monotonic() + within_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {within_s} s; last seen: {value!r}"
+        time.sleep(every_s)
+    return value
