@@ -1,0 +1,256 @@
+"""One look at one group: all there is about it, in two multi-reads, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.timers import GroupTimers
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import (
+    Assignment,
+    Channel,
+    GroupSettings,
+    Ledger,
+    Member,
+    Observation,
+    Pause,
+    Request,
+    TopicInfo,
+    Unreadable,
+    parse_command_id,
+)
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import RULE, is_legal
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import GetChildren, GetData, Node, Read, ReadResult, Store
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look gives: the observation for ``plan``, and what the executor must know beside it.
+
+    ``missing`` are the group's persistent parents that do not exist yet and that a write must create.
+    """
+
+    observation: Observation
+    missing: frozenset[str]
+
+
+def observe(
+    store: Store,
+    group: str,
+    *,
+    epoch: int,
+    topics: Mapping[str, TopicInfo],
+    requests: Sequence[Request],
+    timers: GroupTimers,
+    options: CoordinatorOptions,
+) -> Look | None:
+    """Looks at ``group``; ``None`` where it does not exist.
+
+    Malformed znodes are in ``observation.unreadable`` and otherwise as if absent. The reads are not one snapshot, and
+    need not be: the coordinator alone writes ledgers, targets and commands, and whatever a consumer changes between
+    two reads (registering, acknowledging, vanishing) is an event that makes the handler look again.
+    """
+    reading = _Reading(store)
+    group_node, ids, owners, channels, assignment, paused, paused_everywhere = store.read_many(
+        [
+            GetData(layout.group(group)),
+            GetChildren(layout.ids(group)),
+            GetChildren(layout.owners(group)),
+            GetChildren(layout.channels(group)),
+            GetData(layout.assignment(group)),
+            GetData(layout.paused(group)),
+            GetData(layout.PAUSED),
+        ]
+    )
+    if group_node is None:
+        return None
+    consumers = reading.names(layout.ids(group), ids)
+    ledgered = reading.names(layout.owners(group), owners)
+    channelled = reading.names(layout.channels(group), channels)
+    found = reading.many(
+        [GetData(layout.registration(group, c)) for c in consumers]
+        + [GetData(layout.ledger(group, c)) for c in ledgered]
+        + [GetChildren(layout.channel(group, c)) for c in channelled]
+    )
+    members = reading.decode_each(
+        consumers, found[: len(consumers)], lambda c: layout.registration(group, c), _decode_member
+    )
+    ledgers = reading.decode_each(
+        ledgered,
+        found[len(consumers) : len(consumers) + len(ledgered)],
+        lambda c: layout.ledger(group, c),
+        _decode_ledger,
+    )
+    listings = dict(zip(channelled, found[len(consumers) + len(ledgered) :], strict=True))
+    seen_channels = {c: _channel(listing) for c, listing in listings.items() if isinstance(listing, tuple)}
+    settings = reading.decode(layout.group(group), group_node, _decode_settings) or GroupSettings()
+    target = reading.decode(layout.assignment(group), assignment, _decode_assignment)
+    pause = reading.decode(layout.PAUSED, paused_everywhere, _decode_pause, empty=Pause()) or reading.decode(
+        layout.paused(group), paused, _decode_pause, empty=Pause()
+    )
+    now = store.clock.monotonic()
+    timers.begin()
+    registered = frozenset(consumers)
+    observation = Observation(
+        group=group,
+        epoch=epoch,
+        members=members,
+        ledgers=ledgers,
+        channels=seen_channels,
+        assignment=target,
+        topics=topics,
+        settings=settings,
+        pause=pause,
+        requests=tuple(requests),
+        in_grace=_in_grace(ledgers, registered, timers, now),
+        overdue=_overdue(members, seen_channels, settings, timers, now),
+        retired=_retired(seen_channels, registered, ledgers, timers, options, now),
+        expired=_expired(target, registered, ledgers, settings, timers, store),
+        unreadable=tuple(reading.unreadable),
+    )
+    parents = {layout.owners(group): owners, layout.channels(group): channels, layout.ids(group): ids}
+    absent = {path for path, listing in parents.items() if listing is None}
+    absent |= {layout.channel(group, c) for c in members if c not in seen_channels}
+    return Look(observation, frozenset(absent))
+
+
+def _in_grace(
+    ledgers: Mapping[str, Ledger], registered: frozenset[str], timers: GroupTimers, now: float
+) -> frozenset[str]:
+    places = {c: led.place for c, led in ledgers.items() if led.place is not None and c not in registered}
+    timers.gone.look(places, now)
+    return frozenset(
+        c for c, place in places.items() if not timers.passed(timers.gone.since(c), place.rejoin_grace_ms, now)
+    )
+
+
+def _overdue(
+    members: Mapping[str, Member],
+    channels: Mapping[str, Channel],
+    settings: GroupSettings,
+    timers: GroupTimers,
+    now: float,
+) -> frozenset[str]:
+    outstanding = {
+        (c, members[c].incarnation, command.name): c
+        for c, channel in channels.items()
+        if c in members
+        for command in channel.commands
+    }
+    timers.commands.look(outstanding, now)
+    return frozenset(
+        c
+        for key, c in outstanding.items()
+        if timers.passed(timers.commands.since(key), settings.rebalance_timeout_ms, now)
+    )
+
+
+def _retired(
+    channels: Mapping[str, Channel],
+    registered: frozenset[str],
+    ledgers: Mapping[str, Ledger],
+    timers: GroupTimers,
+    options: CoordinatorOptions,
+    now: float,
+) -> frozenset[str]:
+    left = [c for c in channels if c not in registered and c not in ledgers]
+    timers.retiring.look(left, now)
+    return frozenset(c for c in left if timers.passed(timers.retiring.since(c), options.channel_retirement_ms, now))
+
+
+def _expired(
+    target: Assignment | None,
+    registered: frozenset[str],
+    ledgers: Mapping[str, Ledger],
+    settings: GroupSettings,
+    timers: GroupTimers,
+    store: Store,
+) -> bool:
+    """Empty since the wall-clock time of its last, empty target: a figure that outlives coordinators."""
+    if registered or ledgers or target is None or target.members:
+        return False
+    age_ms = store.clock.time() * 1000 - target.timestamp_ms
+    now = store.clock.monotonic()
+    return timers.passed(now - age_ms / 1000, settings.offsets_retention_ms, now)
+
+
+class _Reading:
+    """Reads and decodes, and collects what could not be decoded."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.unreadable: list[Unreadable] = []
+
+    def names(self, parent: str, listing: ReadResult) -> tuple[str, ...]:
+        if not isinstance(listing, tuple):
+            return ()
+        for name in listing:
+            if not is_legal(name):
+                self.unreadable.append(Unreadable(f"{parent}/{name}", f"the name is not legal: {RULE}"))
+        return tuple(name for name in listing if is_legal(name))
+
+    def many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
+        return self._store.read_many(reads) if reads else ()
+
+    def decode(
+        self, where: str, found: ReadResult, decoder: Callable[[str, Node], T], empty: T | None = None
+    ) -> T | None:
+        """``empty`` is what an existing node without data means; the node as absent where it cannot be decoded."""
+        if not isinstance(found, Node):
+            return None
+        if not found.data and empty is not None:
+            return empty
+        try:
+            return decoder(where, found)
+        except MalformedValue as error:
+            self.unreadable.append(Unreadable(error.where, error.reason))
+            return empty
+
+    def decode_each(
+        self,
+        consumers: Sequence[str],
+        found: Sequence[ReadResult],
+        where: Callable[[str], str],
+        decoder: Callable[[str, Node], T],
+    ) -> dict[str, T]:
+        decoded = {}
+        for consumer, node in zip(consumers, found, strict=True):
+            value = self.decode(where(consumer), node, decoder)
+            if value is not None:
+                decoded[consumer] = value
+        return decoded
+
+
+def _decode_member(where: str, node: Node) -> Member:
+    return Member.from_json(fields.load(node.data, where), where.rpartition("/")[2], node.stat.czxid, where)
+
+
+def _decode_ledger(where: str, node: Node) -> Ledger:
+    return Ledger.from_json(fields.load(node.data, where), where.rpartition("/")[2], node.stat.version, where)
+
+
+def _decode_assignment(where: str, node: Node) -> Assignment:
+    return Assignment.from_json(fields.load(node.data, where), node.stat.version, where)
+
+
+def _decode_settings(where: str, node: Node) -> GroupSettings:
+    return GroupSettings.from_json(fields.load(node.data, where), where) if node.data else GroupSettings()
+
+
+def _decode_pause(where: str, node: Node) -> Pause:
+    return Pause.from_json(fields.load(node.data, where), where)
+
+
+def _channel(listing: tuple[str, ...]) -> Channel:
+    parsed = [(name, parse_command_id(name)) for name in listing]
+    return Channel(
+        commands=tuple(sorted(command for _, command in parsed if command is not None)),
+        strays=tuple(name for name, command in parsed if command is None),
+    )

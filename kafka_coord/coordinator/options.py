@@ -1,0 +1,25 @@
+"""What can be tuned about a coordinator. The defaults are right for most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorOptions:
+    """Durations in ms.
+
+    ``look_interval_ms``: every group is looked at this often even without an event (a znode edited by hand is found
+    by then). ``retry_backoff_ms`` … ``retry_backoff_max_ms``: how long a group waits after ZooKeeper did not answer.
+    ``channel_retirement_ms``: how long the channel znode of a consumer that is gone is kept; it must be far longer
+    than any session timeout, because a frozen namesake is fenced by it (ADR 3). ``answers_kept_ms``: how long the
+    answer to an operator's request is kept when nobody fetches it. ``resign_pause_ms``: how long an instance that was
+    told to resign leaves the election to the others.
+    """
+
+    look_interval_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 5_000
+    channel_retirement_ms: int = 600_000
+    answers_kept_ms: int = 600_000
+    resign_pause_ms: int = 2_000

@@ -1,0 +1,111 @@
+"""The rebalance request queue: which groups are to be looked at, each at most once, first come first served."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import deque
+
+from kafka_coord.zk.store import Clock
+
+
+class RebalanceRequestQueue:
+    """``groups_being_rebalanced`` and ``rebalance_request_queue`` of the original design, and the timers beside them.
+
+    An event sets a group's bit and, if it was clear, enqueues the group; more events while the bit is set cost
+    nothing. The handler takes a group, **clears the bit, then looks**: an event that comes while it looks enqueues
+    the group anew, so none is lost, and a busy group goes to the end of the queue, so none starves.
+    Thread-safe; nothing here blocks but :meth:`take`.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._groups_being_rebalanced: set[str] = set()
+        self._rebalance_request_queue: deque[str] = deque()
+        self._timers: list[tuple[float, str]] = []
+        self._due: dict[str, float] = {}
+        self._closed = False
+
+    def request(self, group: str) -> None:
+        """Sets the group's bit and enqueues it if the bit was clear."""
+        with self._changed:
+            if self._closed or group in self._groups_being_rebalanced:
+                return
+            self._groups_being_rebalanced.add(group)
+            self._rebalance_request_queue.append(group)
+            self._changed.notify()
+
+    def request_at(self, group: str, due: float) -> None:
+        """Requests the group at ``clock.monotonic() == due``, unless an earlier moment is set already."""
+        with self._changed:
+            if self._closed or self._due.get(group, float("inf")) <= due:
+                return
+            self._due[group] = due
+            heapq.heappush(self._timers, (due, group))
+            self._changed.notify()
+
+    def take_now(self) -> str | None:
+        """The next group, its bit cleared; ``None`` where none is due. Never blocks."""
+        with self._changed:
+            return self._next()
+
+    def take(self, timeout_s: float) -> str | None:
+        """As :meth:`take_now`, but waits up to ``timeout_s`` for one."""
+        deadline = self._clock.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                group = self._next()
+                now = self._clock.monotonic()
+                if group is not None or self._closed or now >= deadline:
+                    return group
+                until = min(deadline, self._timers[0][0]) if self._timers else deadline
+                self._changed.wait(max(0.0, until - now))
+
+    def next_due(self) -> float | None:
+        """The moment (monotonic) at which :meth:`take_now` will give something; ``None``: not without an event."""
+        with self._changed:
+            if self._rebalance_request_queue:
+                return self._clock.monotonic()
+            return self._timers[0][0] if self._timers else None
+
+    def is_requested(self, group: str) -> bool:
+        """The group's bit."""
+        with self._changed:
+            return group in self._groups_being_rebalanced
+
+    def __len__(self) -> int:
+        with self._changed:
+            return len(self._rebalance_request_queue)
+
+    def clear(self) -> None:
+        """Forgets everything (the session has ended, or the coordinator was deposed)."""
+        with self._changed:
+            self._groups_being_rebalanced.clear()
+            self._rebalance_request_queue.clear()
+            self._timers.clear()
+            self._due.clear()
+
+    def close(self) -> None:
+        """Wakes whoever waits; from now on nothing is taken or enqueued."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _next(self) -> str | None:
+        if self._closed:
+            return None
+        now = self._clock.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            due, group = heapq.heappop(self._timers)
+            if self._due.get(group) != due:
+                continue  # an earlier moment was set since
+            del self._due[group]
+            if group not in self._groups_being_rebalanced:
+                self._groups_being_rebalanced.add(group)
+                self._rebalance_request_queue.append(group)
+        if not self._rebalance_request_queue:
+            return None
+        group = self._rebalance_request_queue.popleft()
+        self._groups_being_rebalanced.discard(group)
+        return group

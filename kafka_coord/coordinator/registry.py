@@ -1,0 +1,69 @@
+"""Who is interested in what: the coordinator's fields of the original design, rebuilt at every election."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from kafka_coord.model import Member, Subscription
+
+
+class GroupRegistry:
+    """``consumer_groups_per_topic`` and ``groups_with_wildcard_topics``. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.consumer_groups_per_topic: dict[str, set[str]] = {}
+        self.groups_with_wildcard_topics: set[str] = set()
+        self._static_topics: dict[str, frozenset[str]] = {}
+        self._patterns: dict[str, tuple[Subscription, ...]] = {}
+
+    def update(self, group: str, members: Iterable[Member]) -> None:
+        """Takes the group's interests from its members, replacing what was known."""
+        subscriptions = {id(m.subscription): m.subscription for m in members}.values()
+        topics = frozenset(t for s in subscriptions if not s.is_wildcard for t in s.topics)
+        wildcards = {(s.kind, s.pattern): s for s in subscriptions if s.is_wildcard}
+        with self._lock:
+            before = self._static_topics.get(group, frozenset())
+            for topic in before - topics:
+                self._forget_interest(topic, group)
+            for topic in topics - before:
+                self.consumer_groups_per_topic.setdefault(topic, set()).add(group)
+            self._static_topics[group] = topics
+            self._wildcards_of(group, tuple(wildcards.values()))
+
+    def drop(self, group: str) -> None:
+        """Forgets a group that is gone."""
+        with self._lock:
+            for topic in self._static_topics.pop(group, ()):
+                self._forget_interest(topic, group)
+            self._wildcards_of(group, ())
+
+    def groups_for_topic(self, topic: str) -> frozenset[str]:
+        """The groups that want this topic, by name or by pattern."""
+        with self._lock:
+            by_name = frozenset(self.consumer_groups_per_topic.get(topic, ()))
+            patterns = [(g, self._patterns[g]) for g in self.groups_with_wildcard_topics - by_name]
+        return by_name | {group for group, wanted in patterns if any(s.wants(topic) for s in wanted)}
+
+    def clear(self) -> None:
+        with self._lock:
+            self.consumer_groups_per_topic.clear()
+            self.groups_with_wildcard_topics.clear()
+            self._static_topics.clear()
+            self._patterns.clear()
+
+    def _forget_interest(self, topic: str, group: str) -> None:
+        groups = self.consumer_groups_per_topic.get(topic)
+        if groups is not None:
+            groups.discard(group)
+            if not groups:
+                del self.consumer_groups_per_topic[topic]
+
+    def _wildcards_of(self, group: str, wanted: tuple[Subscription, ...]) -> None:
+        if wanted:
+            self.groups_with_wildcard_topics.add(group)
+            self._patterns[group] = wanted
+        else:
+            self.groups_with_wildcard_topics.discard(group)
+            self._patterns.pop(group, None)

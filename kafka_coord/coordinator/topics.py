@@ -1,0 +1,64 @@
+"""Kafka's own znodes about topics and brokers, decoded (read only): the shapes of every version to 3.9."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import TopicInfo
+from kafka_coord.model.names import is_legal
+from kafka_coord.model.partitions import MAX_PARTITION
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Node
+
+
+def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> TopicInfo:
+    """``/brokers/topics/<topic>``: ``{"version":3,"topic_id":"…","partitions":{"0":[1,2]}, …}``.
+
+    The partition list is in the *data* (KAFKA-1075). ``topic_id`` exists from Kafka 2.8 on; before that the znode's
+    czxid tells a recreated topic from its predecessor. Raises :class:`MalformedValue`.
+    """
+    where = layout.broker_topic(name)
+    if not is_legal(name):
+        raise MalformedValue(where, "not a legal topic name")
+    value = _object(node.data, where)
+    written = value.get("partitions")
+    if not isinstance(written, dict):
+        raise MalformedValue(where, "field 'partitions' is not an object of replica lists")
+    replicas: dict[int, tuple[int, ...]] = {}
+    for partition, brokers in written.items():
+        if not (partition.isascii() and partition.isdigit() and len(partition) <= 10):
+            raise MalformedValue(where, f"{partition[:40]!r} is not a partition number")
+        number = int(partition)
+        if number > MAX_PARTITION or not isinstance(brokers, list):
+            raise MalformedValue(where, f"partition {partition} is not a number with a list of replicas")
+        replicas[number] = tuple(b for b in brokers if isinstance(b, int))
+    topic_id = value.get("topic_id")
+    racks = {
+        number: frozenset(broker_racks[b] for b in brokers if b in broker_racks)
+        for number, brokers in (replicas.items() if broker_racks else ())
+    }
+    return TopicInfo(
+        name=name,
+        partitions=frozenset(replicas),
+        identity=topic_id if isinstance(topic_id, str) and topic_id else str(node.stat.czxid),
+        replica_racks={number: found for number, found in racks.items() if found},
+    )
+
+
+def decode_broker_rack(broker_id: str, node: Node) -> str | None:
+    """The rack in ``/brokers/ids/<id>``, ``None`` where the broker names none. Raises :class:`MalformedValue`."""
+    rack = _object(node.data, layout.broker(broker_id)).get("rack")
+    return rack if isinstance(rack, str) and rack else None
+
+
+def _object(raw: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise MalformedValue(where, f"not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise MalformedValue(where, f"a JSON {type(value).__name__} where an object belongs")
+    return value

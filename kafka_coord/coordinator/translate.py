@@ -1,0 +1,174 @@
+"""Steps of a plan as ZooKeeper operations: each step one atomic unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kafka_coord.coordinator.observe import Look
+from kafka_coord.coordinator.offsets import StartOffsets, read_start_offsets, write_ops
+from kafka_coord.coordinator.steps import (
+    AnswerRequest,
+    DeleteOffsets,
+    EvictUnledgered,
+    ForgetConsumer,
+    Plan,
+    RemoveGroup,
+    SetTarget,
+    Step,
+    WriteLedger,
+    WriteOffsets,
+)
+from kafka_coord.model import (
+    NO_OFFSET,
+    NO_PARTITIONS,
+    NODE_PREFIX,
+    Command,
+    PartitionSet,
+    Request,
+    StartFetcher,
+    StartPoint,
+    TopicPartition,
+    Unreadable,
+)
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Op, SetData, Store
+
+REMOVAL_CHUNK = 2_000
+"""Operations in one multi of a group's removal, the one step that may be too large for one request."""
+
+
+class Translation:
+    """Turns one plan into units of operations, reading what they need (committed offsets, trees to remove).
+
+    ``unreadable`` are offset znodes found unreadable: their partitions are not started.
+    """
+
+    def __init__(self, store: Store, plan: Plan, look: Look) -> None:
+        self._store = store
+        self._plan = plan
+        self._group = plan.group
+        self._topics = look.observation.topics
+        self._missing = set(look.missing)
+        self._start = self._start_offsets()
+        self._prepare = dict(self._start.prepare)
+
+    @property
+    def unreadable(self) -> Mapping[TopicPartition, Unreadable]:
+        return self._start.unreadable
+
+    def units(self) -> list[list[Op]]:
+        """The units, in the order in which they must be written."""
+        return [unit for step in self._plan.steps for unit in self._units(step) if unit]
+
+    def _units(self, step: Step) -> list[list[Op]]:
+        group = self._group
+        match step:
+            case SetTarget(assignment, version):
+                stamped = replace(assignment, timestamp_ms=int(self._store.clock.time() * 1000))
+                path, data = layout.assignment(group), fields.dump(stamped.to_json())
+                return [[Create(path, data) if version is None else SetData(path, data, version)]]
+            case WriteLedger():
+                return [self._ledger(step)]
+            case ForgetConsumer():
+                return [self._forget(step)]
+            case EvictUnledgered(consumer):
+                return [[Delete(layout.registration(group, consumer))]]
+            case WriteOffsets(request):
+                return [self._reset(request)]
+            case DeleteOffsets(_, partitions):
+                return [[Delete(layout.offset(group, t, p)) for t, p in self._existing(partitions)]]
+            case AnswerRequest(request, result, message):
+                answered = replace(request, result=result, message=message)
+                return [[SetData(layout.request(request.request_id), fields.dump(answered.to_json()))]]
+            case RemoveGroup():
+                removal = self._removal()
+                return [removal[at : at + REMOVAL_CHUNK] for at in range(0, len(removal), REMOVAL_CHUNK)]
+
+    def _start_offsets(self) -> StartOffsets:
+        """Reads the committed offsets of everything the plan starts. Nobody holds these partitions any more, so their
+        offsets stand still: a commit needs the registration, and the release was seen before this read."""
+        wanted = NO_PARTITIONS
+        for step in self._plan.steps:
+            for command in step.commands if isinstance(step, WriteLedger) else ():
+                if isinstance(command, StartFetcher):
+                    wanted |= command.partitions
+        if not wanted:
+            return StartOffsets({}, {}, {})
+        return read_start_offsets(self._store, self._group, wanted, self._topics)
+
+    def _ledger(self, step: WriteLedger) -> list[Op]:
+        group, consumer = self._group, step.ledger.consumer
+        ledger, commands, parents = step.ledger, list[Command](), list[Op]()
+        for command in step.commands:
+            if not isinstance(command, StartFetcher):
+                commands.append(command)
+                continue
+            blocked = PartitionSet.of(tp for tp in command.starts if tp in self.unreadable)
+            ledger = replace(ledger, owned=ledger.owned - blocked)
+            points = {
+                tp: StartPoint(self._start.offsets[tp], point.stream)
+                for tp, point in command.starts.items()
+                if tp not in blocked
+            }
+            if points:
+                commands.append(replace(command, starts=points))
+                for topic in command.partitions.topics:
+                    parents += self._prepare.pop(topic, ())
+        if step.commands and not commands and not step.drop_commands and step.znode_version is not None:
+            return []  # all it was to start is unreadable
+        for parent in (layout.owners(group), layout.channels(group), layout.channel(group, consumer)):
+            if parent in self._missing:
+                self._missing.discard(parent)
+                parents.append(Create(parent))
+        path, data = layout.ledger(group, consumer), fields.dump(ledger.to_json())
+        return [
+            *parents,
+            Create(path, data) if step.znode_version is None else SetData(path, data, step.znode_version),
+            *(Delete(layout.command(group, consumer, name)) for name in step.drop_commands),
+            *(
+                Create(
+                    layout.command(group, consumer, NODE_PREFIX[command.type]),
+                    fields.dump(command.to_json()),
+                    sequence=True,
+                )
+                for command in commands
+            ),
+            *([Delete(layout.registration(group, consumer))] if step.evict else []),
+        ]
+
+    def _forget(self, step: ForgetConsumer) -> list[Op]:
+        ops: list[Op] = [Delete(layout.command(self._group, step.consumer, name)) for name in step.drop_commands]
+        if step.ledger_version is not None:
+            ops.append(Delete(layout.ledger(self._group, step.consumer), step.ledger_version))
+        if step.channel:
+            ops.append(Delete(layout.channel(self._group, step.consumer)))
+        return ops
+
+    def _reset(self, request: Request) -> list[Op]:
+        wanted = PartitionSet.of(request.offsets)
+        start = read_start_offsets(self._store, self._group, wanted, self._topics)
+        parents = [op for topic in wanted.topics for op in start.prepare.get(topic, ())]
+        there = [tp for tp, offset in start.offsets.items() if offset != NO_OFFSET]
+        return parents + write_ops(self._group, request.offsets, [*there, *start.unreadable])
+
+    def _existing(self, partitions: PartitionSet) -> list[TopicPartition]:
+        found = self._store.read_many([GetData(layout.offset(self._group, t, p)) for t, p in partitions])
+        return [tp for tp, node in zip(partitions, found, strict=True) if node is not None]
+
+    def _removal(self) -> list[Op]:
+        """Deletes the group's tree, leaves first. ``ids`` goes first of all: should a consumer have registered since
+        the look, that fails, and nothing is removed."""
+        level, tree = [layout.group(self._group)], list[str]()
+        while level:
+            tree += level
+            listings = self._store.read_many([GetChildren(path) for path in level])
+            level = [
+                f"{path}/{name}"
+                for path, listing in zip(level, listings, strict=True)
+                for name in (listing if isinstance(listing, tuple) else ())
+            ]
+        ids = layout.ids(self._group)
+        leaves_first = [path for path in reversed(tree) if path != ids]
+        return [Delete(path) for path in ([ids] if ids in tree else []) + leaves_first]
