@@ -1,0 +1,412 @@
+"""What can be set, from where, and what is allowed: a flag beats a ``KAFKA_COORD_*`` variable beats the TOML file.
+
+::
+
+    [zookeeper]                         KAFKA_COORD_ZOOKEEPER_HOSTS, or for short KAFKA_COORD_ZOOKEEPER
+    hosts = "zk1:2181,zk2:2181/kafka"
+    session_timeout_ms = 10000
+
+    [serve]                             KAFKA_COORD_SERVE_BROKER_ID
+    broker_id = 1
+
+    [kafka]                             KAFKA_COORD_KAFKA_SECURITY_PROTOCOL
+    security.protocol = "SASL_SSL"      any property of librdkafka, passed on as it is
+
+Everything is checked when it is loaded, so that a mistake is one sentence at the start and not a surprise at night.
+Secrets are :class:`Secret`: they never appear in a message, a log line or a ``repr``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kafka_coord.errors import SettingsError
+
+VARIABLE_PREFIX = "KAFKA_COORD_"
+DEFAULT_HOSTS = "localhost:2181"
+DEFAULT_SESSION_TIMEOUT_MS = 10_000
+
+_SHORT_VARIABLES = {"zookeeper.hosts": "KAFKA_COORD_ZOOKEEPER"}
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])")
+_SECRET_PROPERTY = re.compile(r"password|secret|token|\.key$|\.pem$|sasl\.jaas", re.IGNORECASE)
+
+
+class Secret:
+    """A value that is never shown. :meth:`reveal` gives it to the one place that needs it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(("Secret", self._value))
+
+
+def _allowed(what: str, check: Callable[[Any], Any]) -> dict[str, Any]:
+    """``what`` says in a few words what is allowed, ``check`` returns the value or raises ValueError."""
+    return {"what": what, "check": check}
+
+
+# --- what is allowed ---------------------------------------------------------------------------------------------
+
+
+def _between(low: int, high: int) -> Callable[[Any], int]:
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise ValueError(f"a {type(value).__name__}")  # noqa: TRY004 - one error type for every check
+        number = int(value)
+        if not low <= number <= high:
+            raise ValueError("out of range")
+        return number
+
+    return check
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in {"true", "yes", "on", "1"}:
+        return True
+    if isinstance(value, str) and value.lower() in {"false", "no", "off", "0"}:
+        return False
+    raise ValueError("neither true nor false")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("empty" if isinstance(value, str) else f"a {type(value).__name__}")
+    return value.strip()
+
+
+def _secret(value: Any) -> Secret:
+    return value if isinstance(value, Secret) else Secret(_text(value))
+
+
+def _digest(value: Any) -> Secret:
+    found = _secret(value)
+    user, colon, password = found.reveal().partition(":")
+    if not (user and colon and password):
+        raise ValueError("not of that form")
+    return found
+
+
+def _one_of(*allowed: str) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        found = {word.lower(): word for word in allowed}.get(_text(value).lower())
+        if found is None:
+            raise ValueError("not one of these")
+        return found
+
+    return check
+
+
+def _readable_file(value: Any) -> Path:
+    path = Path(_text(str(value))).expanduser()
+    try:
+        with path.open("rb"):
+            return path
+    except OSError as error:
+        raise ValueError(error.strerror or "cannot be read") from None
+
+
+def host_and_port(written: str, *, default_port: int | None = None) -> tuple[str, int]:
+    """``"host:9092"`` or ``"[::1]:9092"`` → host and port; raises ValueError with the reason."""
+    match = _HOST.match(written)
+    if match is None:
+        raise ValueError(f"{written!r} has no host")
+    host, rest = match.group(), written[match.end() :]
+    if not rest and default_port is not None:
+        return host.strip("[]"), default_port
+    port = rest.removeprefix(":")
+    if rest == port or not (port.isascii() and port.isdigit() and 0 <= int(port[:6]) <= 65_535 and len(port) <= 5):
+        raise ValueError(f"{written!r} has no port from 1 to 65535")
+    return host.strip("[]"), int(port)
+
+
+def _address(value: Any) -> str:
+    host_and_port(_text(value))
+    return str(value).strip()
+
+
+def zookeeper_servers(hosts: str) -> tuple[tuple[str, int], ...]:
+    """The servers of a connect string, without its chroot; raises ValueError with the reason."""
+    servers, _, chroot = hosts.partition("/")
+    if chroot and ("//" in f"/{chroot}" or chroot.endswith("/") or {".", ".."} & set(chroot.split("/"))):
+        raise ValueError(f"'/{chroot}' is not a chroot")
+    return tuple(host_and_port(server.strip(), default_port=2181) for server in servers.split(","))
+
+
+def _connect_string(value: Any) -> str:
+    hosts = "".join(_text(value).split())
+    zookeeper_servers(hosts)
+    return hosts
+
+
+# --- the sections ------------------------------------------------------------------------------------------------
+
+_DURATION = "milliseconds, {} to {}"
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperSettings:
+    """How ZooKeeper is reached. ``acl`` is what our own znodes get: ``open`` to all, or only their ``creator``."""
+
+    hosts: str = field(
+        default=DEFAULT_HOSTS,
+        metadata=_allowed("host:port,host:port/chroot (the /chroot is Kafka's, where it has one)", _connect_string),
+    )
+    session_timeout_ms: int = field(
+        default=DEFAULT_SESSION_TIMEOUT_MS,
+        metadata=_allowed(_DURATION.format(400, 3_600_000), _between(400, 3_600_000)),
+    )
+    connect_timeout_ms: int = field(
+        default=10_000, metadata=_allowed(_DURATION.format(100, 3_600_000), _between(100, 3_600_000))
+    )
+    tls: bool = field(default=False, metadata=_allowed("true or false", _boolean))
+    tls_ca_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
+    tls_cert_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
+    tls_key_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
+    tls_key_password: Secret | None = field(default=None, metadata=_allowed("the password of the key file", _secret))
+    tls_verify: bool = field(default=True, metadata=_allowed("true or false", _boolean))
+    digest: Secret | None = field(
+        default=None, metadata=_allowed("user:password, for ZooKeeper's digest scheme", _digest)
+    )
+    sasl_mechanism: str | None = field(
+        default=None, metadata=_allowed("DIGEST-MD5 or GSSAPI", _one_of("DIGEST-MD5", "GSSAPI"))
+    )
+    sasl_username: str | None = field(default=None, metadata=_allowed("the SASL user name", _text))
+    sasl_password: Secret | None = field(default=None, metadata=_allowed("the SASL password", _secret))
+    acl: str = field(default="open", metadata=_allowed("open or creator", _one_of("open", "creator")))
+
+    def __post_init__(self) -> None:
+        if self.tls_key_file is not None and self.tls_cert_file is None:
+            raise SettingsError(
+                "zookeeper.tls_key_file is set without zookeeper.tls_cert_file: a key needs its certificate"
+            )
+        if not self.tls and (self.tls_ca_file or self.tls_cert_file):
+            raise SettingsError(
+                "zookeeper.tls_ca_file or tls_cert_file is set, but zookeeper.tls is not true: set it too"
+            )
+        if self.sasl_mechanism == "DIGEST-MD5" and not (self.sasl_username and self.sasl_password):
+            raise SettingsError(
+                "zookeeper.sasl_mechanism DIGEST-MD5 needs zookeeper.sasl_username and zookeeper.sasl_password"
+            )
+        if self.acl == "creator" and self.digest is None and self.sasl_mechanism is None:
+            raise SettingsError(
+                "zookeeper.acl is 'creator', but this client proves no identity to ZooKeeper, so nobody could change "
+                "what it creates: set zookeeper.digest or zookeeper.sasl_mechanism, or leave zookeeper.acl 'open'"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """One instance beside a broker. Listen addresses are ``host:port``; others are told to connect there."""
+
+    broker_id: int | None = field(
+        default=None,
+        metadata=_allowed("the broker.id of the broker it runs beside, 0 to 2147483647", _between(0, 2**31 - 1)),
+    )
+    listen_channel: str | None = field(default=None, metadata=_allowed("host:port", _address))
+    listen_http: str | None = field(default=None, metadata=_allowed("host:port", _address))
+    log_level: str = field(
+        default="INFO", metadata=_allowed("DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
+    )
+    rebalance_backoff_ms: int = field(default=50, metadata=_allowed(_DURATION.format(0, 600_000), _between(0, 600_000)))
+    look_interval_ms: int = field(
+        default=10_000, metadata=_allowed(_DURATION.format(100, 3_600_000), _between(100, 3_600_000))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """Properties handed to librdkafka as they are (``security.protocol``, ``sasl.*``, ``ssl.*``, …)."""
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        shown = {key: "…" if _SECRET_PROPERTY.search(key) else value for key, value in self.properties.items()}
+        return f"KafkaSettings(properties={shown})"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of it. ``origin`` says, per key that is not at its default, where its value came from."""
+
+    zookeeper: ZooKeeperSettings = field(default_factory=ZooKeeperSettings)
+    serve: ServeSettings = field(default_factory=ServeSettings)
+    kafka: KafkaSettings = field(default_factory=KafkaSettings)
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+
+# --- loading -----------------------------------------------------------------------------------------------------
+
+_Section = TypeVar("_Section", ZooKeeperSettings, ServeSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A value as it was given, and where: ``flag --zookeeper``, ``variable KAFKA_COORD_…``, ``/etc/coord.toml``."""
+
+    value: Any
+    origin: str
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    file: str | Path | None = None,
+    kafka_properties: Mapping[str, str] | None = None,
+) -> Settings:
+    """Everything that was set, checked.
+
+    ``flags`` maps keys (``"zookeeper.hosts"``) to values, ``None`` meaning not given; ``file`` is the TOML file,
+    by default the one named by ``KAFKA_COORD_CONFIG``, if any; ``kafka_properties`` are flags for the ``kafka``
+    section. Raises :class:`SettingsError` naming the key, its value, where it came from and what would do.
+    """
+    environ = os.environ if environ is None else environ
+    file = file or environ.get("KAFKA_COORD_CONFIG")
+    tables = _read_file(Path(file)) if file else {}
+    found = _from_file(tables, str(file)) | _from_variables(environ) | _from_flags(flags or {})
+    kafka = _kafka_from_file(tables.get("kafka", {}), str(file)) | _kafka_from_variables(environ)
+    kafka |= {key: _Found(value, "flag --kafka-property") for key, value in (kafka_properties or {}).items()}
+    origin = {key: given.origin for key, given in found.items()}
+    return Settings(
+        zookeeper=_section(ZooKeeperSettings, "zookeeper", found),
+        serve=_section(ServeSettings, "serve", found),
+        kafka=KafkaSettings({key: given.value for key, given in sorted(kafka.items())}),
+        origin=origin | {f"kafka.{key}": given.origin for key, given in kafka.items()},
+    )
+
+
+def variable_of(key: str) -> str:
+    """``"zookeeper.session_timeout_ms"`` → ``"KAFKA_COORD_ZOOKEEPER_SESSION_TIMEOUT_MS"`` (the short one if any)."""
+    return _SHORT_VARIABLES.get(key) or VARIABLE_PREFIX + key.replace(".", "_").upper()
+
+
+def keys() -> dict[str, str]:
+    """Every key there is, except the passthrough of ``kafka``, and in a few words what it may be."""
+    return {
+        f"{section}.{one.name}": str(one.metadata["what"])
+        for section, settings in _SECTIONS.items()
+        for one in dataclasses.fields(settings)
+    }
+
+
+_SECTIONS: Mapping[str, Any] = {"zookeeper": ZooKeeperSettings, "serve": ServeSettings}
+
+
+def _section(settings: type[_Section], section: str, found: Mapping[str, _Found]) -> _Section:
+    checked = {}
+    for one in dataclasses.fields(settings):
+        key = f"{section}.{one.name}"
+        given = found.get(key)
+        if given is None:
+            continue
+        try:
+            checked[one.name] = one.metadata["check"](given.value)
+        except ValueError as error:
+            secret = "Secret" in str(one.type)
+            shown = "the value given" if secret else f"{str(given.value)[:120]!r}"
+            reason = "" if "invalid literal" in str(error) or secret else f" ({error})"
+            raise SettingsError(
+                f"{key}: {shown} from {given.origin} cannot be used{reason}; it is {one.metadata['what']}"
+            ) from None
+    return settings(**checked)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"settings file {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"settings file {path} is not TOML: {error}") from None
+
+
+def _from_file(tables: Mapping[str, Any], file: str) -> dict[str, _Found]:
+    found = {}
+    known = keys()
+    for section, table in tables.items():
+        if section not in {*_SECTIONS, "kafka"}:
+            raise _unknown(f"[{section}]", [f"[{name}]" for name in (*_SECTIONS, "kafka")], file)
+        if not isinstance(table, dict):
+            raise SettingsError(f"{section} in {file} is {str(table)[:60]!r}: it must be a table, [{section}]")
+        if section == "kafka":
+            continue
+        for name, value in table.items():
+            key = f"{section}.{name}"
+            if key not in known:
+                raise _unknown(key, list(known), file)
+            found[key] = _Found(value, file)
+    return found
+
+
+def _from_variables(environ: Mapping[str, str]) -> dict[str, _Found]:
+    names = {VARIABLE_PREFIX + key.replace(".", "_").upper(): key for key in keys()}
+    names |= {short: key for key, short in _SHORT_VARIABLES.items()}
+    for variable in environ:
+        # Only this section's prefix cannot be a command's option (those are KAFKA_COORD_<COMMAND>_<OPTION>).
+        if variable.startswith("KAFKA_COORD_ZOOKEEPER_") and variable not in names:
+            raise _unknown(variable, list(names), "the environment")
+    return {key: _Found(environ[name], f"variable {name}") for name, key in names.items() if name in environ}
+
+
+def _from_flags(flags: Mapping[str, Any]) -> dict[str, _Found]:
+    found = {}
+    for key, value in flags.items():
+        if value is None:
+            continue
+        name = "zookeeper" if key == "zookeeper.hosts" else key.partition(".")[2].replace("_", "-")
+        found[key] = _Found(value, f"flag --{name}")
+    return found
+
+
+def _kafka_from_file(table: Any, file: str, above: str = "") -> dict[str, _Found]:
+    """TOML reads ``security.protocol = …`` as a table in a table; librdkafka's name is the path to it."""
+    found: dict[str, _Found] = {}
+    for name, value in table.items():
+        key = f"{above}{name}"
+        if isinstance(value, dict):
+            found |= _kafka_from_file(value, file, f"{key}.")
+        elif isinstance(value, str | int | float):
+            written = str(value).lower() if isinstance(value, bool) else str(value)
+            found[key] = _Found(written, file)
+        else:
+            raise SettingsError(f"kafka.{key} in {file} is a {type(value).__name__}: librdkafka takes text or numbers")
+    return found
+
+
+def _kafka_from_variables(environ: Mapping[str, str]) -> dict[str, _Found]:
+    prefix = f"{VARIABLE_PREFIX}KAFKA_"
+    return {
+        name.removeprefix(prefix).lower().replace("_", "."): _Found(value, f"variable {name}")
+        for name, value in environ.items()
+        if name.startswith(prefix) and name != prefix
+    }
+
+
+def _unknown(name: str, known: list[str], where: str) -> SettingsError:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known[:20])}"
+    return SettingsError(f"{name} in {where} is not a setting; {hint}")
