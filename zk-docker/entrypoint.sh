@@ -102,8 +102,13 @@ log4j.appender.console=org.apache.log4j.ConsoleAppender
 log4j.appender.console.layout=org.apache.log4j.PatternLayout
 log4j.appender.console.layout.ConversionPattern=%d{ISO8601} [myid:$id] %-5p [%t:%c{1}@%L] - %m%n
 LOG
+    # Names of the others must not be remembered: one that starts later has none yet (Java keeps that answer for 10 s, in
+    # which an election that needs it fails), one that returns may have another address. Only a security property can say
+    # so: java.security sets one, and that goes before -Dsun.net.inetaddr.negative.ttl.
+    printf 'networkaddress.cache.ttl=1\nnetworkaddress.cache.negative.ttl=0\n' >/conf/java.security
     # shellcheck disable=SC2086 # words of options
-    exec java ${ZOO_JVM_FLAGS:--Xmx512m -XX:+UseSerialGC} -cp "$CLASS_PATH" -Dzookeeper.jmx.log4j.disable=true \
+    exec java -Djava.security.properties=/conf/java.security -Dzookeeper.jmx.log4j.disable=true \
+        ${ZOO_JVM_FLAGS:--Xmx512m -XX:+UseSerialGC} -cp "$CLASS_PATH" \
         org.apache.zookeeper.server.quorum.QuorumPeerMain /conf/zoo.cfg
 }
 

@@ -1,0 +1,59 @@
+"""A three-server ZooKeeper ensemble in containers; without a container engine these tests say so and are skipped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker.errors
+import pytest
+
+from tests.containers.ensemble import ContainerEnsemble, DockerClient, remove_stale_containers
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "container-engine"
+
+
+@pytest.fixture(scope="session")
+def zookeeper_image() -> str:
+    """The name of the image of ``zk-docker/``, built if need be (half a minute the first time, then none).
+
+    Skips where no container engine answers; fails instead under ``KAFKA_COORD_REQUIRE_CONTAINERS=1``, which says that
+    the machine has one.
+    """
+    try:
+        client = DockerClient(timeout=20)
+        client.client.ping()
+    except (docker.errors.DockerException, OSError) as error:
+        reason = (
+            f"no container engine answers ({error}), so nothing was tested against the image of zk-docker/: "
+            "start Docker, or on Debian as root run scripts/container-engine"
+        )
+        if os.environ.get("KAFKA_COORD_REQUIRE_CONTAINERS") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    remove_stale_containers(client)
+    client.client.close()
+    built = subprocess.run([SCRIPT, "image"], capture_output=True, text=True, check=False, timeout=600)
+    if built.returncode != 0:
+        pytest.fail(
+            f"a container engine answers, but the image of zk-docker/ could not be built:\n{built.stderr[-2000:]}"
+        )
+    return os.environ.get("KAFKA_COORD_ZOOKEEPER_IMAGE", "kafka-coord-zookeeper") + ":latest"
+
+
+@pytest.fixture(scope="session")
+def _running_ensemble(zookeeper_image: str) -> Iterator[ContainerEnsemble]:
+    with ContainerEnsemble(zookeeper_image) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def container_ensemble(_running_ensemble: ContainerEnsemble) -> ContainerEnsemble:
+    """Three servers, all serving, whatever the test before did to them; kill, stop, pause and start them at will.
+
+    Shared by the session: what a test writes, it writes below a node of its own.
+    """
+    _running_ensemble.start()
+    return _running_ensemble

@@ -1,0 +1,188 @@
+"""Three ZooKeeper servers in containers of the image of ``zk-docker/``, with the surface of the embedded ensemble.
+
+The same methods as :class:`kafka_coord.dev.zookeeper.ZooKeeperEnsemble`, so that a scenario runs against either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+# Ryuk, which would clean up after a killed test run, is an image from a registry: what is stale is removed at start.
+os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
+
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.docker_client import DockerClient
+from testcontainers.core.network import Network
+
+from kafka_coord.dev.ports import LOOPBACK, free_port
+from kafka_coord.dev.zookeeper import four_letter_word
+from tests.waiting import eventually
+
+OWNER_LABEL = "kafka-coord.test-process"
+CLIENT_PORT, QUORUM_PORT, ELECTION_PORT = 2181, 2888, 3888
+
+# Sessions from 400 ms on, as on the embedded servers; limits in ticks, wide enough for three JVMs on two busy cores.
+FAST_SETTINGS = {
+    "ZOO_TICK_TIME": "200",
+    "ZOO_INIT_LIMIT": "50",
+    "ZOO_SYNC_LIMIT": "25",
+    "ZOO_MAX_SESSION_TIMEOUT": "60000",
+    "ZOO_STANDALONE_ENABLED": "false",
+    "ZOO_LOG_LEVEL": "WARN",
+    # A killed container's address answers nothing at all, and by default each attempt to reach it waits 5 s.
+    "ZOO_JVM_FLAGS": "-Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dzookeeper.cnxTimeout=1000 "
+    "-Dzookeeper.preAllocSize=4096",
+}
+
+
+class ContainerServer:
+    """One server of the ensemble. Its port on loopback is the same before and after a kill."""
+
+    def __init__(self, container: DockerContainer, *, server_id: int, port: int) -> None:
+        self._container = container
+        self.server_id = server_id
+        self.port = port
+
+    @property
+    def connect_string(self) -> str:
+        """Where clients reach it, as ``host:port``."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        if self._container._container is None:  # never launched; testcontainers has no question for that
+            return False
+        wrapped = self._wrapped
+        wrapped.reload()
+        return bool(wrapped.attrs["State"]["Running"])
+
+    def mode(self) -> str | None:
+        """``leader`` or ``follower``; None while it does not serve."""
+        for line in four_letter_word(self.port, "srvr").splitlines():
+            if line.startswith("Mode:"):
+                return line.partition(":")[2].strip()
+        return None
+
+    def serving(self) -> bool:
+        return self.mode() in {"leader", "follower"}
+
+    def launch(self) -> None:
+        """Start the container if it does not run, and wait for nothing: alone a server has no quorum to serve with."""
+        if self._container._container is None:
+            self._container.start()
+        elif not self.running:
+            self._wrapped.start()
+
+    def wait_ready(self, timeout_s: float = 60.0) -> None:
+        """Wait until it serves, as leader or follower."""
+        eventually(self.serving, within_s=timeout_s, every_s=0.1)
+
+    def start(self, timeout_s: float = 60.0) -> None:
+        self.launch()
+        self.wait_ready(timeout_s)
+
+    def stop(self) -> None:
+        """End it as an operator would (SIGTERM); its data stays."""
+        self._wrapped.stop()
+
+    def kill(self) -> None:
+        """End it as a crash would (SIGKILL); its data stays."""
+        if self.running:
+            self._wrapped.kill()
+            self._wrapped.wait()
+
+    def pause(self) -> None:
+        """Freeze it: connections stay open, nothing is answered."""
+        self._wrapped.pause()
+
+    def resume(self) -> None:
+        self._wrapped.unpause()
+
+    def restore(self) -> None:
+        """Undo a pause, so that a start finds either a running server or none."""
+        if self.running and self._wrapped.attrs["State"]["Paused"]:
+            self.resume()
+
+    def log(self) -> str:
+        return self._wrapped.logs().decode(errors="replace")
+
+    def remove(self) -> None:
+        """The container and its data are gone; nothing happens if it was never launched."""
+        self._container.stop()
+
+    @property
+    def _wrapped(self) -> Any:
+        return self._container.get_wrapped_container()
+
+
+class ContainerEnsemble:
+    """Three servers on a network of their own, reached through fixed ports of loopback. ``with`` starts and removes."""
+
+    def __init__(self, image: str, *, servers: int = 3) -> None:
+        self._network = Network()
+        identifiers = range(1, servers + 1)
+        members = " ".join(
+            f"server.{number}=zookeeper-{number}:{QUORUM_PORT}:{ELECTION_PORT};{CLIENT_PORT}" for number in identifiers
+        )
+        self.servers: Sequence[ContainerServer] = tuple(self._server(image, number, members) for number in identifiers)
+
+    def _server(self, image: str, server_id: int, members: str) -> ContainerServer:
+        port = free_port()
+        container = (
+            DockerContainer(image)
+            .with_envs(**FAST_SETTINGS, ZOO_MY_ID=str(server_id), ZOO_SERVERS=members)
+            .with_network(self._network)
+            .with_network_aliases(f"zookeeper-{server_id}")
+            .with_kwargs(labels={OWNER_LABEL: str(os.getpid())})
+        )
+        # with_bind_ports binds every address of the machine; a port the engine chooses changes over kill and start.
+        container.ports[f"{CLIENT_PORT}/tcp"] = (LOOPBACK, port)  # type: ignore[assignment]
+        return ContainerServer(container, server_id=server_id, port=port)
+
+    @property
+    def connect_string(self) -> str:
+        """Where clients reach it, as ``host:port,host:port,host:port``."""
+        return ",".join(server.connect_string for server in self.servers)
+
+    def leader(self) -> ContainerServer | None:
+        """The server that leads now, or None while none does."""
+        return next((server for server in self.servers if server.mode() == "leader"), None)
+
+    def start(self, timeout_s: float = 60.0) -> None:
+        """Start all servers that do not run, thaw the frozen, and wait until each serves."""
+        for server in self.servers:
+            server.restore()
+            server.launch()
+        for server in self.servers:
+            server.wait_ready(timeout_s)
+
+    def remove(self) -> None:
+        for server in self.servers:
+            server.remove()
+        self._network.remove()
+        self._network._docker.client.close()
+
+    def __enter__(self) -> Self:
+        self._network.create()
+        try:
+            self.start()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def remove_stale_containers(client: DockerClient) -> None:
+    """Remove what test runs left behind that were killed themselves: containers of a process that is no more."""
+    for container in client.client.containers.list(all=True, filters={"label": OWNER_LABEL}):
+        if not os.path.exists(f"/proc/{container.labels[OWNER_LABEL]}"):
+            container.remove(force=True, v=True)
+    client.client.networks.prune(filters={"label": "org.testcontainers.session-id", "until": "1h"})
