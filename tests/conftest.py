@@ -7,6 +7,7 @@ and :func:`kafka_cluster`. A test that kills, pauses or restarts a server makes 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -18,18 +19,27 @@ import pytest
 from kazoo.client import KazooClient
 
 from kafka_coord.dev import guard
+from kafka_coord.dev.kafka import KafkaCluster, KafkaSettings
+from kafka_coord.dev.server import JvmServer
+from kafka_coord.dev.topics import TopicAdmin
 from kafka_coord.dev.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.errors import RequestRefused
 
 # Sessions from 400 ms on, so that tests of expiry are short; clients still choose their own timeout.
 FAST_ZOOKEEPER = ZooKeeperSettings(tick_ms=200)
+# A killed broker is off the list, and can come back, after this many ms.
+FAST_KAFKA = KafkaSettings(zookeeper_session_ms=3_000, replication=1)
 
 _chroot_numbers = itertools.count(1)
+_topic_numbers = itertools.count(1)
+_shared_servers: list[JvmServer] = []
 
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """One standalone ZooKeeper shared by all tests. Never kill, pause or fill its root: see ``zk_hosts``."""
     with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"), settings=FAST_ZOOKEEPER) as server:
+        _shared_servers.append(server)
         yield server
 
 
@@ -83,6 +93,45 @@ def zookeeper_ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
         ensemble.kill()
 
 
+@pytest.fixture(scope="session")
+def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three brokers (ids 1 to 3) with a ZooKeeper of their own, shared by all tests.
+
+    ``kafka_cluster.zookeeper`` is its connect string (no chroot), ``kafka_cluster.bootstrap_servers`` the brokers. A
+    test may kill a broker if it starts it again before it ends. Offsets and transaction topics are not replicated.
+    """
+    directory = tmp_path_factory.mktemp("kafka")
+    with (
+        ZooKeeperServer(directory / "zookeeper", settings=FAST_ZOOKEEPER) as server,
+        KafkaCluster(directory, server.connect_string, brokers=3, settings=FAST_KAFKA) as cluster,
+    ):
+        _shared_servers.extend(cluster.brokers)
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def topics(kafka_cluster: KafkaCluster) -> TopicAdmin:
+    """Creates, grows and deletes topics of the shared cluster."""
+    return TopicAdmin(kafka_cluster.bootstrap_servers)
+
+
+@pytest.fixture
+def make_topic(topics: TopicAdmin) -> Iterator[Callable[..., str]]:
+    """Makes topics for this test only: ``make_topic(partitions=12, replication=3)`` returns the new topic's name."""
+    made: list[str] = []
+
+    def make(partitions: int = 1, *, replication: int = 1, name: str | None = None) -> str:
+        topic = name or f"topic-{next(_topic_numbers)}"
+        topics.create(topic, partitions, replication=replication)
+        made.append(topic)
+        return topic
+
+    yield make
+    for topic in made:
+        with contextlib.suppress(RequestRefused):  # the test may have deleted it
+            topics.delete(topic)
+
+
 @pytest.fixture(autouse=True)
 def _nothing_outlives_the_test() -> Iterator[None]:
     """Fails a test that leaves a thread or a child process behind (shared servers were there before it)."""
@@ -91,7 +140,9 @@ def _nothing_outlives_the_test() -> Iterator[None]:
     yield
     deadline = time.monotonic() + 5
     while True:
-        left = [f"thread {thread.name}" for thread in threading.enumerate() if thread not in threads]
+        # librdkafka's own threads show up as dummies when they call back; they end with their client.
+        new = (thread for thread in threading.enumerate() if thread not in threads)
+        left = [f"thread {thread.name}" for thread in new if not isinstance(thread, threading._DummyThread)]
         left += [f"process {pid} ({_command_line(pid)})" for pid in _child_pids() - children]
         if not left:
             return
@@ -107,7 +158,8 @@ def _child_pids() -> set[int]:
             pids.update(map(int, (task / "children").read_text().split()))
         except OSError:  # the thread has just ended
             continue
-    return pids - {guard.guard_pid()}
+    # A test may have restarted a shared broker: another process, the same server.
+    return pids - {guard.guard_pid()} - {server.pid for server in _shared_servers}
 
 
 def _command_line(pid: int) -> str:

@@ -1,32 +1,105 @@
-"""The jars ZooKeeper and Kafka are made of."""
+"""The jars ZooKeeper and Kafka are made of.
+
+Most come with PySpark. Kafka's own are fetched once (:mod:`kafka_coord.dev.ivy`) into the cache, or taken from a
+directory that ``--jars-dir`` or ``KAFKA_COORD_JARS_DIR`` names, such as ``libs`` of a Kafka distribution.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-from collections.abc import Sequence
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from kafka_coord.dev.cache import cache_directory
+from kafka_coord.dev.ivy import Artifact, retrieve
 from kafka_coord.errors import DevClusterError
+
+KAFKA_VERSION = "3.9.2"
+JARS_DIR_VARIABLE = "KAFKA_COORD_JARS_DIR"
 
 # ZooKeeper 3.9 with what it loads at run time; all of it comes with PySpark.
 _ZOOKEEPER_JARS = (
-    "zookeeper-3",
-    "zookeeper-jute-",
-    "netty-",
-    "slf4j-api-",
-    "log4j-slf4j2-impl-",
-    "log4j-api-",
-    "log4j-core-",
-    "metrics-core-",
-    "snappy-java-",
-    "commons-io-",
-    "commons-cli-",
+    "zookeeper",
+    "zookeeper-jute",
+    "netty-buffer",
+    "netty-codec",
+    "netty-codec-base",
+    "netty-common",
+    "netty-handler",
+    "netty-resolver",
+    "netty-transport",
+    "netty-transport-classes-epoll",
+    "netty-transport-native-unix-common",
+    "slf4j-api",
+    "log4j-slf4j2-impl",
+    "log4j-api",
+    "log4j-core",
+    "metrics-core",
+    "snappy-java",
+    "commons-io",
+    "commons-cli",
 )
+# What Kafka needs beyond that and PySpark has too.
+_KAFKA_JARS_OF_PYSPARK = (
+    "scala-library",
+    "scala-reflect",
+    "jackson-annotations",
+    "jackson-core",
+    "jackson-databind",
+    "log4j-1.2-api",
+    "lz4-java",
+    "zstd-jni",
+)
+_KAFKA = "org.apache.kafka"
+_KAFKA_JARS = (
+    Artifact(_KAFKA, "kafka_2.13", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-clients", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-group-coordinator", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-group-coordinator-api", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-metadata", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-raft", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-server", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-server-common", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-storage", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-storage-api", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-tools-api", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-transaction-coordinator", KAFKA_VERSION),
+    Artifact("com.yammer.metrics", "metrics-core", "2.2.0"),
+    Artifact("com.typesafe.scala-logging", "scala-logging_2.13", "3.9.5"),
+    Artifact("net.sf.jopt-simple", "jopt-simple", "5.0.4"),
+    Artifact("org.pcollections", "pcollections", "4.0.1"),
+    Artifact("com.github.ben-manes.caffeine", "caffeine", "2.9.3"),
+    Artifact("commons-validator", "commons-validator", "1.10.1"),
+    Artifact("com.fasterxml.jackson.dataformat", "jackson-dataformat-csv", "2.16.2"),
+    Artifact("com.fasterxml.jackson.datatype", "jackson-datatype-jdk8", "2.16.2"),
+    Artifact("org.scala-lang.modules", "scala-java8-compat_2.13", "1.0.2"),
+    Artifact("org.scala-lang.modules", "scala-collection-compat_2.13", "2.10.0"),
+)
+# Written last, and renamed with the rest: a cache without it, or that differs from it, was not fetched to its end.
+_MANIFEST = "manifest.json"
 
 
 def zookeeper_class_path() -> tuple[Path, ...]:
     """The jars to run ZooKeeper with. Needs PySpark installed, no network."""
-    return _matching(pyspark_jars_directory(), _ZOOKEEPER_JARS)
+    return _named(pyspark_jars_directory(), _ZOOKEEPER_JARS)
+
+
+def kafka_class_path(
+    jars_directory: Path | None = None, on_progress: Callable[[str], None] | None = None
+) -> tuple[Path, ...]:
+    """The jars to run Kafka with, fetched if need be (18 MB, about 10 s, once).
+
+    ``jars_directory`` (else ``$KAFKA_COORD_JARS_DIR``) is used instead of the cache and the network if given. Raises
+    :class:`DevClusterError` if a jar is missing there, or cannot be fetched.
+    """
+    directory = jars_directory or _directory_of_environment()
+    kafka = _given(directory) if directory is not None else _cached(on_progress or (lambda _: None))
+    return kafka + zookeeper_class_path() + _named(pyspark_jars_directory(), _KAFKA_JARS_OF_PYSPARK)
 
 
 def pyspark_jars_directory() -> Path:
@@ -44,9 +117,91 @@ def pyspark_jars_directory() -> Path:
     return jars
 
 
-def _matching(directory: Path, prefixes: Sequence[str]) -> tuple[Path, ...]:
-    found = sorted(jar for jar in directory.glob("*.jar") if jar.name.startswith(tuple(prefixes)))
-    missing = [prefix for prefix in prefixes if not any(jar.name.startswith(prefix) for jar in found)]
+def _directory_of_environment() -> Path | None:
+    value = os.environ.get(JARS_DIR_VARIABLE)
+    return Path(value).expanduser().absolute() if value else None
+
+
+def _named(directory: Path, artifacts: Sequence[str]) -> tuple[Path, ...]:
+    """The jars of ``artifacts`` (names without version) in ``directory``."""
+    jars = {_artifact_of(jar): jar for jar in sorted(directory.glob("*.jar"))}
+    missing = [artifact for artifact in artifacts if artifact not in jars]
     if missing:
-        raise DevClusterError(f"{directory} lacks the jars {', '.join(f'{prefix}*.jar' for prefix in missing)}")
+        raise DevClusterError(f"{directory} lacks the jars {', '.join(f'{name}-<version>.jar' for name in missing)}")
+    return tuple(jars[artifact] for artifact in artifacts)
+
+
+def _given(directory: Path) -> tuple[Path, ...]:
+    """Kafka's jars in a directory of the user's: the very ones we would fetch, else others of the same major version
+    (a distribution has a metrics-core 2 and a metrics-core 4, which are different things).
+    """
+    found: list[Path] = []
+    missing: list[str] = []
+    for artifact in _KAFKA_JARS:
+        major = artifact.version.partition(".")[0]
+        of_major = sorted(directory.glob(f"{artifact.name}-{major}.*.jar"))
+        if (directory / artifact.file_name).is_file():
+            found.append(directory / artifact.file_name)
+        elif of_major:
+            found.append(of_major[-1])
+        else:
+            missing.append(artifact.file_name)
+    if missing:
+        raise DevClusterError(
+            f"{directory} lacks the jars {', '.join(missing)}; give libs/ of a Kafka 3.9 distribution"
+        )
     return tuple(found)
+
+
+def _artifact_of(jar: Path) -> str:
+    """``zookeeper-jute`` of ``zookeeper-jute-3.9.5.jar``: what stands before the first part that is a number."""
+    name: list[str] = []
+    for part in jar.stem.split("-"):
+        # log4j-1.2-api carries a version of something else inside its name.
+        if part[:1].isdigit() and name != ["log4j"]:
+            break
+        name.append(part)
+    return "-".join(name)
+
+
+def _cached(on_progress: Callable[[str], None]) -> tuple[Path, ...]:
+    home = cache_directory() / f"jars-{KAFKA_VERSION}"
+    if not _complete(home):
+        _fetch_into(home, on_progress)
+    return tuple(home / artifact.file_name for artifact in _KAFKA_JARS)
+
+
+def _complete(home: Path) -> bool:
+    try:
+        sizes = json.loads((home / _MANIFEST).read_text(encoding="utf-8"))
+        return {artifact.file_name for artifact in _KAFKA_JARS} <= set(sizes) and all(
+            (home / name).stat().st_size == size for name, size in sizes.items()
+        )
+    except (OSError, ValueError, TypeError, AttributeError):
+        return False
+
+
+def _fetch_into(home: Path, on_progress: Callable[[str], None]) -> None:
+    on_progress(f"fetching Kafka {KAFKA_VERSION} into {home} (18 MB, once)")
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        # Beside its destination, so that the rename at the end is one step on one file system.
+        with tempfile.TemporaryDirectory(prefix=f"{home.name}.", dir=home.parent, ignore_cleanup_errors=True) as temp:
+            fetched = Path(temp, "jars")
+            retrieve(_KAFKA_JARS, fetched, ivy=_ivy_jar(), work=Path(temp))
+            sizes = {jar.name: jar.stat().st_size for jar in fetched.iterdir()}
+            (fetched / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
+            if home.exists() and not _complete(home):
+                shutil.rmtree(home)
+            with contextlib.suppress(OSError):  # another process was faster: judged below
+                fetched.rename(home)
+    except OSError as error:
+        raise DevClusterError(
+            f"Kafka's jars cannot be kept in {home}: {error}; free some space there, or set KAFKA_COORD_CACHE"
+        ) from error
+    if not _complete(home):
+        raise DevClusterError(f"Kafka's jars could not be put into {home}; remove that directory and try again")
+
+
+def _ivy_jar() -> Path:
+    return _named(pyspark_jars_directory(), ["ivy"])[0]

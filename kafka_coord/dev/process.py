@@ -109,19 +109,24 @@ class ChildProcess:
                 raise DevClusterError(f"{self.name} was not ready within {timeout_s:.0f} s{self._story()}")
             time.sleep(_POLL_S)
 
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM), without waiting; :meth:`stop` waits."""
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                self._process.send_signal(signal.SIGTERM)
+                self._process.send_signal(signal.SIGCONT)  # a paused process would not see the other signal
+
     def stop(self, timeout_s: float = 15.0) -> None:
         """Ask it to end (SIGTERM) and wait; after ``timeout_s`` seconds end it with SIGKILL. Ended already: nothing."""
         with self._lock:
             if self._process is None:
                 return
-            if self._process.poll() is None:
-                self._process.send_signal(signal.SIGTERM)
-                self._process.send_signal(signal.SIGCONT)  # a paused process would not see the other signal
-                try:
-                    self._process.wait(timeout_s)
-                except subprocess.TimeoutExpired:
-                    self._process.kill()
-                    self._process.wait()
+            self.terminate()
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
             self._forget()
 
     def kill(self) -> None:

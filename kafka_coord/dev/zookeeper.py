@@ -210,6 +210,15 @@ class ZooKeeperEnsemble:
         self.stop()
 
 
+def live_ephemerals(port: int) -> frozenset[str]:
+    """The paths of all ephemeral znodes, asked of the standalone or leading server on loopback ``port``.
+
+    Empty for a follower, which does not know them, and for a server that does not answer.
+    """
+    lines = four_letter_word(port, "dump").partition("Sessions with Ephemerals")[2].splitlines()
+    return frozenset(line.strip() for line in lines if line.strip().startswith("/"))
+
+
 def four_letter_word(port: int, word: str, timeout_s: float = 2.0) -> str:
     """What the ZooKeeper on loopback ``port`` answers to ``srvr``, ``ruok``, …; empty if it does not answer."""
     chunks = bytearray()

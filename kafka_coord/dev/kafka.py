@@ -1,0 +1,236 @@
+"""Real Kafka brokers on loopback, their metadata in ZooKeeper."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kafka_coord.dev.jars import kafka_class_path
+from kafka_coord.dev.java import find_java
+from kafka_coord.dev.metadata import ClusterView, view_of
+from kafka_coord.dev.ports import LOOPBACK
+from kafka_coord.dev.server import JVM_FLAGS, JvmServer, log4j_configuration
+from kafka_coord.dev.zookeeper import live_ephemerals
+from kafka_coord.errors import DevClusterError
+
+_MAIN_CLASS = "kafka.Kafka"
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """What differs between brokers for daily use and brokers for tests.
+
+    ``zookeeper_session_ms`` is how long a killed broker is still listed, and cannot come back. ``properties`` are
+    further lines of ``server.properties``. ``jars_directory``: see :func:`kafka_coord.dev.jars.kafka_class_path`.
+    """
+
+    zookeeper_session_ms: int = 6_000
+    replication: int = 1
+    heap_mb: int = 256
+    log_level: str = "WARN"
+    properties: Mapping[str, str] = field(default_factory=dict)
+    jars_directory: Path | None = None
+
+
+class KafkaBroker(JvmServer):
+    """One broker in ``directory``, registered in ``zookeeper`` (a connect string, with or without chroot).
+
+    ``with`` starts and stops it; its log directories stay. Topics are not created by being mentioned.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        broker_id: int,
+        zookeeper: str,
+        *,
+        port: int | None = None,
+        settings: KafkaSettings | None = None,
+        outlive_parent: bool = False,
+    ) -> None:
+        super().__init__(f"kafka-{broker_id}", directory, port=port, outlive_parent=outlive_parent)
+        self.broker_id = broker_id
+        self.zookeeper = zookeeper
+        self.settings = settings or KafkaSettings()
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it, as ``host:port``."""
+        return f"{LOOPBACK}:{self.port}"
+
+    def launch(self) -> None:
+        """Start the process without waiting for it, but not before an earlier one's registration is gone.
+
+        Kafka exits with NodeExists if ``/brokers/ids/<id>`` is still there; after a kill that takes its session
+        timeout.
+        """
+        if not self.running:
+            self._await_deregistration()
+        super().launch()
+
+    def view(self) -> ClusterView | None:
+        """The cluster as this broker sees it; None while it does not answer."""
+        return view_of(self.address)
+
+    def serving(self) -> bool:
+        return self.sees({self.broker_id})
+
+    def sees(self, broker_ids: set[int]) -> bool:
+        """Whether its metadata lists at least these brokers and a controller."""
+        view = self.view()
+        return view is not None and broker_ids <= view.brokers.keys() and view.controller in view.brokers
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _await_deregistration(self) -> None:
+        hosts, slash, chroot = self.zookeeper.partition("/")
+        registration = f"{slash}{chroot}".rstrip("/") + f"/brokers/ids/{self.broker_id}"
+        ports = [int(host.rpartition(":")[2]) for host in hosts.split(",")]
+        timeout_s = self.settings.zookeeper_session_ms / 1000 * 2 + 3
+        deadline = time.monotonic() + timeout_s
+        while any(registration in live_ephemerals(port) for port in ports):
+            if time.monotonic() >= deadline:
+                raise DevClusterError(
+                    f"{self.name}: {registration} is still held after {timeout_s:.0f} s; another broker with this id "
+                    f"is registered in {self.zookeeper}: stop it, or use another id"
+                )
+            time.sleep(_POLL_S)
+
+    def _prepare(self) -> Sequence[str]:
+        log4j = self.directory / "log4j2.properties"
+        log4j.write_text(log4j_configuration(self.settings.log_level), encoding="ascii")
+        config = self.directory / "server.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in self._configuration().items()), "utf-8")
+        return [
+            str(find_java().executable),
+            "-Xms64m",
+            f"-Xmx{self.settings.heap_mb}m",
+            *JVM_FLAGS,
+            f"-Dlog4j2.configurationFile={log4j}",
+            "-cp",
+            ":".join(map(str, kafka_class_path(self.settings.jars_directory))),
+            _MAIN_CLASS,
+            str(config),
+        ]
+
+    def _configuration(self) -> dict[str, str]:
+        replication = str(self.settings.replication)
+        lines = {
+            "broker.id": str(self.broker_id),
+            "listeners": f"PLAINTEXT://{self.address}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "zookeeper.connect": self.zookeeper,
+            "zookeeper.session.timeout.ms": str(self.settings.zookeeper_session_ms),
+            "log.dirs": str(self.directory / "data"),
+            "auto.create.topics.enable": "false",
+            "default.replication.factor": replication,
+            "offsets.topic.replication.factor": replication,
+            "offsets.topic.num.partitions": "3",
+            "transaction.state.log.replication.factor": replication,
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "3",
+            "group.initial.rebalance.delay.ms": "0",
+            # Small rather than fast: buffers and threads of a broker that shares a laptop with two others.
+            "log.cleaner.dedupe.buffer.size": "2097152",
+            "log.index.size.max.bytes": "1048576",
+            "num.network.threads": "2",
+            "num.io.threads": "4",
+            "background.threads": "2",
+            "controlled.shutdown.max.retries": "1",
+            "controlled.shutdown.retry.backoff.ms": "300",
+        }
+        return lines | dict(self.settings.properties)
+
+
+class KafkaCluster:
+    """Brokers 1 … ``brokers`` in directories below ``directory``, registered in ``zookeeper``."""
+
+    def __init__(
+        self,
+        directory: Path,
+        zookeeper: str,
+        *,
+        brokers: int = 3,
+        ports: Sequence[int | None] = (),
+        settings: KafkaSettings | None = None,
+        outlive_parent: bool = False,
+    ) -> None:
+        wanted = list(ports) or [None] * brokers
+        if len(wanted) != brokers:
+            raise DevClusterError(f"{len(wanted)} ports given for {brokers} brokers; give one each or none")
+        settings = settings or KafkaSettings(replication=min(brokers, 3))
+        self.zookeeper = zookeeper
+        self.brokers = tuple(
+            KafkaBroker(
+                directory / f"kafka-{broker_id}",
+                broker_id,
+                zookeeper,
+                port=port,
+                settings=settings,
+                outlive_parent=outlive_parent,
+            )
+            for broker_id, port in enumerate(wanted, start=1)
+        )
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """All brokers, as Kafka clients take them: ``host:port,host:port,…``."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    def broker(self, broker_id: int) -> KafkaBroker:
+        """The broker with this id. Raises :class:`DevClusterError` if there is none."""
+        for broker in self.brokers:
+            if broker.broker_id == broker_id:
+                return broker
+        ids = ", ".join(str(broker.broker_id) for broker in self.brokers)
+        raise DevClusterError(f"no broker {broker_id} in this cluster; it has {ids}")
+
+    def start(self, timeout_s: float = 90.0, on_progress: Callable[[str], None] | None = None) -> None:
+        """Start all brokers that do not run; return when each lists all others and a controller."""
+        kafka_class_path(self.brokers[0].settings.jars_directory, on_progress)
+        for broker in self.brokers:
+            broker.launch()
+        everyone = {broker.broker_id for broker in self.brokers}
+        for broker in self.brokers:
+            broker.process.wait_until(lambda broker=broker: broker.sees(everyone), timeout_s)  # type: ignore[misc]
+
+    def stop(self) -> None:
+        """Stop all brokers at once, cleanly."""
+        for broker in self.brokers:
+            broker.process.terminate()
+        for broker in self.brokers:
+            broker.stop()
+
+    def kill(self) -> None:
+        """End all brokers as a crash would."""
+        for broker in self.brokers:
+            broker.kill()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,123 @@
+"""The embedded brokers: real ones, killed and brought back, and their topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from kafka_coord.dev.kafka import KafkaBroker, KafkaCluster, KafkaSettings
+from kafka_coord.dev.topics import TopicAdmin
+from kafka_coord.errors import DevClusterError, NotFound, RequestRefused
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.kafka
+
+MakeTopic = Callable[..., str]
+
+
+def produce(cluster: KafkaCluster, topic: str, values: list[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(30) == 0
+
+
+def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "reader",
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([topic])
+    values: list[bytes] = []
+    while len(values) < count:
+        for message in consumer.consume(count, timeout=30):
+            assert message.error() is None, message.error()
+            values.append(message.value())
+    consumer.close()
+    return values
+
+
+def test_every_broker_lists_all_three_and_a_controller(kafka_cluster: KafkaCluster) -> None:
+    for broker in kafka_cluster.brokers:
+        view = broker.view()
+        assert view is not None
+        assert set(view.brokers) == {1, 2, 3}
+        assert view.brokers[broker.broker_id] == broker.address
+        assert view.controller in {1, 2, 3}
+
+
+def test_records_go_in_and_come_out_by_a_plain_group_consumer(
+    kafka_cluster: KafkaCluster, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(partitions=3)
+    values = [f"{number}".encode() for number in range(1000)]
+    produce(kafka_cluster, topic, values)
+    assert sorted(consume(kafka_cluster, topic, 1000)) == sorted(values)
+
+
+def test_a_killed_broker_comes_back_on_its_port_with_its_records(
+    kafka_cluster: KafkaCluster, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(partitions=3)
+    produce(kafka_cluster, topic, [b"before"] * 30)
+    broker = kafka_cluster.broker(2)
+    address = broker.address
+
+    broker.kill()
+    assert broker.view() is None
+    broker.start()
+
+    assert broker.address == address
+    assert broker.sees({1, 2, 3})
+    eventually(lambda: (view := broker.view()) and view.led_partitions(topic) == 3)
+    assert consume(kafka_cluster, topic, 30) == [b"before"] * 30
+
+
+def test_a_broker_id_that_is_running_is_refused_with_what_to_do(
+    kafka_cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    second = KafkaBroker(
+        tmp_path_factory.mktemp("second"),
+        1,
+        kafka_cluster.zookeeper,
+        settings=KafkaSettings(zookeeper_session_ms=100),
+    )
+    with pytest.raises(DevClusterError, match="another broker with this id"):
+        second.launch()
+
+
+def test_partitions_are_added_and_every_broker_knows(
+    kafka_cluster: KafkaCluster, topics: TopicAdmin, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(partitions=2)
+    topics.add_partitions(topic, 5)
+    assert topics.partition_count(topic) == 5
+    for broker in kafka_cluster.brokers:
+        view = broker.view()
+        assert view is not None
+        assert view.led_partitions(topic) == 5
+    with pytest.raises(RequestRefused, match=topic):
+        topics.add_partitions(topic, 3)
+
+
+def test_a_deleted_topic_is_gone_and_its_name_can_be_used_at_once_with_fewer_partitions(
+    topics: TopicAdmin, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(partitions=4)
+    topics.delete(topic)
+    with pytest.raises(NotFound, match=topic):
+        topics.partition_count(topic)
+    assert make_topic(partitions=1, name=topic) == topic
+    assert topics.partition_count(topic) == 1
+
+
+def test_a_topic_that_exists_is_not_created_again(topics: TopicAdmin, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    with pytest.raises(RequestRefused, match=f"create topic {topic}.*already exists"):
+        topics.create(topic)
