@@ -57,10 +57,11 @@ _tick() {
 apt_install() {
     can_apt || return 1
     if [ -z "${_apt_updated:-}" ]; then
-        progress 'apt-get update' apt-get -q update || return 1
+        progress 'apt-get update' apt-get -q -o Acquire::Retries=3 update || say 'going on with the package lists there are'
         _apt_updated=1
     fi
-    progress "apt-get install $*" env DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends "$@"
+    progress "apt-get install $*" env DEBIAN_FRONTEND=noninteractive \
+        apt-get -q -y -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 install --no-install-recommends "$@"
 }
 
 python_is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }

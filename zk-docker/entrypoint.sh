@@ -120,7 +120,7 @@ config) zoo_cfg ;;
 health) [[ $(ask srvr) == *'Mode: '* ]] ;;
 cli)
     [[ " $* " == *' -server '* ]] || set -- -server "127.0.0.1:$(number ZOO_CLIENT_PORT 2181)" "$@"
-    exec java -Dzookeeper.log.level=WARN -cp "$CLASS_PATH" org.apache.zookeeper.ZooKeeperMain "$@"
+    exec java -cp /usr/share/java/zookeeper.jar:/usr/share/java/slf4j-nop.jar org.apache.zookeeper.ZooKeeperMain "$@"
     ;;
 *) exec "$command" "$@" ;;
 esac
