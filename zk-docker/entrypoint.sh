@@ -70,7 +70,8 @@ CFG
     else
         echo "clientPort=$port"
     fi
-    if [ -n "${ZOO_CFG_EXTRA:-}" ]; then printf '%s\n' $ZOO_CFG_EXTRA; fi # unquoted: one setting a word, one a line
+    # shellcheck disable=SC2086 # one setting a word, one a line
+    if [ -n "${ZOO_CFG_EXTRA:-}" ]; then printf '%s\n' $ZOO_CFG_EXTRA; fi
 }
 
 my_id() {
