@@ -9,6 +9,7 @@ from typing import Any
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.member import Member
+from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition
 from kafka_coord.model.streams import Streams, streams_from_json, streams_to_json
 
@@ -30,6 +31,8 @@ class Ledger:
     generation: int = 0
     streams: Streams = field(default_factory=dict)
     place: Member | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """topic → identity under which its partitions here were started: a recreated topic is another one."""
     znode_version: int = 0
 
     @property
@@ -52,6 +55,9 @@ class Ledger:
         streams = streams_to_json({tp: stream for tp, stream in self.streams.items() if tp in held})
         if streams:
             value["streams"] = streams
+        topic_ids = {topic: identity for topic, identity in sorted(self.topic_ids.items()) if held.of_topic(topic)}
+        if topic_ids:
+            value["topic_ids"] = topic_ids
         if self.place is not None:
             value["place"] = self.place.to_json()
         return value
@@ -75,8 +81,16 @@ class Ledger:
             generation=fields.number(value, "generation", where, 0),
             streams=streams_from_json(value.get("streams", {}), where),
             place=place,
+            topic_ids=_topic_ids(fields.mapping(value, "topic_ids", where, {}), where),
             znode_version=znode_version,
         )
+
+
+def _topic_ids(value: fields.Json, where: str) -> dict[str, str]:
+    for topic in value:
+        if not is_legal(topic):
+            raise MalformedValue(where, f"{topic[:60]!r} in 'topic_ids' is not a legal topic name")
+    return {topic: fields.text(value, topic, where) for topic in value}
 
 
 @dataclass(frozen=True, slots=True)

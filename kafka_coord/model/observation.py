@@ -27,10 +27,15 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A znode that could not be decoded: reported, and otherwise treated as if it were not there."""
+    """A znode that could not be decoded: reported and left alone.
+
+    ``incarnation`` is the czxid of an unreadable registration (0: not known), so that a consumer that came back with
+    a registration nobody can read is told from the one whose ledger is still there.
+    """
 
     path: str
     reason: str
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
