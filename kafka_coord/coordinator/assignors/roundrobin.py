@@ -1,0 +1,36 @@
+"""``roundrobin``: all partitions of all topics in order, dealt to the members in turn."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from kafka_coord.coordinator.assignors.base import AssignmentInputs, Target
+from kafka_coord.model import PartitionSet
+
+
+class RoundRobinAssignor:
+    """Deals partitions, sorted by topic and number, to members, sorted by name, passing over those not subscribed.
+
+    As in Kafka's later round robin. 0.8.2 sorted partitions by the hash of their name and refused groups whose members
+    subscribe differently; nobody can have depended on the former, and the latter is no reason to refuse.
+    It ignores who has what now.
+    """
+
+    def assign(self, inputs: AssignmentInputs) -> Target:
+        names = sorted(inputs.members)
+        position = {consumer: at for at, consumer in enumerate(names)}
+        subscribed: dict[str, list[int]] = {}
+        for consumer in names:
+            for topic in inputs.subscriptions[consumer]:
+                subscribed.setdefault(topic, []).append(position[consumer])
+        dealt: dict[str, dict[str, list[int]]] = {consumer: {} for consumer in names}
+        turn = 0
+        for topic in sorted(subscribed):
+            takers = subscribed[topic]
+            at = bisect_left(takers, turn)
+            for number in sorted(inputs.topics[topic].partitions):
+                taker = takers[at % len(takers)]
+                dealt[names[taker]].setdefault(topic, []).append(number)
+                at = (at + 1) % len(takers) if at < len(takers) else 1 % len(takers)
+                turn = (taker + 1) % len(names)
+        return Target({consumer: PartitionSet(found) for consumer, found in dealt.items()})

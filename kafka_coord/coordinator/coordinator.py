@@ -1,0 +1,156 @@
+"""The consumer coordinator while it is elected: startup in the design's order, and all it keeps in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from kafka_coord.coordinator.assignors import Assignor
+from kafka_coord.coordinator.catalog import TopicCatalog
+from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.handler import Leading, RebalanceRequestHandler
+from kafka_coord.coordinator.listeners import (
+    GroupChangeListener,
+    GroupMemberChangeListener,
+    PauseListener,
+    RequestListener,
+    TopicChangeListener,
+    TopicPartitionChangeListener,
+    read_broker_racks,
+)
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.coordinator.registry import GroupRegistry
+from kafka_coord.coordinator.requests import PendingRequests
+from kafka_coord.errors import MalformedValue, NoNode
+from kafka_coord.model import Member, Request
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import is_legal
+from kafka_coord.zk import layout
+from kafka_coord.zk.election import Leadership
+from kafka_coord.zk.store import GetChildren, GetData, Node, SetData, Store
+from kafka_coord.zk.watches import Watches
+
+log = logging.getLogger(__name__)
+
+
+class ConsumerCoordinator:
+    """One term of office. Made when this instance is elected, thrown away when it no longer leads.
+
+    :meth:`coordinator_startup` and :meth:`step` belong to the service's thread (listeners), ``handler.step`` to the
+    handler's. ``consumer_groups_per_topic``, ``groups_with_wildcard_topics``, ``groups_being_rebalanced`` and
+    ``rebalance_request_queue`` are the original design's fields.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        leadership: Leadership,
+        still_leads: Callable[[], bool],
+        wake: Callable[[], None],
+        assignors: Mapping[str, Assignor],
+        options: CoordinatorOptions,
+    ) -> None:
+        self._store = store
+        self._options = options
+        self.leadership = leadership
+        self.registry = GroupRegistry()
+        self.catalog = TopicCatalog()
+        self.queue = RebalanceRequestQueue(store.clock)
+        self.requests = PendingRequests(store)
+        self._watches = Watches(store, wake)
+        self._executor = Executor(store, leadership.fence)
+        self.handler = RebalanceRequestHandler(
+            store,
+            Leading(leadership.epoch, self._executor, still_leads),
+            self.queue,
+            self.registry,
+            self.catalog,
+            self.requests,
+            assignors,
+            options,
+        )
+        self._groups = GroupChangeListener(self._watches, self.queue, GroupMemberChangeListener(self.queue))
+        self._swept_ms = 0.0
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """The groups there are, as the group listener last saw them."""
+        return self._groups.groups
+
+    def coordinator_startup(self) -> None:
+        """Topics, groups and their interests, every group enqueued, then the listeners; the handler's thread comes
+        last and is the service's to start. Raises :class:`StoreUnavailable`: resign or try again."""
+        racks = self._read_racks()
+        topics = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, racks)
+        self._read_groups()
+        self._watches.children(
+            layout.BROKER_TOPICS,
+            TopicChangeListener(self._watches, self.catalog, self.registry, self.queue, topics).on_children,
+        )
+        self._watches.step()
+        self._watches.children(layout.GROUPS, self._groups.on_children)
+        self._watches.children(layout.REQUESTS, RequestListener(self.requests, self.queue).on_children)
+        self._watches.data(layout.PAUSED, PauseListener(self._groups, self.queue).on_data)
+        self._watches.step()
+        log.info(
+            "started as coordinator epoch=%d topics=%d groups=%d",
+            self.leadership.epoch,
+            len(self.catalog.names()),
+            len(self.groups),
+        )
+
+    def step(self) -> None:
+        """Re-arms what fired and runs its listeners; removes old answers now and then."""
+        self._watches.step()
+        now_ms = self._store.clock.time() * 1000
+        if now_ms - self._swept_ms > self._options.answers_kept_ms / 10:
+            self._swept_ms = now_ms
+            units = self.requests.stale_answers(int(now_ms) - self._options.answers_kept_ms)
+            if units:
+                self._executor.write(units)
+
+    def answer(self, request: Request, result: str, message: str) -> None:
+        """Answers a request that is about no group."""
+        answered = replace(request, result=result, message=message)
+        self._executor.write([(SetData(layout.request(request.request_id), fields.dump(answered.to_json())),)])
+        self.requests.answered(answered)
+
+    def close(self) -> None:
+        """Takes the listeners off and clears everything."""
+        self._watches.close()
+        self.queue.close()
+        self.registry.clear()
+        self.catalog.clear()
+        self.requests.clear()
+
+    def _read_racks(self) -> dict[int, str]:
+        try:
+            return read_broker_racks(self._store)
+        except NoNode:
+            return {}
+
+    def _read_groups(self) -> None:
+        """Fills the registry and enqueues every group, its bit set."""
+        groups = [group for group in self._store.children(layout.GROUPS) if is_legal(group)]
+        listings = self._store.read_many([GetChildren(layout.ids(group)) for group in groups]) if groups else ()
+        consumers = [
+            (group, name)
+            for group, listing in zip(groups, listings, strict=True)
+            for name in (listing if isinstance(listing, tuple) else ())
+            if is_legal(name)
+        ]
+        nodes = self._store.read_many([GetData(layout.registration(*c)) for c in consumers]) if consumers else ()
+        members: dict[str, list[Member]] = {group: [] for group in groups}
+        for (group, name), node in zip(consumers, nodes, strict=True):
+            if isinstance(node, Node):
+                where = layout.registration(group, name)
+                try:
+                    found = Member.from_json(fields.load(node.data, where), name, node.stat.czxid, where)
+                except MalformedValue:
+                    continue  # the handler's look reports it
+                members[group].append(found)
+        for group in groups:
+            self.registry.update(group, members[group])
+            self.queue.request(group)

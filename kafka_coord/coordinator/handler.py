@@ -1,0 +1,213 @@
+"""The rebalance request handler: takes a group, looks, decides, writes, and goes on to the next."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from kafka_coord.coordinator.assignors import Assignor
+from kafka_coord.coordinator.catalog import TopicCatalog
+from kafka_coord.coordinator.execute import Executor, Written
+from kafka_coord.coordinator.history import DecisionLog
+from kafka_coord.coordinator.observe import Look, observe
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.plan import plan
+from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.coordinator.registry import GroupRegistry
+from kafka_coord.coordinator.requests import PendingRequests
+from kafka_coord.coordinator.steps import AnswerRequest, GroupState, Plan
+from kafka_coord.coordinator.timers import GroupTimers
+from kafka_coord.errors import Fenced, MultiFailed, StoreError, StoreUnavailable
+from kafka_coord.model import GroupSettings, Observation, Unreadable
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Store, WatchEvent
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the last pass over a group found: its state and the plan's sentence."""
+
+    state: GroupState
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """What the handler needs of its leadership. ``still`` is asked before anything is decided or written."""
+
+    epoch: int
+    executor: Executor
+    still: Callable[[], bool]
+
+
+class RebalanceRequestHandler:
+    """Level-triggered passes over groups, for one leadership, on one thread (see :meth:`step`).
+
+    It never waits for a consumer: an acknowledgement is the deletion of a command znode, which a one-shot watch turns
+    into one more event. Nothing it remembers matters for safety.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        leading: Leading,
+        queue: RebalanceRequestQueue,
+        registry: GroupRegistry,
+        catalog: TopicCatalog,
+        requests: PendingRequests,
+        assignors: Mapping[str, Assignor],
+        options: CoordinatorOptions,
+    ) -> None:
+        self._store = store
+        self._leading = leading
+        self._queue = queue
+        self._registry = registry
+        self._catalog = catalog
+        self._requests = requests
+        self._assignors = assignors
+        self._options = options
+        self._decisions = DecisionLog(store)
+        self._timers: dict[str, GroupTimers] = {}
+        self._failures: dict[str, int] = {}
+        self._reported: dict[str, frozenset[Unreadable]] = {}
+        self._armed: set[str] = set()
+        self.outcomes: dict[str, Outcome] = {}
+        self.deposed = False
+        self.passes = 0
+
+    def step(self, timeout_s: float = 0.0) -> bool:
+        """Handles one group if one is due within ``timeout_s``; whether it did. Decides nothing unless leading."""
+        if self.deposed or not self._leading.still():
+            return False
+        group = self._queue.take(timeout_s) if timeout_s > 0 else self._queue.take_now()
+        if group is None:
+            return False
+        if not self._leading.still():
+            self._queue.request(group)
+            return False
+        try:
+            self._handle(group)
+            self._failures.pop(group, None)
+        except Fenced as error:
+            log.warning("deposed: another coordinator was elected epoch=%d reason=%s", self._leading.epoch, error)
+            self.deposed = True
+        except StoreError as error:
+            self._again_later(group, error)
+        except Exception:  # one group's trouble must never stop the others
+            log.exception("cannot handle group=%s: looking again later", group)
+            self._again_later(group, None)
+        return True
+
+    def _handle(self, group: str) -> None:
+        self.passes += 1
+        timers = self._timers.setdefault(group, GroupTimers())
+        look = observe(
+            self._store,
+            group,
+            epoch=self._leading.epoch,
+            topics=self._catalog.topics,
+            requests=self._requests.of_group(group),
+            timers=timers,
+            options=self._options,
+        )
+        if look is None:
+            self._gone(group)
+            return
+        observation = look.observation
+        self._registry.update(group, observation.members.values())
+        decided = plan(observation, self._assignors)
+        after = self._decisions.observe(decided, observation)
+        written = Written(0)
+        if (decided.steps or after) and self._leading.still():
+            written = self._leading.executor.execute(decided, look, after)
+        self._settle(decided, observation, written)
+        self._arm(group, observation, written)
+        self._schedule(group, decided, timers, written)
+
+    def _settle(self, decided: Plan, observation: Observation, written: Written) -> None:
+        """Remembers and says what was decided."""
+        for step in decided.steps:
+            if isinstance(step, AnswerRequest):
+                self._requests.answered(replace(step.request, result=step.result, message=step.message))
+        group = decided.group
+        outcome = Outcome(decided.state, decided.sentence)
+        changed = self.outcomes.get(group) != outcome
+        self.outcomes[group] = outcome
+        level = logging.INFO if decided.steps else logging.DEBUG
+        if changed or decided.steps:
+            log.log(level, "%s group=%s state=%s", decided.sentence, group, decided.state)
+        found = frozenset(observation.unreadable) | frozenset(written.unreadable)
+        for unreadable in sorted(found - self._reported.get(group, frozenset()), key=lambda u: u.path):
+            log.warning("left alone unreadable path=%s reason=%s", unreadable.path, unreadable.reason)
+        self._reported[group] = found
+
+    def _arm(self, group: str, observation: Observation, written: Written) -> None:
+        """Watches for the deletion of every outstanding command that is not watched yet."""
+        outstanding = [
+            layout.command(group, consumer, command.name)
+            for consumer, channel in observation.channels.items()
+            if consumer in observation.members
+            for command in channel.commands
+        ]
+        wanted = [path for path in (*outstanding, *written.commands) if path not in self._armed]
+        if not wanted:
+            return
+
+        def fired(event: WatchEvent) -> None:
+            self._armed.discard(event.path)
+            self._queue.request(group)
+
+        self._armed.update(wanted)
+        try:
+            found = self._store.exists_many(wanted, fired)
+        except StoreError:
+            self._armed.difference_update(wanted)
+            raise
+        gone = [path for path, stat in zip(wanted, found, strict=True) if stat is None]
+        if gone:
+            self._armed.difference_update(gone)
+            self._queue.request(group)
+
+    def _schedule(self, group: str, decided: Plan, timers: GroupTimers, written: Written) -> None:
+        if decided.steps and not written.unreadable:
+            self._queue.request(group)
+        now = self._store.clock.monotonic()
+        if timers.next_due is not None:
+            self._queue.request_at(group, timers.next_due)
+        spread = 0.75 + zlib.crc32(group.encode()) % 1000 / 2000
+        interval_ms = self._options.look_interval_ms * (0.05 if written.unreadable else 1.0)
+        self._queue.request_at(group, now + interval_ms * spread / 1000)
+
+    def _again_later(self, group: str, error: StoreError | None) -> None:
+        """What was written is consistent by itself; what was not is decided anew from a fresh look."""
+        if isinstance(error, MultiFailed):
+            log.debug("looking again group=%s: changed meanwhile (%s)", group, error)
+        failures = self._failures[group] = self._failures.get(group, 0) + 1
+        if isinstance(error, MultiFailed) and failures <= 3:
+            self._queue.request(group)
+            return
+        backoff_ms = min(
+            self._options.retry_backoff_max_ms, self._options.retry_backoff_ms * 2 ** min(failures - 1, 16)
+        )
+        if isinstance(error, StoreUnavailable):
+            log.info("looking again in %d ms group=%s: ZooKeeper did not answer (%s)", backoff_ms, group, error)
+        elif error is not None:
+            log.warning("looking again in %d ms group=%s: %s", backoff_ms, group, error)
+        self._queue.request_at(group, self._store.clock.monotonic() + backoff_ms / 1000)
+
+    def _gone(self, group: str) -> None:
+        """The group does not exist (any more); a request about it is answered all the same."""
+        requests = self._requests.of_group(group)
+        if requests:
+            nothing = Look(Observation(group, self._leading.epoch, {}, {}, {}, None, {}, GroupSettings()), frozenset())
+            steps = tuple(AnswerRequest(r, "refused", f"there is no group {group}") for r in requests)
+            decided = Plan(group, GroupState.DEAD, f"refused {len(steps)} requests: no such group", steps)
+            self._settle(decided, nothing.observation, self._leading.executor.execute(decided, nothing))
+        self._registry.drop(group)
+        self._decisions.forget(group)
+        for memory in (self._timers, self._failures, self._reported, self.outcomes):
+            memory.pop(group, None)

@@ -1,0 +1,143 @@
+"""The last decisions of a group, kept readable in ZooKeeper: generation, what moved, why, how long each step took."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kafka_coord.coordinator.steps import GroupState, Plan, SetTarget, WriteLedger
+from kafka_coord.errors import MalformedValue, NoNode
+from kafka_coord.model import (
+    NO_PARTITIONS,
+    Decision,
+    Observation,
+    StartFetcher,
+    StopFetcher,
+    history_from_json,
+    history_to_json,
+)
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Clock, Create, Node, Op, SetData, Store
+
+log = logging.getLogger(__name__)
+
+MAX_MOVES = 20
+MAX_MOVE_TEXT = 200
+MAX_HISTORY_BYTES = 200_000
+
+
+def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decision | None:
+    """The decision a plan takes, ``None`` where it sets no new target."""
+    target = next((step.assignment for step in plan.steps if isinstance(step, SetTarget)), None)
+    if target is None:
+        return None
+    before = {c: ledger.owned for c, ledger in observation.ledgers.items()}
+    moves: dict[str, Mapping[str, str]] = {}
+    moved = 0
+    for consumer in sorted(before.keys() | target.members.keys()):
+        had, gets = before.get(consumer, NO_PARTITIONS), target.members.get(consumer, NO_PARTITIONS)
+        lost, gained = had - gets, gets - had
+        moved += len(lost)
+        if lost or gained:
+            moves[consumer] = {
+                name: str(found)[:MAX_MOVE_TEXT] for name, found in (("gained", gained), ("lost", lost)) if found
+            }
+    return Decision(
+        generation=target.generation,
+        epoch=target.epoch,
+        reason=target.reason,
+        assignor=target.assignor,
+        decided_at_ms=decided_at_ms,
+        members=len(target.members),
+        partitions=sum(map(len, target.members.values())),
+        moved=moved,
+        moves=dict(list(moves.items())[:MAX_MOVES]),
+    )
+
+
+@dataclass(slots=True)
+class _Progress:
+    """A decision on its way to being settled. ``decided`` is monotonic seconds."""
+
+    decision: Decision
+    decided: float
+
+
+class DecisionLog:
+    """Follows each group's newest decision until it is settled. One thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._clock: Clock = store.clock
+        self._open: dict[str, _Progress] = {}
+
+    def observe(self, plan: Plan, observation: Observation) -> tuple[Op, ...]:
+        """The history writes that belong to this pass: one when a target is decided, one when it is settled."""
+        group, now = plan.group, self._clock.monotonic()
+        decision = describe(plan, observation, int(self._clock.time() * 1000))
+        if decision is not None:
+            self._open[group] = _Progress(self._count(decision, plan), now)
+            return self._write(group, self._open[group].decision)
+        if plan.state is GroupState.DEAD:
+            self._open.pop(group, None)
+            return ()
+        progress = self._open.get(group) or self._resume(plan, observation, now)
+        if progress is None:
+            return ()
+        elapsed_ms = round((now - progress.decided) * 1000)
+        updated = self._count(progress.decision, plan)
+        if updated.stopped_ms is None and updated.stopped and not any(x.stopping for x in observation.ledgers.values()):
+            updated = replace(updated, stopped_ms=elapsed_ms)
+        progress.decision = updated
+        if plan.steps or plan.state not in {GroupState.STABLE, GroupState.EMPTY}:
+            return ()
+        del self._open[group]
+        return self._write(group, replace(updated, settled_ms=elapsed_ms))
+
+    def forget(self, group: str) -> None:
+        self._open.pop(group, None)
+
+    @staticmethod
+    def _count(decision: Decision, plan: Plan) -> Decision:
+        stopped = started = 0
+        for step in plan.steps:
+            for command in step.commands if isinstance(step, WriteLedger) else ():
+                count = len(command.partitions)
+                stopped += count if isinstance(command, StopFetcher) else 0
+                started += count if isinstance(command, StartFetcher) else 0
+        return replace(decision, stopped=decision.stopped + stopped, started=decision.started + started)
+
+    def _resume(self, plan: Plan, observation: Observation, now: float) -> _Progress | None:
+        """Takes up what an earlier coordinator decided and did not see settled; its clock is the wall clock then."""
+        target = observation.assignment
+        if plan.state is not GroupState.REBALANCING or target is None or not target.timestamp_ms:
+            return None
+        last = next((d for d in reversed(self._read(plan.group)[0]) if d.generation == target.generation), None)
+        if last is None or last.settled_ms is not None:
+            return None
+        age_s = max(0.0, self._clock.time() - last.decided_at_ms / 1000)
+        self._open[plan.group] = _Progress(last, now - age_s)
+        return self._open[plan.group]
+
+    def _read(self, group: str) -> tuple[tuple[Decision, ...], Node | None]:
+        path = layout.history(group)
+        try:
+            node = self._store.get(path)
+            return history_from_json(fields.load(node.data, path), path), node
+        except NoNode:
+            return (), None
+        except MalformedValue as error:
+            log.warning("replacing unreadable history group=%s reason=%s", group, error)
+            return (), self._store.get(path)
+
+    def _write(self, group: str, decision: Decision) -> tuple[Op, ...]:
+        decisions, node = self._read(group)
+        kept = (*(d for d in decisions if d.generation != decision.generation), decision)
+        data = fields.dump(history_to_json(kept))
+        while len(data) > MAX_HISTORY_BYTES and len(kept) > 1:
+            kept = kept[len(kept) // 2 :]
+            data = fields.dump(history_to_json(kept))
+        path = layout.history(group)
+        return (Create(path, data),) if node is None else (SetData(path, data, node.stat.version),)

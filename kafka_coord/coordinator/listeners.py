@@ -1,0 +1,165 @@
+"""The listeners of the original design. Each turns an event into set bits, and does nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kafka_coord.coordinator.catalog import TopicCatalog
+from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.coordinator.registry import GroupRegistry
+from kafka_coord.coordinator.requests import PendingRequests
+from kafka_coord.coordinator.topics import decode_broker_rack, decode_topic
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model.names import is_legal
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import GetData, Node, SessionState, Store
+from kafka_coord.zk.watches import Watches
+
+log = logging.getLogger(__name__)
+
+
+class TopicPartitionChangeListener:
+    """``/brokers/topics/<topic>``: the partition list is in its *data* (KAFKA-1075)."""
+
+    def __init__(
+        self, catalog: TopicCatalog, registry: GroupRegistry, queue: RebalanceRequestQueue, racks: dict[int, str]
+    ) -> None:
+        self._catalog = catalog
+        self._registry = registry
+        self._queue = queue
+        self._racks = racks
+
+    def on_data(self, topic: str, node: Node | None) -> None:
+        if node is None:
+            return  # its parent's listener forgets it
+        try:
+            info = decode_topic(topic, node, self._racks)
+        except MalformedValue as error:
+            log.warning("left alone unreadable path=%s reason=%s", error.where, error.reason)
+            return
+        before = self._catalog.put(info)
+        if before != info:
+            request_interested(topic, self._registry, self._queue)
+
+
+class TopicChangeListener:
+    """``/brokers/topics``: topics that come and go."""
+
+    def __init__(
+        self,
+        watches: Watches,
+        catalog: TopicCatalog,
+        registry: GroupRegistry,
+        queue: RebalanceRequestQueue,
+        partitions: TopicPartitionChangeListener,
+    ) -> None:
+        self._watches = watches
+        self._catalog = catalog
+        self._registry = registry
+        self._queue = queue
+        self._partitions = partitions
+        self._watched: set[str] = set()
+
+    def on_children(self, topics: tuple[str, ...] | None) -> None:
+        present = {topic for topic in topics or () if is_legal(topic)}
+        for topic in sorted(present - self._watched):
+            self._watches.data(layout.broker_topic(topic), lambda node, t=topic: self._partitions.on_data(t, node))
+        for topic in sorted(self._watched - present):
+            self._watches.drop(layout.broker_topic(topic))
+            if self._catalog.drop(topic):
+                request_interested(topic, self._registry, self._queue)
+        self._watched = present
+
+
+class GroupMemberChangeListener:
+    """``/consumers/groups/<group>/ids``: members that come and go."""
+
+    def __init__(self, queue: RebalanceRequestQueue) -> None:
+        self._queue = queue
+
+    def on_children(self, group: str, _members: tuple[str, ...] | None) -> None:
+        self._queue.request(group)
+
+
+class GroupChangeListener:
+    """``/consumers/groups``: groups that come and go."""
+
+    def __init__(self, watches: Watches, queue: RebalanceRequestQueue, members: GroupMemberChangeListener) -> None:
+        self._watches = watches
+        self._queue = queue
+        self._members = members
+        self.groups: frozenset[str] = frozenset()
+
+    def on_children(self, groups: tuple[str, ...] | None) -> None:
+        present = frozenset(group for group in groups or () if is_legal(group))
+        for group in sorted(present - self.groups):
+            self._watches.children(layout.ids(group), lambda found, g=group: self._members.on_children(g, found))
+            self._queue.request(group)
+        for group in sorted(self.groups - present):
+            self._watches.drop(layout.ids(group))
+            self._queue.request(group)
+        self.groups = present
+
+
+class SessionExpirationListener:
+    """Tells the service that the session changed its state; the service looks at the facts itself."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self.expired = False
+
+    def on_session(self, state: SessionState) -> None:
+        if state in {SessionState.LOST, SessionState.CLOSED}:
+            self.expired = True
+        self._wake()
+
+
+class RequestListener:
+    """``/consumers/requests``: what operators ask."""
+
+    def __init__(self, requests: PendingRequests, queue: RebalanceRequestQueue) -> None:
+        self._requests = requests
+        self._queue = queue
+
+    def on_children(self, names: tuple[str, ...] | None) -> None:
+        for request in self._requests.load(names or ()):
+            if request.group:
+                self._queue.request(request.group)
+
+
+class PauseListener:
+    """``/consumers/paused``: set or lifted, every group is looked at."""
+
+    def __init__(self, groups: GroupChangeListener, queue: RebalanceRequestQueue) -> None:
+        self._groups = groups
+        self._queue = queue
+        self._seen = False
+
+    def on_data(self, _node: Node | None) -> None:
+        for group in sorted(self._groups.groups) if self._seen else ():
+            self._queue.request(group)
+        self._seen = True
+
+
+def request_interested(topic: str, registry: GroupRegistry, queue: RebalanceRequestQueue) -> None:
+    """Enqueues every group that wants the topic, by name or by pattern."""
+    for group in sorted(registry.groups_for_topic(topic)):
+        queue.request(group)
+
+
+def read_broker_racks(store: Store) -> dict[int, str]:
+    """broker id → rack, for the brokers that name one. Racks are a preference: read once an election, not watched."""
+    names = [name for name in (store.children(layout.BROKER_IDS)) if name.isdigit()]
+    racks = {}
+    for name, node in zip(names, store.read_many([GetData(layout.broker(n)) for n in names]), strict=True):
+        if not isinstance(node, Node):
+            continue
+        try:
+            rack = decode_broker_rack(name, node)
+        except MalformedValue as error:
+            log.warning("left alone unreadable path=%s reason=%s", error.where, error.reason)
+            continue
+        if rack is not None:
+            racks[int(name)] = rack
+    return racks

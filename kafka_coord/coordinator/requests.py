@@ -1,0 +1,89 @@
+"""Operators' requests, as the coordinator keeps them between their arrival and their answer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import Request, RequestType
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Delete, GetData, Node, Op, Store
+
+log = logging.getLogger(__name__)
+
+
+class PendingRequests:
+    """The requests under ``/consumers/requests``. Thread-safe: the listener loads, the handler answers."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._requests: dict[str, Request] = {}
+        self._unreadable: set[str] = set()
+
+    def load(self, names: Iterable[str]) -> tuple[Request, ...]:
+        """Takes in what is there now and gives the unanswered newcomers. An unreadable one is reported, left alone."""
+        with self._lock:
+            listed = set(names)
+            known = self._requests.keys() | self._unreadable
+        fresh = sorted(listed - known)
+        nodes = self._store.read_many([GetData(layout.request(name)) for name in fresh]) if fresh else ()
+        newcomers = []
+        for name, node in zip(fresh, nodes, strict=True):
+            if not isinstance(node, Node):
+                continue
+            where = layout.request(name)
+            try:
+                newcomers.append(Request.from_json(fields.load(node.data, where), name, where))
+            except MalformedValue as error:
+                log.warning("ignoring unreadable request path=%s reason=%s: delete it", error.where, error.reason)
+                with self._lock:
+                    self._unreadable.add(name)
+        with self._lock:
+            self._requests = {n: r for n, r in self._requests.items() if n in listed}
+            self._unreadable &= listed
+            self._requests |= {r.request_id: r for r in newcomers}
+        return tuple(r for r in newcomers if not r.answered)
+
+    def of_group(self, group: str) -> tuple[Request, ...]:
+        """The group's unanswered requests, in the order they came."""
+        with self._lock:
+            return tuple(
+                r
+                for _, r in sorted(self._requests.items())
+                if r.group == group and not r.answered and r.type is not RequestType.RESIGN
+            )
+
+    def answered(self, request: Request) -> None:
+        """The handler wrote the answer ``request`` carries."""
+        with self._lock:
+            if request.request_id in self._requests:
+                self._requests[request.request_id] = request
+
+    def resignation(self) -> Request | None:
+        """An unanswered request to resign."""
+        with self._lock:
+            found = [r for _, r in sorted(self._requests.items()) if r.type is RequestType.RESIGN and not r.answered]
+        return found[0] if found else None
+
+    def groups(self) -> frozenset[str]:
+        """The groups somebody has asked something about, existing or not."""
+        with self._lock:
+            return frozenset(r.group for r in self._requests.values() if not r.answered and r.group)
+
+    def stale_answers(self, before_ms: int) -> list[tuple[Op, ...]]:
+        """Units that delete answers given to requests older than ``before_ms`` (ms since 1970)."""
+        with self._lock:
+            return [
+                (Delete(layout.request(name)),)
+                for name, r in sorted(self._requests.items())
+                if r.answered and r.timestamp_ms < before_ms
+            ]
+
+    def clear(self) -> None:
+        with self._lock:
+            self._requests.clear()
+            self._unreadable.clear()

@@ -1,0 +1,243 @@
+"""One instance of the service, one beside each broker: it stands for election, and coordinates while it is elected."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+
+from kafka_coord.coordinator.assignors import Assignor, load_assignors
+from kafka_coord.coordinator.coordinator import ConsumerCoordinator
+from kafka_coord.coordinator.handler import RebalanceRequestHandler
+from kafka_coord.coordinator.listeners import SessionExpirationListener
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.errors import Fenced, KafkaCoordError, StoreError, StoreUnavailable
+from kafka_coord.zk import layout
+from kafka_coord.zk.election import ZkElection
+from kafka_coord.zk.store import SessionState, Store
+
+log = logging.getLogger(__name__)
+
+IDLE_WAIT_S = 1.0
+HANDLER_WAIT_S = 0.5
+
+
+class CoordinatorService:
+    """Elects, coordinates, hands over. ``start`` and ``stop`` are its whole life; ``step`` is one turn of it.
+
+    Two threads: the service's own (session, election, listeners) and, while elected, the handler's. Everything they
+    run is written against :class:`Store` and steps, so a simulation drives the same code without either.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        broker_id: int,
+        endpoints: Mapping[str, str] | None = None,
+        options: CoordinatorOptions | None = None,
+        assignors: Mapping[str, Assignor] | None = None,
+    ) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._options = options or CoordinatorOptions()
+        self._assignors = assignors if assignors is not None else load_assignors()
+        self._awake = threading.Event()
+        self._stopping = threading.Event()
+        self._registered = threading.Event()
+        self._finished = threading.Event()
+        self._failure: KafkaCoordError | None = None
+        self._election = ZkElection(store, broker_id, endpoints or {}, self._awake.set)
+        self._sessions = SessionExpirationListener(self._awake.set)
+        self._unsubscribe = store.on_session(self._sessions.on_session)
+        self._stand_again_at = 0.0
+        self._sentence = ""
+        self._thread: threading.Thread | None = None
+        self._handler_thread: threading.Thread | None = None
+        self.coordinator: ConsumerCoordinator | None = None
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the service's thread. Whether it is registered is told by :meth:`wait_registered`."""
+        self._thread = threading.Thread(target=self._run, name="coordinator-service", daemon=True)
+        self._thread.start()
+
+    def wait_registered(self, timeout_s: float) -> bool:
+        """Waits until this instance stands under ``/consumers/coordinators``; raises what kept it from that for good
+        (another live instance has this broker id)."""
+        deadline = self._store.clock.monotonic() + timeout_s
+        while not self._registered.wait(0.05):
+            if self._failure is not None:
+                raise self._failure
+            if self._store.clock.monotonic() >= deadline:
+                return False
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits for the service's end; raises what ended it, if it ended by itself."""
+        ended = self._finished.wait(timeout_s)
+        if ended and self._failure is not None:
+            raise self._failure
+        return ended
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Resigns at once, so that another is elected without waiting for a session to expire. The store stays open:
+        its owner closes it. Safe to call twice."""
+        self._stopping.set()
+        self._awake.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this instance is elected and may decide at this moment."""
+        return self.coordinator is not None and self._election.still_leads()
+
+    # --- one turn --------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """One turn: notices what the session did, registers, stands for election, runs listeners, obeys a request to
+        resign. Raises :class:`StoreError` where ZooKeeper did not answer: come again."""
+        if self._sessions.expired or (self.coordinator is not None and self.coordinator.handler.deposed):
+            self._sessions.expired = False
+            self._step_down("the session ended or another coordinator was elected")
+        if self._store.session.state is not SessionState.CONNECTED:
+            self._say(f"waiting for ZooKeeper. I am {self._broker_id}, not connected: I decide nothing")
+            return
+        self._register()
+        self._election.step()
+        if self.coordinator is not None and not self._election.still_leads():
+            self._say(f"waiting. I am {self._broker_id}, elected, but cannot prove my session lives: I decide nothing")
+            if not self._election.is_mine():
+                self._step_down("another instance coordinates")
+        elif self.coordinator is not None:
+            self.coordinator.step()
+            self._obey_resignation()
+            self._say_status()
+        elif self._store.clock.monotonic() >= self._stand_again_at:
+            self._stand()
+
+    def _register(self) -> None:
+        if not self._registered.is_set() or not self._election.is_registered():
+            for path in layout.PERSISTENT_ROOTS:
+                self._store.ensure_path(path)
+            self._election.register_instance()
+            self._registered.set()
+
+    def _stand(self) -> None:
+        leadership = self._election.elect()
+        if leadership is None:
+            leader = self._election.leader()
+            known = f"{leader.broker_id} coordinates, epoch {leader.epoch}" if leader else "nobody coordinates yet"
+            self._say(f"no action. I am {self._broker_id}, {known}")
+            return
+        log.info("elected as coordinator broker_id=%d epoch=%d", self._broker_id, leadership.epoch)
+        coordinator = ConsumerCoordinator(
+            self._store, leadership, self._election.still_leads, self._awake.set, self._assignors, self._options
+        )
+        try:
+            coordinator.coordinator_startup()
+        except KafkaCoordError:
+            coordinator.close()
+            self._election.resign()
+            raise
+        self.coordinator = coordinator
+        if self._thread is not None:
+            self._start_handler(coordinator.handler)
+
+    def _step_down(self, why: str) -> None:
+        """Clears everything; standing again is the next turn's."""
+        coordinator, self.coordinator = self.coordinator, None
+        if coordinator is None:
+            return
+        log.warning("stepped down broker_id=%d epoch=%d: %s", self._broker_id, coordinator.leadership.epoch, why)
+        coordinator.close()
+        self._join_handler()
+        self._election.forget()
+
+    def _obey_resignation(self) -> None:
+        coordinator = self.coordinator
+        request = coordinator.requests.resignation() if coordinator else None
+        if coordinator is None or request is None:
+            return
+        coordinator.answer(
+            request, "done", f"coordinator {self._broker_id} resigned from epoch {coordinator.leadership.epoch}"
+        )
+        self._resign("an operator asked for it")
+
+    def _resign(self, why: str) -> None:
+        self._step_down(why)
+        self._stand_again_at = self._store.clock.monotonic() + self._options.resign_pause_ms / 1000
+        self._election.resign()
+
+    # --- what it says ----------------------------------------------------------------------------------------------
+
+    def _say_status(self) -> None:
+        coordinator = self.coordinator
+        if coordinator is not None:
+            self._say(
+                f"no action. I am {self._broker_id}, the coordinator, epoch {coordinator.leadership.epoch}:"
+                f" {len(coordinator.groups)} groups, {len(coordinator.catalog.names())} topics"
+            )
+
+    def _say(self, sentence: str) -> None:
+        """Once each time it changes: one status sentence tells what this instance is doing."""
+        if sentence != self._sentence:
+            self._sentence = sentence
+            log.info("%s", sentence)
+
+    # --- threads ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._awake.clear()
+                wait_s = IDLE_WAIT_S
+                try:
+                    self.step()
+                except Fenced as error:
+                    self._step_down(str(error))
+                except StoreUnavailable as error:
+                    self._say(f"waiting for ZooKeeper. I am {self._broker_id}: {error}")
+                    wait_s = self._options.retry_backoff_ms / 1000
+                except StoreError as error:
+                    log.warning("cannot go on yet broker_id=%d: %s", self._broker_id, error)
+                self._awake.wait(wait_s)
+        except KafkaCoordError as error:
+            self._failure = error
+        except Exception as error:
+            log.exception("coordinator service ended broker_id=%d", self._broker_id)
+            self._failure = KafkaCoordError(f"the coordinator service ended: {error!r} (a defect; see the log)")
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._unsubscribe()
+        try:
+            self._resign("the service stops")
+            self._election.unregister_instance()
+        except StoreError as error:
+            log.warning("could not resign, the session's end will do it: %s", error)
+        finally:
+            self._election.close()
+            self._finished.set()
+
+    def _start_handler(self, handler: RebalanceRequestHandler) -> None:
+        self._handler_thread = threading.Thread(
+            target=self._handle, args=(handler,), name="rebalance-request-handler", daemon=True
+        )
+        self._handler_thread.start()
+
+    def _handle(self, handler: RebalanceRequestHandler) -> None:
+        while self.coordinator is None or self.coordinator.handler is handler:
+            if self._stopping.is_set() or handler.deposed:
+                break
+            if not handler.step(HANDLER_WAIT_S) and not self._election.still_leads():
+                self._stopping.wait(0.02)
+            if handler.deposed:
+                self._awake.set()
+
+    def _join_handler(self) -> None:
+        thread, self._handler_thread = self._handler_thread, None
+        if thread is not None:
+            thread.join(HANDLER_WAIT_S * 20)
