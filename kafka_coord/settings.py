@@ -129,14 +129,12 @@ def _readable_file(value: Any) -> Path:
         raise ValueError(error.strerror or "cannot be read") from None
 
 
-def host_and_port(written: str, *, default_port: int | None = None) -> tuple[str, int]:
+def host_and_port(written: str) -> tuple[str, int]:
     """``"host:9092"`` or ``"[::1]:9092"`` → host and port; raises ValueError with the reason."""
     match = _HOST.match(written)
     if match is None:
         raise ValueError(f"{written!r} has no host")
     host, rest = match.group(), written[match.end() :]
-    if not rest and default_port is not None:
-        return host.strip("[]"), default_port
     port = rest.removeprefix(":")
     if rest == port or not (port.isascii() and port.isdigit() and 0 <= int(port[:6]) <= 65_535 and len(port) <= 5):
         raise ValueError(f"{written!r} has no port from 1 to 65535")
@@ -148,20 +146,6 @@ def _address(value: Any) -> str:
     return str(value).strip()
 
 
-def zookeeper_servers(hosts: str) -> tuple[tuple[str, int], ...]:
-    """The servers of a connect string, without its chroot; raises ValueError with the reason."""
-    servers, _, chroot = hosts.partition("/")
-    if chroot and ("//" in f"/{chroot}" or chroot.endswith("/") or {".", ".."} & set(chroot.split("/"))):
-        raise ValueError(f"'/{chroot}' is not a chroot")
-    return tuple(host_and_port(server.strip(), default_port=2181) for server in servers.split(","))
-
-
-def _connect_string(value: Any) -> str:
-    hosts = "".join(_text(value).split())
-    zookeeper_servers(hosts)
-    return hosts
-
-
 # --- the sections ------------------------------------------------------------------------------------------------
 
 _DURATION = "milliseconds, {} to {}"
@@ -169,11 +153,11 @@ _DURATION = "milliseconds, {} to {}"
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperSettings:
-    """How ZooKeeper is reached. ``acl`` is what our own znodes get: ``open`` to all, or only their ``creator``."""
+    """How ZooKeeper is reached. ``acl`` is what the znodes created by us get."""
 
     hosts: str = field(
         default=DEFAULT_HOSTS,
-        metadata=_allowed("host:port,host:port/chroot (the /chroot is Kafka's, where it has one)", _connect_string),
+        metadata=_allowed("host:port,host:port/chroot (the /chroot is Kafka's, where it has one)", _text),
     )
     session_timeout_ms: int = field(
         default=DEFAULT_SESSION_TIMEOUT_MS,
@@ -196,7 +180,12 @@ class ZooKeeperSettings:
     )
     sasl_username: str | None = field(default=None, metadata=_allowed("the SASL user name", _text))
     sasl_password: Secret | None = field(default=None, metadata=_allowed("the SASL password", _secret))
-    acl: str = field(default="open", metadata=_allowed("open or creator", _one_of("open", "creator")))
+    acl: str = field(
+        default="open",
+        metadata=_allowed(
+            "open, creator-world-read or creator-only", _one_of("open", "creator-world-read", "creator-only")
+        ),
+    )
 
     def __post_init__(self) -> None:
         if self.tls_key_file is not None and self.tls_cert_file is None:
@@ -211,10 +200,11 @@ class ZooKeeperSettings:
             raise SettingsError(
                 "zookeeper.sasl_mechanism DIGEST-MD5 needs zookeeper.sasl_username and zookeeper.sasl_password"
             )
-        if self.acl == "creator" and self.digest is None and self.sasl_mechanism is None:
+        if self.acl != "open" and self.digest is None and self.sasl_mechanism is None and self.tls_cert_file is None:
             raise SettingsError(
-                "zookeeper.acl is 'creator', but this client proves no identity to ZooKeeper, so nobody could change "
-                "what it creates: set zookeeper.digest or zookeeper.sasl_mechanism, or leave zookeeper.acl 'open'"
+                f"zookeeper.acl is {self.acl!r}, but this client proves no identity to ZooKeeper, so nobody "
+                "could change what it creates: set zookeeper.digest, sasl_mechanism or tls_cert_file, "
+                "or leave zookeeper.acl 'open'"
             )
 
 

@@ -1,0 +1,70 @@
+"""Which commands wait for whom, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import Command, CommandId, PartitionSet, Unreadable, command_from_json
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.snapshot import GroupSnapshot
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import GetData, Node, Store
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingCommand:
+    """A command nobody has acknowledged yet. ``since_ms`` is when it was written (ms since 1970, ZooKeeper's clock).
+
+    ``for_live`` is false where the incarnation it names is not the registered one: it will be dropped, not obeyed.
+    ``command`` is ``None`` where its znode cannot be decoded.
+    """
+
+    group: str
+    consumer: str
+    id: CommandId
+    since_ms: int
+    for_live: bool
+    command: Command | None
+
+    @property
+    def partitions(self) -> PartitionSet:
+        return self.command.partitions if self.command else PartitionSet()
+
+    def age_ms(self, now_ms: int) -> int:
+        """How long it has waited; never negative, whatever the clocks say."""
+        return max(0, now_ms - self.since_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The commands found, by group, consumer and order of obedience."""
+
+    commands: tuple[WaitingCommand, ...]
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+def read_waiting(store: Store, snapshots: Mapping[str, GroupSnapshot]) -> Waiting:
+    """Reads every outstanding command of these groups, in one round."""
+    wanted = [
+        (group, consumer, command)
+        for group, snapshot in sorted(snapshots.items())
+        for consumer, commands in sorted(snapshot.pending.items())
+        for command in commands
+    ]
+    nodes = store.read_many([GetData(layout.command(group, c, one.name)) for group, c, one in wanted]) if wanted else ()
+    found, unreadable = [], []
+    for (group, consumer, command_id), node in zip(wanted, nodes, strict=True):
+        if not isinstance(node, Node):
+            continue  # acknowledged since the listing
+        path = layout.command(group, consumer, command_id.name)
+        command = None
+        try:
+            command = command_from_json(fields.load(node.data, path), path)
+        except MalformedValue as error:
+            unreadable.append(Unreadable(error.where, error.reason))
+        member = snapshots[group].observation.members.get(consumer)
+        live = member is not None and command is not None and command.incarnation == member.incarnation
+        found.append(WaitingCommand(group, consumer, command_id, node.stat.ctime_ms, live, command))
+    return Waiting(tuple(found), tuple(unreadable))

@@ -1,0 +1,90 @@
+"""The cluster as ZooKeeper shows it: who coordinates, which instances run, which brokers and topics there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka_coord.coordinator.topics import decode_topic
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import CoordinatorInfo, Pause, TopicInfo, Unreadable
+from kafka_coord.monitor.reading import Reading, split
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One look at everything that is not a group. ``initialised``: whether ``/consumers/groups`` exists at all.
+
+    ``instances`` are the running ones, elected or not, by broker id; ``since_ms`` when the coordinator was elected.
+    """
+
+    initialised: bool
+    coordinator: CoordinatorInfo | None
+    since_ms: int | None
+    instances: Mapping[int, CoordinatorInfo]
+    brokers: tuple[int, ...]
+    topics: Mapping[str, TopicInfo]
+    pause: Pause | None
+    groups: tuple[str, ...]
+    unreadable: tuple[Unreadable, ...]
+
+
+def read_cluster(store: Store) -> Cluster:
+    """Two rounds of reads, whatever the number of topics."""
+    reading = Reading(store)
+    elected, paused, instances, brokers, topics, groups = reading.many(
+        [
+            GetData(layout.COORDINATOR),
+            GetData(layout.PAUSED),
+            GetChildren(layout.COORDINATORS),
+            GetChildren(layout.BROKER_IDS),
+            GetChildren(layout.BROKER_TOPICS),
+            GetChildren(layout.GROUPS),
+        ]
+    )
+    instance_ids = _numbers(instances)
+    topic_names = topics if isinstance(topics, tuple) else ()
+    found = reading.many(
+        [GetData(layout.instance(number)) for number in instance_ids]
+        + [GetData(layout.broker_topic(name)) for name in topic_names]
+    )
+    instance_nodes, topic_nodes = split(found, len(instance_ids), len(topic_names))
+    coordinator = reading.decode(layout.COORDINATOR, elected, _coordinator)
+    return Cluster(
+        initialised=isinstance(groups, tuple),
+        coordinator=coordinator,
+        since_ms=elected.stat.ctime_ms if isinstance(elected, Node) else None,
+        instances={
+            number: info
+            for number, node in zip(instance_ids, instance_nodes, strict=True)
+            if (info := reading.decode(layout.instance(number), node, _coordinator)) is not None
+        },
+        brokers=_numbers(brokers),
+        topics=_topics(reading, topic_names, topic_nodes),
+        pause=reading.decode(layout.PAUSED, paused, lambda value, _, where: Pause.from_json(value, where), Pause()),
+        groups=reading.names(layout.GROUPS, groups),
+        unreadable=tuple(reading.unreadable),
+    )
+
+
+def _coordinator(value: Mapping[str, object], _: Node, where: str) -> CoordinatorInfo:
+    return CoordinatorInfo.from_json(value, where)
+
+
+def _numbers(listing: ReadResult) -> tuple[int, ...]:
+    names = listing if isinstance(listing, tuple) else ()
+    return tuple(sorted(int(name) for name in names if name.isascii() and name.isdigit()))
+
+
+def _topics(reading: Reading, names: tuple[str, ...], nodes: Sequence[ReadResult]) -> dict[str, TopicInfo]:
+    topics = {}
+    for name, node in zip(names, nodes, strict=True):
+        if not isinstance(node, Node):
+            continue
+        try:
+            topics[name] = decode_topic(name, node, {})
+        except MalformedValue as error:
+            reading.refuse(error.where, error.reason)
+    return topics

@@ -1,0 +1,213 @@
+"""What is shown about groups: one line each, or everything about one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.errors import NotFound
+from kafka_coord.model import (
+    GroupSettings,
+    Mode,
+    PartitionSet,
+    Pause,
+    TopicPartition,
+    Unreadable,
+)
+from kafka_coord.model.operations import DEFAULT_ASSIGNOR
+from kafka_coord.monitor.channel import WaitingCommand, read_waiting
+from kafka_coord.monitor.cluster import Cluster, read_cluster
+from kafka_coord.monitor.offsets import OffsetRow, offset_rows, partitions_of, read_committed
+from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
+from kafka_coord.monitor.state import group_state
+from kafka_coord.zk.store import Store
+
+EndOffsets = Callable[[PartitionSet], tuple[Mapping[TopicPartition, int], str]]
+"""Gives the end offsets that could be had, and a sentence about those that could not (or ``""``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One group in a list. ``pending`` counts the commands that wait for an acknowledgement."""
+
+    group: str
+    state: GroupState
+    generation: int | None
+    members: int
+    partitions: int
+    assignor: str
+    pending: int
+    unreadable: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """One member, live or (``registered`` false) only remembered: its place kept, or its partitions not yet released.
+
+    ``since_ms`` is when it registered (ms since 1970); ``target`` what it is to own.
+    """
+
+    consumer: str
+    registered: bool
+    host: str | None
+    client: str | None
+    incarnation: int
+    since_ms: int | None
+    subscription: str
+    mode: str
+    capacity: int
+    rack: str | None
+    rejoin_grace_ms: int
+    owned: PartitionSet
+    stopping: PartitionSet
+    target: PartitionSet
+    pending: tuple[WaitingCommand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """Everything about one group. ``lag_note`` says why some end offsets are unknown, where some are."""
+
+    group: str
+    state: GroupState
+    generation: int | None
+    reason: str
+    decided_at_ms: int | None
+    assignor: str
+    coordinator: int | None
+    settings: GroupSettings
+    pause: Pause | None
+    paused_everywhere: bool
+    members: tuple[MemberRow, ...]
+    offsets: tuple[OffsetRow, ...]
+    of_earlier_topic: PartitionSet
+    lag_note: str
+    unreadable: tuple[Unreadable, ...]
+
+    @property
+    def pending(self) -> int:
+        return sum(len(member.pending) for member in self.members)
+
+
+def list_groups(store: Store) -> tuple[Cluster, tuple[GroupRow, ...]]:
+    """All groups, in order of name: a fixed number of rounds of reads for all of them together."""
+    cluster = read_cluster(store)
+    snapshots = read_groups(store, cluster.groups, cluster)
+    return cluster, tuple(_row(snapshot) for _, snapshot in sorted(snapshots.items()))
+
+
+def snapshot_of(store: Store, group: str) -> tuple[Cluster, GroupSnapshot]:
+    """One group; raises :class:`NotFound` with the names there are."""
+    cluster = read_cluster(store)
+    found = read_groups(store, [group], cluster).get(group)
+    if found is None:
+        raise NotFound(f"no group {group!r}; {_known(cluster.groups)}")
+    return cluster, found
+
+
+def describe_group(store: Store, group: str, end_offsets: EndOffsets | None) -> GroupDescription:
+    """Everything about ``group``; with no ``end_offsets`` the brokers are not asked and every lag is unknown.
+
+    Raises :class:`NotFound`.
+    """
+    cluster, snapshot = snapshot_of(store, group)
+    seen = snapshot.observation
+    waiting = read_waiting(store, {group: snapshot})
+    committed = read_committed(store, group, cluster.topics)
+    ends: Mapping[TopicPartition, int] = {}
+    note = ""
+    if end_offsets is not None:
+        ends, note = end_offsets(partitions_of(seen, committed))
+    target = seen.assignment
+    return GroupDescription(
+        group=group,
+        state=group_state(seen),
+        generation=target.generation if target else None,
+        reason=target.reason if target else "",
+        decided_at_ms=target.timestamp_ms if target else None,
+        assignor=_assignor(snapshot),
+        coordinator=cluster.coordinator.broker_id if cluster.coordinator else None,
+        settings=seen.settings,
+        pause=seen.pause,
+        paused_everywhere=snapshot.paused_everywhere is not None,
+        members=member_rows(snapshot, waiting.commands),
+        offsets=offset_rows(seen, committed, ends),
+        of_earlier_topic=committed.of_earlier_topic,
+        lag_note=note,
+        unreadable=(*seen.unreadable, *committed.unreadable, *waiting.unreadable),
+    )
+
+
+def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> tuple[MemberRow, ...]:
+    """The members, and every other consumer that still holds something, in order of name."""
+    seen = snapshot.observation
+    nothing = PartitionSet()
+    pending: dict[str, list[WaitingCommand]] = {}
+    for command in waiting:
+        pending.setdefault(command.consumer, []).append(command)
+    rows = []
+    for consumer in sorted(seen.members.keys() | seen.ledgers.keys()):
+        ledger = seen.ledgers.get(consumer)
+        registered = consumer in seen.members
+        member = seen.members.get(consumer) or (ledger.place if ledger else None)
+        stat = snapshot.registrations.get(consumer)
+        target = seen.assignment.members.get(consumer, nothing) if seen.assignment else nothing
+        rows.append(
+            MemberRow(
+                consumer=consumer,
+                registered=registered,
+                host=member.host if member else None,
+                client=member.client if member else None,
+                incarnation=member.incarnation if member else ledger.incarnation if ledger else 0,
+                since_ms=stat.ctime_ms if stat else None,
+                subscription=_subscription(member.subscription.to_json()) if member else "",
+                mode=str(member.mode if member else Mode.INCREMENTAL),
+                capacity=member.capacity if member else 1,
+                rack=member.rack if member else None,
+                rejoin_grace_ms=member.rejoin_grace_ms if member else 0,
+                owned=ledger.owned if ledger else nothing,
+                stopping=ledger.stopping if ledger else nothing,
+                target=target,
+                pending=tuple(pending.get(consumer, ())),
+            )
+        )
+    return tuple(rows)
+
+
+def _row(snapshot: GroupSnapshot) -> GroupRow:
+    seen = snapshot.observation
+    return GroupRow(
+        group=snapshot.group,
+        state=group_state(seen),
+        generation=seen.assignment.generation if seen.assignment else None,
+        members=len(seen.members),
+        partitions=sum(len(ledger.held) for ledger in seen.ledgers.values()),
+        assignor=_assignor(snapshot),
+        pending=sum(map(len, snapshot.pending.values())),
+        unreadable=len(seen.unreadable),
+    )
+
+
+def _assignor(snapshot: GroupSnapshot) -> str:
+    seen = snapshot.observation
+    decided = seen.assignment.assignor if seen.assignment else None
+    return seen.settings.assignor or decided or DEFAULT_ASSIGNOR
+
+
+def _subscription(written: Mapping[str, object]) -> str:
+    """``flights, routes(2)`` for topics with their streams, ``white_list fl.*`` for a pattern."""
+    topics = written["subscription"]
+    names = [
+        name if streams == 1 else f"{name}({streams})"
+        for name, streams in (topics.items() if isinstance(topics, dict) else ())
+    ]
+    kind = written["pattern"]
+    return ", ".join(names) if kind == "static" else f"{kind} {names[0]}"
+
+
+def _known(groups: tuple[str, ...]) -> str:
+    if not groups:
+        return "there is no group at all"
+    shown = ", ".join(groups[:10])
+    return f"there are {shown}" + (f" and {len(groups) - 10} more" if len(groups) > 10 else "")

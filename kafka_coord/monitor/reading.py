@@ -1,0 +1,67 @@
+"""Reading znodes by the thousand, keeping what can be decoded and naming what cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import Unreadable
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import RULE, is_legal
+from kafka_coord.zk.store import Node, Read, ReadResult, Store
+
+T = TypeVar("T")
+
+Decoder = Callable[[fields.Json, Node, str], T]
+"""(the JSON object, its znode, its path) → a value; raises :class:`MalformedValue`."""
+
+
+class Reading:
+    """One round of reads. ``unreadable`` collects every znode that could not be decoded, with the reason."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.unreadable: list[Unreadable] = []
+
+    def many(self, reads: Iterable[Read]) -> tuple[ReadResult, ...]:
+        """All of them at once; nothing is asked for no reads."""
+        wanted = tuple(reads)
+        return self.store.read_many(wanted) if wanted else ()
+
+    def names(self, parent: str, listing: ReadResult) -> tuple[str, ...]:
+        """The legal names of a listing; the others are noted. Empty where the parent does not exist."""
+        if not isinstance(listing, tuple):
+            return ()
+        for name in listing:
+            if not is_legal(name):
+                self.refuse(f"{parent}/{name}", f"the name is not legal: {RULE}")
+        return tuple(name for name in listing if is_legal(name))
+
+    def decode(self, path: str, found: ReadResult, decoder: Decoder[T], empty: T | None = None) -> T | None:
+        """``None`` where there is no such znode or it cannot be decoded; ``empty`` where it holds no data."""
+        if not isinstance(found, Node):
+            return None
+        if not found.data and empty is not None:
+            return empty
+        try:
+            return decoder(fields.load(found.data, path), found, path)
+        except MalformedValue as error:
+            self.refuse(error.where, error.reason)
+            return empty
+
+    def refuse(self, path: str, reason: str) -> None:
+        """Note a znode as unreadable."""
+        self.unreadable.append(Unreadable(path, reason))
+
+
+def split(found: Sequence[ReadResult], *lengths: int) -> list[Sequence[ReadResult]]:
+    """Cuts the results of one round into the parts they were asked in; ``lengths`` must add up."""
+    parts: list[Sequence[ReadResult]] = []
+    at = 0
+    for length in lengths:
+        parts.append(found[at : at + length])
+        at += length
+    if at != len(found):
+        raise ValueError(f"{len(found)} results for {at} reads")
+    return parts

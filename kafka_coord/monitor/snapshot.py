@@ -1,0 +1,168 @@
+"""Groups as the coordinator's planner sees them, many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from kafka_coord.model import (
+    Assignment,
+    Channel,
+    CommandId,
+    GroupSettings,
+    Ledger,
+    Member,
+    Observation,
+    Pause,
+    parse_command_id,
+)
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.cluster import Cluster
+from kafka_coord.monitor.reading import Reading, split
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import GetChildren, GetData, Node, Read, ReadResult, Stat, Store
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """One group: the planner's observation and what only people want to know.
+
+    ``registrations`` are the facts of each ``ids`` znode, decodable or not; ``pause`` is the group's own pause
+    (the observation's is the global one where there is one), ``paused_everywhere`` the global one.
+    """
+
+    observation: Observation
+    registrations: Mapping[str, Stat] = field(default_factory=dict)
+    pause: Pause | None = None
+    paused_everywhere: Pause | None = None
+
+    @property
+    def group(self) -> str:
+        return self.observation.group
+
+    @property
+    def pending(self) -> Mapping[str, tuple[CommandId, ...]]:
+        """The commands that wait, by consumer, in the order they will be obeyed; consumers with none are left out."""
+        return {c: channel.commands for c, channel in self.observation.channels.items() if channel.commands}
+
+
+_PER_GROUP = 6
+
+
+def read_groups(store: Store, groups: Iterable[str], cluster: Cluster) -> dict[str, GroupSnapshot]:
+    """The groups that exist, in two rounds of reads for all of them together. Nothing malformed stops it."""
+    names = tuple(groups)
+    reading = Reading(store)
+    found = reading.many(read for name in names for read in _first_round(name))
+    drafts: list[_Draft] = []
+    for at, name in enumerate(names):
+        one = found[at * _PER_GROUP : (at + 1) * _PER_GROUP]
+        if isinstance(one[0], Node):
+            drafts.append(_Draft(store, name, one))
+    second = reading.many(read for draft in drafts for read in draft.second_round())
+    snapshots = {}
+    for draft, part in zip(drafts, split(second, *(draft.reads for draft in drafts)), strict=True):
+        snapshots[draft.group] = draft.finish(part, cluster)
+    return snapshots
+
+
+def _first_round(group: str) -> tuple[Read, ...]:
+    return (
+        GetData(layout.group(group)),
+        GetChildren(layout.ids(group)),
+        GetChildren(layout.owners(group)),
+        GetChildren(layout.channels(group)),
+        GetData(layout.assignment(group)),
+        GetData(layout.paused(group)),
+    )
+
+
+class _Draft:
+    """A group between the two rounds."""
+
+    def __init__(self, store: Store, group: str, found: tuple[ReadResult, ...]) -> None:
+        self.group = group
+        self._reading = Reading(store)
+        self._node, ids, owners, channels, self._assignment, self._paused = found
+        self._consumers = self._reading.names(layout.ids(group), ids)
+        self._ledgered = self._reading.names(layout.owners(group), owners)
+        self._channelled = self._reading.names(layout.channels(group), channels)
+        self.reads = len(self._consumers) + len(self._ledgered) + len(self._channelled)
+
+    def second_round(self) -> Iterable[Read]:
+        yield from (GetData(layout.registration(self.group, c)) for c in self._consumers)
+        yield from (GetData(layout.ledger(self.group, c)) for c in self._ledgered)
+        yield from (GetChildren(layout.channel(self.group, c)) for c in self._channelled)
+
+    def finish(self, found: Sequence[ReadResult], cluster: Cluster) -> GroupSnapshot:
+        reading, group = self._reading, self.group
+        parts = split(found, len(self._consumers), len(self._ledgered), len(self._channelled))
+        registrations = dict(zip(self._consumers, parts[0], strict=True))
+        members = _decoded(
+            (c, reading.decode(layout.registration(group, c), node, _member)) for c, node in registrations.items()
+        )
+        ledgers = _decoded(
+            (c, reading.decode(layout.ledger(group, c), node, _ledger))
+            for c, node in zip(self._ledgered, parts[1], strict=True)
+        )
+        pause = reading.decode(layout.paused(group), self._paused, _pause, Pause())
+        observation = Observation(
+            group=group,
+            epoch=cluster.coordinator.epoch if cluster.coordinator else 0,
+            members=members,
+            ledgers=ledgers,
+            channels={
+                c: channel_of(listing)
+                for c, listing in zip(self._channelled, parts[2], strict=True)
+                if isinstance(listing, tuple)
+            },
+            assignment=reading.decode(layout.assignment(group), self._assignment, _assignment),
+            topics=cluster.topics,
+            settings=reading.decode(layout.group(group), self._node, _settings, GroupSettings()) or GroupSettings(),
+            pause=cluster.pause or pause,
+            # Only the coordinator knows how long ago they vanished; it acts as soon as their grace is over.
+            in_grace=frozenset(c for c, led in ledgers.items() if led.place is not None and c not in registrations),
+            unreadable=tuple(reading.unreadable),
+        )
+        return GroupSnapshot(
+            observation=observation,
+            registrations={c: node.stat for c, node in registrations.items() if isinstance(node, Node)},
+            pause=pause,
+            paused_everywhere=cluster.pause,
+        )
+
+
+def channel_of(listing: tuple[str, ...]) -> Channel:
+    """A channel's listing, told apart into commands in order and znodes that are none."""
+    parsed = [(name, parse_command_id(name)) for name in listing]
+    return Channel(
+        commands=tuple(sorted(command for _, command in parsed if command is not None)),
+        strays=tuple(name for name, command in parsed if command is None),
+    )
+
+
+def _decoded(pairs: Iterable[tuple[str, T | None]]) -> dict[str, T]:
+    return {name: value for name, value in pairs if value is not None}
+
+
+def _member(value: fields.Json, node: Node, where: str) -> Member:
+    return Member.from_json(value, where.rpartition("/")[2], node.stat.czxid, where)
+
+
+def _ledger(value: fields.Json, node: Node, where: str) -> Ledger:
+    return Ledger.from_json(value, where.rpartition("/")[2], node.stat.version, where)
+
+
+def _assignment(value: fields.Json, node: Node, where: str) -> Assignment:
+    return Assignment.from_json(value, node.stat.version, where)
+
+
+def _settings(value: fields.Json, _: Node, where: str) -> GroupSettings:
+    return GroupSettings.from_json(value, where)
+
+
+def _pause(value: fields.Json, _: Node, where: str) -> Pause:
+    return Pause.from_json(value, where)
