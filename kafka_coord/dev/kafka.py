@@ -6,14 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from kafka_coord.dev.jars import kafka_class_path
-from kafka_coord.dev.java import find_java
 from kafka_coord.dev.metadata import ClusterView, view_of
 from kafka_coord.dev.ports import LOOPBACK
-from kafka_coord.dev.server import JVM_FLAGS, JvmServer, log4j_configuration
+from kafka_coord.dev.server import JvmProgram, JvmServer, Startable
 from kafka_coord.dev.zookeeper import live_ephemerals
 from kafka_coord.errors import DevClusterError
 
@@ -51,9 +48,8 @@ class KafkaBroker(JvmServer):
         *,
         port: int | None = None,
         settings: KafkaSettings | None = None,
-        outlive_parent: bool = False,
     ) -> None:
-        super().__init__(f"kafka-{broker_id}", directory, port=port, outlive_parent=outlive_parent)
+        super().__init__(f"kafka-{broker_id}", directory, port=port, log_level=(settings or KafkaSettings()).log_level)
         self.broker_id = broker_id
         self.zookeeper = zookeeper
         self.settings = settings or KafkaSettings()
@@ -85,19 +81,6 @@ class KafkaBroker(JvmServer):
         view = self.view()
         return view is not None and broker_ids <= view.brokers.keys() and view.controller in view.brokers
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def _await_deregistration(self) -> None:
         hosts, slash, chroot = self.zookeeper.partition("/")
         registration = f"{slash}{chroot}".rstrip("/") + f"/brokers/ids/{self.broker_id}"
@@ -112,22 +95,11 @@ class KafkaBroker(JvmServer):
                 )
             time.sleep(_POLL_S)
 
-    def _prepare(self) -> Sequence[str]:
-        log4j = self.directory / "log4j2.properties"
-        log4j.write_text(log4j_configuration(self.settings.log_level), encoding="ascii")
+    def _prepare(self) -> JvmProgram:
         config = self.directory / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in self._configuration().items()), "utf-8")
-        return [
-            str(find_java().executable),
-            "-Xms64m",
-            f"-Xmx{self.settings.heap_mb}m",
-            *JVM_FLAGS,
-            f"-Dlog4j2.configurationFile={log4j}",
-            "-cp",
-            ":".join(map(str, kafka_class_path(self.settings.jars_directory))),
-            _MAIN_CLASS,
-            str(config),
-        ]
+        flags = ("-Xms64m", f"-Xmx{self.settings.heap_mb}m")
+        return JvmProgram(flags, kafka_class_path(self.settings.jars_directory), _MAIN_CLASS, [str(config)])
 
     def _configuration(self) -> dict[str, str]:
         replication = str(self.settings.replication)
@@ -158,7 +130,7 @@ class KafkaBroker(JvmServer):
         return lines | dict(self.settings.properties)
 
 
-class KafkaCluster:
+class KafkaCluster(Startable):
     """Brokers 1 … ``brokers`` in directories below ``directory``, registered in ``zookeeper``."""
 
     def __init__(
@@ -169,7 +141,6 @@ class KafkaCluster:
         brokers: int = 3,
         ports: Sequence[int | None] = (),
         settings: KafkaSettings | None = None,
-        outlive_parent: bool = False,
     ) -> None:
         wanted = list(ports) or [None] * brokers
         if len(wanted) != brokers:
@@ -183,7 +154,6 @@ class KafkaCluster:
                 zookeeper,
                 port=port,
                 settings=settings,
-                outlive_parent=outlive_parent,
             )
             for broker_id, port in enumerate(wanted, start=1)
         )
@@ -221,16 +191,3 @@ class KafkaCluster:
         """End all brokers as a crash would."""
         for broker in self.brokers:
             broker.kill()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

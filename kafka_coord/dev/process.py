@@ -23,8 +23,8 @@ _LOG_TAIL_LINES = 8
 class ChildProcess:
     """A program run in its own session, all its output appended to ``log``.
 
-    It may be started, ended and started again; all verbs are safe from any thread. Unless ``outlive_parent``, it is
-    killed when this Python process ends without having stopped it, even by ``kill -9``.
+    It may be started, ended and started again; all verbs are safe from any thread. It is killed when this Python
+    process ends without having stopped it, even by ``kill -9``, until :meth:`let_outlive_parent`.
     """
 
     def __init__(
@@ -34,13 +34,11 @@ class ChildProcess:
         log: Path,
         *,
         env: Mapping[str, str] | None = None,
-        outlive_parent: bool = False,
     ) -> None:
         self.name = name
         self.command = tuple(command)
         self.log = log
         self._env = dict(env or {})
-        self._outlive_parent = outlive_parent
         self._process: subprocess.Popen[bytes] | None = None
         self._identity: ProcessIdentity | None = None
         self._log_start = 0
@@ -92,7 +90,7 @@ class ChildProcess:
             except OSError as error:
                 raise DevClusterError(f"{self.name} cannot be started: {error}") from error
             self._identity = ProcessIdentity.of(self._process.pid)
-            if self._identity is not None and not self._outlive_parent:
+            if self._identity is not None:
                 guard.guard(self._identity)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
@@ -109,6 +107,12 @@ class ChildProcess:
                 raise DevClusterError(f"{self.name} was not ready within {timeout_s:.0f} s{self._story()}")
             time.sleep(_POLL_S)
 
+    def let_outlive_parent(self) -> None:
+        """From now on it keeps running when this Python process ends."""
+        identity = self.identity
+        if identity is not None:
+            guard.release(identity)
+
     def terminate(self) -> None:
         """Ask it to end (SIGTERM), without waiting; :meth:`stop` waits."""
         with self._lock:
@@ -116,18 +120,21 @@ class ChildProcess:
                 self._process.send_signal(signal.SIGTERM)
                 self._process.send_signal(signal.SIGCONT)  # a paused process would not see the other signal
 
-    def stop(self, timeout_s: float = 15.0) -> None:
-        """Ask it to end (SIGTERM) and wait; after ``timeout_s`` seconds end it with SIGKILL. Ended already: nothing."""
+    def stop(self, timeout_s: float = 15.0) -> bool:
+        """Ask it to end (SIGTERM) and wait; after ``timeout_s`` seconds end it with SIGKILL, and return False."""
         with self._lock:
             if self._process is None:
-                return
+                return True
+            in_time = True
             self.terminate()
             try:
                 self._process.wait(timeout_s)
             except subprocess.TimeoutExpired:
+                in_time = False
                 self._process.kill()
                 self._process.wait()
             self._forget()
+            return in_time
 
     def kill(self) -> None:
         """End it at once (SIGKILL), paused or not, and reap it."""
@@ -158,7 +165,7 @@ class ChildProcess:
             return ""
 
     def _forget(self) -> None:
-        if self._identity is not None and not self._outlive_parent:
+        if self._identity is not None:
             guard.release(self._identity)
         self._identity = None
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
+from kafka_coord.dev.class_archive import archive_flags, discard_archives, keep_archives
+from kafka_coord.dev.java import find_java
 from kafka_coord.dev.ports import free_port, port_is_free, require_free
 from kafka_coord.dev.process import ChildProcess
 from kafka_coord.errors import DevClusterError
 
 # Kafka and ZooKeeper of this size are bound by start-up, so: one compiler tier, the collector with least set-up.
-JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
+_JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
 
 _LOG4J = """\
 status = error
@@ -22,26 +27,66 @@ appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %-5p [%t] %c{{1.}}: %m%n
 rootLogger.level = {level}
 rootLogger.appenderRef.out.ref = out
+# Ten stack traces a second for as long as a broker is down say nothing that the first line did not.
+logger.send.name = kafka.controller.RequestSendThread
+logger.send.level = error
+logger.network.name = org.apache.kafka.clients.NetworkClient
+logger.network.level = error
 """
 
 
-def log4j_configuration(level: str) -> str:
-    """A log4j2 configuration (properties format) that prints ``level`` and above to the standard output."""
-    return _LOG4J.format(level=level)
+@dataclass(frozen=True, slots=True)
+class JvmProgram:
+    """What to run: ``flags`` for Java, the ``class_path`` (jars only), the main class and its ``arguments``."""
+
+    flags: Sequence[str]
+    class_path: Sequence[Path]
+    main_class: str
+    arguments: Sequence[str]
 
 
-class JvmServer(ABC):
+class Startable(ABC):
+    """What ``with`` starts, waits for, and stops; a start that fails leaves nothing running."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it and wait until it serves. Raises :class:`DevClusterError` if it does not."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Let it end cleanly."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End it as a crash would (SIGKILL)."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class JvmServer(Startable):
     """A server that can be started, ended in any way, and started again on the same data and port.
 
     ``port`` None means any free one, chosen once. All verbs may be called from any thread.
     """
 
-    def __init__(self, name: str, directory: Path, *, port: int | None, outlive_parent: bool) -> None:
+    def __init__(self, name: str, directory: Path, *, port: int | None, log_level: str) -> None:
         self.name = name
         self.directory = directory.absolute()
         self.port = free_port() if port is None else port
         self._port_may_change = port is None
-        self._process = ChildProcess(name, (), self.directory / f"{name}.log", outlive_parent=outlive_parent)
+        self._log_level = log_level
+        self._process = ChildProcess(name, (), self.directory / f"{name}.log")
 
     @property
     def process(self) -> ChildProcess:
@@ -78,7 +123,7 @@ class JvmServer(ABC):
         self._port_may_change = False
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._process.command = tuple(self._prepare())
+            self._process.command = self._command()
         except OSError as error:
             raise DevClusterError(f"{self.name}: its directory {self.directory} cannot be written: {error}") from error
         self._process.start()
@@ -89,11 +134,15 @@ class JvmServer(ABC):
 
     def stop(self, timeout_s: float = 15.0) -> None:
         """Let it end cleanly (SIGTERM), by SIGKILL if that takes longer than ``timeout_s`` seconds."""
-        self._process.stop(timeout_s)
+        if self._process.stop(timeout_s):
+            keep_archives(self.directory)
+        else:
+            discard_archives(self.directory)
 
     def kill(self) -> None:
         """End it as a crash would (SIGKILL)."""
         self._process.kill()
+        discard_archives(self.directory)
 
     def pause(self) -> None:
         """Freeze it: connections stay open, nothing is answered."""
@@ -113,5 +162,23 @@ class JvmServer(ABC):
         """Whether it answers as a server that does its work. Never raises for a server that does not."""
 
     @abstractmethod
-    def _prepare(self) -> Sequence[str]:
-        """Write its configuration and return the command to run. May raise OSError."""
+    def _prepare(self) -> JvmProgram:
+        """Write its configuration and say what to run. May raise OSError."""
+
+    def _command(self) -> tuple[str, ...]:
+        program = self._prepare()
+        log4j = self.directory / "log4j2.properties"
+        log4j.write_text(_LOG4J.format(level=self._log_level), encoding="ascii")
+        java = find_java()
+        kind = program.main_class.rpartition(".")[2].lower()
+        return (
+            str(java.executable),
+            *_JVM_FLAGS,
+            *archive_flags(kind, java, program.class_path, self.directory),
+            f"-Dlog4j2.configurationFile={log4j}",
+            *program.flags,
+            "-cp",
+            ":".join(map(str, program.class_path)),
+            program.main_class,
+            *program.arguments,
+        )

@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from kafka_coord.dev.jars import zookeeper_class_path
-from kafka_coord.dev.java import find_java
 from kafka_coord.dev.ports import LOOPBACK, free_port
-from kafka_coord.dev.server import JVM_FLAGS, JvmServer, log4j_configuration
+from kafka_coord.dev.server import JvmProgram, JvmServer, Startable
 from kafka_coord.errors import DevClusterError
 
 _MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -59,9 +56,10 @@ class ZooKeeperServer(JvmServer):
         settings: ZooKeeperSettings | None = None,
         server_id: int = 1,
         ensemble: Sequence[EnsemblePeer] = (),
-        outlive_parent: bool = False,
     ) -> None:
-        super().__init__(f"zookeeper-{server_id}", directory, port=port, outlive_parent=outlive_parent)
+        super().__init__(
+            f"zookeeper-{server_id}", directory, port=port, log_level=(settings or ZooKeeperSettings()).log_level
+        )
         self.settings = settings or ZooKeeperSettings()
         self.server_id = server_id
         self._ensemble = tuple(ensemble)
@@ -81,40 +79,19 @@ class ZooKeeperServer(JvmServer):
     def serving(self) -> bool:
         return self.mode() in {"standalone", "leader", "follower"}
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _prepare(self) -> Sequence[str]:
+    def _prepare(self) -> JvmProgram:
         data = self.directory / "data"
         data.mkdir(exist_ok=True)
         (data / "myid").write_text(f"{self.server_id}\n", encoding="ascii")
-        log4j = self.directory / "log4j2.properties"
-        log4j.write_text(log4j_configuration(self.settings.log_level), encoding="ascii")
         config = self.directory / "zoo.cfg"
         config.write_text("".join(f"{key}={value}\n" for key, value in self._configuration(data).items()), "utf-8")
-        return [
-            str(find_java().executable),
+        flags = (
             f"-Xmx{self.settings.heap_mb}m",
-            *JVM_FLAGS,
-            f"-Dlog4j2.configurationFile={log4j}",
             "-Dzookeeper.forceSync=no",
             "-Dzookeeper.preAllocSize=4096",  # kB; the default of 64 MB per log file fills small disks
             *(f"-D{key}={value}" for key, value in self.settings.jvm_properties.items()),
-            "-cp",
-            ":".join(map(str, zookeeper_class_path())),
-            _MAIN_CLASS,
-            str(config),
-        ]
+        )
+        return JvmProgram(flags, zookeeper_class_path(), _MAIN_CLASS, [str(config)])
 
     def _configuration(self, data: Path) -> dict[str, str]:
         settings = self.settings
@@ -138,7 +115,7 @@ class ZooKeeperServer(JvmServer):
         return lines | dict(settings.properties)
 
 
-class ZooKeeperEnsemble:
+class ZooKeeperEnsemble(Startable):
     """Several ZooKeeper servers that replicate each other, each in a directory of its own below ``directory``."""
 
     def __init__(
@@ -148,7 +125,6 @@ class ZooKeeperEnsemble:
         servers: int = 3,
         ports: Sequence[int | None] = (),
         settings: ZooKeeperSettings | None = None,
-        outlive_parent: bool = False,
     ) -> None:
         peers = [EnsemblePeer(number, free_port(), free_port()) for number in range(1, servers + 1)]
         wanted = list(ports) or [None] * servers
@@ -161,7 +137,6 @@ class ZooKeeperEnsemble:
                 settings=settings,
                 server_id=peer.server_id,
                 ensemble=peers if servers > 1 else (),
-                outlive_parent=outlive_parent,
             )
             for peer, port in zip(peers, wanted, strict=True)
         )
@@ -195,19 +170,6 @@ class ZooKeeperEnsemble:
         """End all servers as a crash would."""
         for server in self.servers:
             server.kill()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def live_ephemerals(port: int) -> frozenset[str]:
