@@ -1,0 +1,139 @@
+"""The multis of the ZooKeeper channel, as values: what docs/protocol.md says, and nothing that talks.
+
+The consumer's side and whoever plays it for somebody else (a gateway) build their requests here, so that there is one
+place that knows what fences what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import Command, CommandId, TopicPartition, command_from_json, parse_command_id
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.command import NODE_PREFIX
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Check, Create, Delete, Op, SetData
+
+MAX_REQUEST_BYTES = 512 * 1024
+"""How large a multi is made at most: half of ZooKeeper's default ``jute.maxbuffer``, as sizes are estimated."""
+
+_OP_OVERHEAD_BYTES = 120
+"""More than the header, the lengths, the flags and the ACL of one operation take on the wire."""
+
+Offsets = Mapping[TopicPartition, int]
+"""Per partition the offset of the next record to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One incarnation of a consumer, and what proves to ZooKeeper that a write comes from it.
+
+    ``incarnation`` is the czxid of ``ids/<consumer>``; ``token`` is the data version of ``channel/<consumer>`` that
+    its registering gave it (docs/adr/0003); ``session_id`` is the session that holds it.
+    """
+
+    group: str
+    consumer: str
+    incarnation: int
+    token: int
+    session_id: int
+
+    @property
+    def path(self) -> str:
+        return layout.registration(self.group, self.consumer)
+
+    def fence(self) -> tuple[Check, Check]:
+        """What every commit and acknowledgement begins with; of a failed multi, index 0 and 1 are these."""
+        return Check(self.path), Check(layout.channel(self.group, self.consumer), self.token)
+
+
+FENCE_LENGTH = 2
+
+
+def register_ops(group: str, consumer: str, value: bytes, *, ephemeral: bool = True) -> tuple[Op, ...]:
+    """Registers a consumer and gives the incarnation its token, in one request."""
+    return (
+        SetData(layout.channel(group, consumer), b""),
+        Create(layout.registration(group, consumer), value, ephemeral=ephemeral),
+    )
+
+
+def offset_op(group: str, partition: TopicPartition, offset: int, *, exists: bool) -> SetData | Create:
+    """Writes one offset, as 0.8 did: a decimal number. ``exists``: whether the partition's znode is there."""
+    path = layout.offset(group, partition.topic, partition.partition)
+    data = str(offset).encode()
+    return SetData(path, data) if exists else Create(path, data)
+
+
+def chunks(ops: Iterable[Op], last: Iterable[Op], fence: tuple[Op, ...]) -> Iterator[tuple[Op, ...]]:
+    """``ops`` in as few requests as fit, each beginning with ``fence``; ``last`` ends the last of them."""
+    closing = tuple(last)
+    room = MAX_REQUEST_BYTES - sum(map(_size, fence)) - sum(map(_size, closing))
+    chunk: list[Op] = []
+    used = 0
+    for op in ops:
+        size = _size(op)
+        if chunk and used + size > room:
+            yield (*fence, *chunk)
+            chunk, used = [], 0
+        chunk.append(op)
+        used += size
+    yield (*fence, *chunk, *closing)
+
+
+def _size(op: Op) -> int:
+    return len(op.path) + len(getattr(op, "data", b"")) + _OP_OVERHEAD_BYTES
+
+
+def acknowledge_op(registration: Registration, command: CommandId) -> Delete:
+    """To acknowledge a command is to delete it."""
+    return Delete(layout.command(registration.group, registration.consumer, command.name))
+
+
+# --- the coordinator's side ----------------------------------------------------------------------------------------
+
+
+def command_op(group: str, consumer: str, command: Command) -> Create:
+    """Writes one command into a consumer's channel; ZooKeeper gives it its place in the order."""
+    path = layout.command(group, consumer, NODE_PREFIX[command.type])
+    return Create(path, encode_command(command), sequence=True)
+
+
+# --- values --------------------------------------------------------------------------------------------------------
+
+
+def encode_command(command: Command) -> bytes:
+    """The value of a command's znode."""
+    return fields.dump(command.to_json())
+
+
+def decode_command(data: bytes, path: str) -> Command:
+    """Strict; raises :class:`MalformedValue`, naming ``path``. The type in the name must be that in the value."""
+    command = command_from_json(fields.load(data, path), path)
+    named = parse_command_id(path.rpartition("/")[2])
+    if named is not None and named.type is not command.type:
+        raise MalformedValue(path, f"holds a {command.type} under the name of a {named.type}")
+    return command
+
+
+def decode_offset(data: bytes, path: str) -> int:
+    """A stored offset; raises :class:`MalformedValue` for anything but a decimal number of at most 63 bits."""
+    written = data.strip()
+    if not written.isdigit() or len(written) > 19 or int(written) >= 1 << 63:
+        raise MalformedValue(path, f"{data[:40]!r} is not an offset")
+    return int(written)
+
+
+def in_order(names: Iterable[str]) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
+    """The commands among the children of a channel, in the order to obey them, and the names that are none."""
+    commands: list[CommandId] = []
+    strays: list[str] = []
+    for name in names:
+        command = parse_command_id(name)
+        if command is None:
+            strays.append(name)
+        else:
+            commands.append(command)
+    return tuple(sorted(commands)), tuple(sorted(strays))

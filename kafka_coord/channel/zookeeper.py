@@ -1,0 +1,232 @@
+"""The consumer's end of the ZooKeeper channel: register, read commands, acknowledge, commit, leave.
+
+It keeps no thread and decides nothing; every method is one or a few calls of the store, on the caller's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kafka_coord.channel.operations import (
+    FENCE_LENGTH,
+    Offsets,
+    Registration,
+    acknowledge_op,
+    chunks,
+    decode_command,
+    decode_offset,
+    in_order,
+    offset_op,
+    register_ops,
+)
+from kafka_coord.errors import BadVersion, MalformedValue, MembershipLost, MultiFailed, NodeExists, NoNode
+from kafka_coord.model import Command, CommandId, Member, TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Delete, GetData, Node, Op, Stat, Store, Watcher
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS = 5
+"""How often a request is rebuilt when the tree changed under it; each attempt starts from a fresh look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Whoever holds the name this consumer wants. ``member`` is ``None`` where the registration is unreadable."""
+
+    incarnation: int
+    session_id: int
+    member: Member | None
+
+
+class ConsumerChannel:
+    """One consumer's channel. ``consumer`` and ``group`` are legal names. Not thread-safe."""
+
+    def __init__(self, store: Store, group: str, consumer: str) -> None:
+        self.group = group
+        self.consumer = consumer
+        self._store = store
+        self._path = layout.channel(group, consumer)
+        self._registration_path = layout.registration(group, consumer)
+        self._stored: set[TopicPartition] = set()
+        self._abandoned: set[int] = set()
+
+    # --- registration ----------------------------------------------------------------------------------------------
+
+    def register(self, value: bytes) -> Registration | Holder:
+        """Registers as a new incarnation, or says who holds the name.
+
+        After :class:`~kafka_coord.errors.StoreUnavailable` call it again with the same ``value``: whether the lost
+        request took effect is then read from the tree, as the value, the session and the token all have to match.
+        """
+        for _ in range(_ATTEMPTS):
+            found = self._existing(value)
+            if found is not None:
+                return found
+            self._store.ensure_path(layout.ids(self.group))
+            self._store.ensure_path(self._path)
+            try:
+                self._store.multi(register_ops(self.group, self.consumer, value))
+            except MultiFailed as failure:
+                # NoNode: the coordinator retired the channel in between; NodeExists: somebody was faster
+                if not isinstance(failure.cause, (NoNode, NodeExists)):
+                    raise
+        found = self._existing(value)
+        if found is None:
+            raise NoNode(f"{self._registration_path} was removed as often as it was made", self._registration_path)
+        return found
+
+    def _existing(self, value: bytes) -> Registration | Holder | None:
+        try:
+            node = self._store.get(self._registration_path)
+        except NoNode:
+            return None
+        stat = node.stat
+        if stat.ephemeral_owner != self._store.session.session_id:
+            return Holder(stat.czxid, stat.ephemeral_owner, self._member(node))
+        if stat.czxid in self._abandoned:
+            self._delete_own()
+            return None
+        if node.data != value:  # another consumer of this very session
+            return Holder(stat.czxid, stat.ephemeral_owner, self._member(node))
+        channel = self._store.exists(self._path)
+        if channel is None or channel.mzxid != stat.czxid:
+            # Somebody else wrote to the channel since: what the token is can no longer be told. Start over.
+            self._delete_own()
+            return None
+        return Registration(self.group, self.consumer, stat.czxid, channel.version, stat.ephemeral_owner)
+
+    def _delete_own(self) -> None:
+        try:
+            self._store.delete(self._registration_path)
+        except NoNode:
+            return
+
+    def _member(self, node: Node) -> Member | None:
+        try:
+            value = fields.load(node.data, self._registration_path)
+            return Member.from_json(value, self.consumer, node.stat.czxid, self._registration_path)
+        except MalformedValue:
+            return None
+
+    def abandon(self, registration: Registration) -> None:
+        """Gives an incarnation up: should its znode still be there, the next :meth:`register` removes it."""
+        self._abandoned.add(registration.incarnation)
+        self._stored.clear()
+
+    def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
+        """Whether this very incarnation is still registered; ``watcher`` hears of the next change."""
+        stat: Stat | None = self._store.exists(self._registration_path, watcher)
+        return stat is not None and stat.czxid == registration.incarnation
+
+    # --- commands --------------------------------------------------------------------------------------------------
+
+    def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
+        """The commands in the order to obey them, and the names of children that are none.
+
+        Raises ``NoNode`` when the channel itself is gone, which means that the registration is too.
+        """
+        return in_order(self._store.children(self._path, watcher))
+
+    def read(self, command: CommandId) -> Command | None:
+        """``None`` when it was taken back. Raises :class:`MalformedValue`."""
+        path = layout.command(self.group, self.consumer, command.name)
+        try:
+            return decode_command(self._store.get(path).data, path)
+        except NoNode:
+            return None
+
+    def drop(self, command: CommandId) -> None:
+        """Removes a command meant for another incarnation, without obeying it."""
+        try:
+            self._store.delete(layout.command(self.group, self.consumer, command.name))
+        except NoNode:
+            return
+
+    # --- what the token fences -------------------------------------------------------------------------------------
+
+    def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
+        """Writes offsets; gives the topics whose offsets can no longer be written because the topic was deleted.
+
+        Raises :class:`MembershipLost`; after ``StoreUnavailable`` it may be repeated as it is.
+        """
+        return self._settle(registration, offsets, ()) if offsets else frozenset()
+
+    def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
+        """Deletes an obeyed command together with the offsets it settles. As :meth:`commit`."""
+        try:
+            return self._settle(registration, offsets, (acknowledge_op(registration, command),))
+        except NoNode:
+            # Gone: an earlier attempt whose reply was lost, or taken back. The offsets are written either way.
+            return self.commit(registration, offsets)
+
+    def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
+        """Deletes the registration together with the last offsets, so that the partitions move at once."""
+        return self._settle(registration, offsets, (*also, Delete(registration.path)))
+
+    def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Tells which offsets are stored already (those a start-fetcher named)."""
+        self._stored.update(tp for tp, offset in offsets.items() if offset >= 0)
+
+    def _settle(self, registration: Registration, offsets: Offsets, last: tuple[Op, ...]) -> frozenset[str]:
+        missing: frozenset[str] = frozenset()
+        for attempt in range(_ATTEMPTS):
+            wanted = {tp: offset for tp, offset in offsets.items() if tp.topic not in missing}
+            writes = [offset_op(self.group, tp, offset, exists=tp in self._stored) for tp, offset in wanted.items()]
+            try:
+                for request in chunks(writes, last, registration.fence()):
+                    self._write(request)
+            except MultiFailed as failure:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                missing = self._look_again(wanted, failure)
+            else:
+                self._stored.update(wanted)
+                break
+        if missing:
+            _log.warning(
+                "dropped offsets group=%s topics=%s: they were removed from ZooKeeper, as for a deleted topic",
+                self.group,
+                ",".join(sorted(missing)),
+            )
+        return missing
+
+    def _write(self, request: tuple[Op, ...]) -> None:
+        try:
+            self._store.multi(request)
+        except MultiFailed as failure:
+            if failure.index < FENCE_LENGTH and isinstance(failure.cause, (NoNode, BadVersion)):
+                raise MembershipLost(
+                    f"consumer {self.consumer!r} is no longer registered in group {self.group!r} as the incarnation"
+                    " this was done under: another one may hold its partitions, so nothing was written"
+                ) from failure
+            if isinstance(request[failure.index], Delete) and isinstance(failure.cause, NoNode):
+                raise failure.cause from failure
+            raise
+
+    def _look_again(self, offsets: Offsets, failure: MultiFailed) -> frozenset[str]:
+        """After a failed multi: which offset znodes there are, and which topics have none any more."""
+        if not isinstance(failure.cause, (NoNode, NodeExists)):
+            raise failure
+        partitions = list(offsets)
+        topics = sorted({tp.topic for tp in partitions})
+        paths = [layout.offset(self.group, tp.topic, tp.partition) for tp in partitions]
+        stats = self._store.exists_many([*paths, *(layout.topic_offsets(self.group, topic) for topic in topics)])
+        for tp, stat in zip(partitions, stats, strict=False):
+            (self._stored.discard if stat is None else self._stored.add)(tp)
+        return frozenset(topic for topic, stat in zip(topics, stats[len(paths) :], strict=True) if stat is None)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """The stored offsets; ``None`` where there is none. Raises :class:`MalformedValue`. Thread-safe."""
+        wanted = list(partitions)
+        paths = [layout.offset(self.group, tp.topic, tp.partition) for tp in wanted]
+        found = self._store.read_many([GetData(path) for path in paths])
+        return {
+            tp: decode_offset(node.data, path) if isinstance(node, Node) else None
+            for tp, path, node in zip(wanted, paths, found, strict=True)
+        }
