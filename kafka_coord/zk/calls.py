@@ -1,0 +1,140 @@
+"""One call to ZooKeeper: wait for a connection, send, wait for the answer, all before one deadline.
+
+kazoo's own synchronous calls are not used: issued while the connection is gone they block without bound.
+
+A write that ran into its deadline may still be sent when the connection returns, but never after a later read of the
+same session was answered (requests of a session are served in order): reading back tells the truth.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.exceptions import ConnectionLoss
+from kazoo.exceptions import UnimplementedError as Unimplemented
+
+from kafka_coord.errors import NoNode, RequestTooLarge, SessionLost, StoreError, StoreUnavailable
+from kafka_coord.zk.failures import is_answer, translated
+from kafka_coord.zk.kazoo_session import KazooSession
+from kafka_coord.zk.store import Clock, SessionState
+
+PIPELINED = 500
+"""Requests under way at once where many are sent without waiting for each."""
+_LARGE = 100_000
+
+
+class Unsupported(StoreError):
+    """The server (or kazoo) does not know a request; the caller has another way."""
+
+
+class Calls:
+    """Asks on behalf of one session. Thread-safe."""
+
+    def __init__(
+        self, session: KazooSession, clock: Clock, servers: str, *, timeout_s: float, max_request_bytes: int
+    ) -> None:
+        self._session = session
+        self._clock = clock
+        self._servers = servers
+        self._timeout_s = timeout_s
+        self._max_request_bytes = max_request_bytes
+        self._dropped_at = 0  # bytes of the large request the connection broke on; 0: none lately
+        self._pid = os.getpid()
+
+    def ask(
+        self, doing: str, path: str, send: Callable[[], Any], *, through_leader: bool = False, size: int = 0
+    ) -> Any:
+        """Sends one request and waits for its answer, all before the deadline."""
+        deadline = self._ready(doing, path)
+        sent_at = self._clock.monotonic()
+        return self._await(send(), doing, path, sent_at, deadline, through_leader=through_leader, size=size)
+
+    def _ready(self, doing: str, path: str) -> float:
+        """Waits until there is a connection; gives the deadline of the call."""
+        started = self._clock.monotonic()
+        if os.getpid() != self._pid:
+            raise StoreUnavailable(
+                f"{doing} {path}: this ZooKeeper session was opened by process {self._pid}, not by this child of it: "
+                "open another after fork()",
+                path,
+            )
+        if self._session.state is not SessionState.CONNECTED and not self._session.wait_connected(self._timeout_s):
+            if self._session.state is SessionState.CLOSED:
+                raise SessionLost(f"{doing} {path}: the ZooKeeper session was closed; nothing was sent", path)
+            raise StoreUnavailable(
+                f"{doing} {path}: not connected to ZooKeeper at {self._servers} for "
+                f"{self._clock.monotonic() - (self._session.suspended_since or started):.1f} s; nothing was sent",
+                path,
+            )
+        return started + self._timeout_s
+
+    def _await(
+        self,
+        result: Any,
+        doing: str,
+        path: str,
+        sent_at: float,
+        deadline: float,
+        *,
+        through_leader: bool,
+        size: int = 0,
+    ) -> Any:
+        if result is None:
+            raise Unsupported(f"{doing} {path}: this kazoo cannot send it", path)
+        try:
+            answer = result.get(timeout=max(0.0, deadline - self._clock.monotonic()))
+        except Unimplemented as error:
+            self._session.answered(sent_at, through_leader=False)
+            raise Unsupported(f"{doing} {path}: this ZooKeeper server does not know the request", path) from error
+        except Exception as error:
+            if is_answer(error):
+                self._session.answered(sent_at, through_leader=through_leader)
+            raise self._translated(error, doing, path, size) from error
+        self._session.answered(sent_at, through_leader=through_leader)
+        if size >= self._dropped_at:
+            self._dropped_at = 0
+        return answer
+
+    def _translated(self, error: Exception, doing: str, path: str, size: int) -> StoreError:
+        """A server drops the connection on a request longer than its ``jute.maxbuffer``, and says no more than that.
+
+        Once, that may have been any network failure, and the outcome is unknown. Twice in a row it is the size.
+        """
+        hint = ""
+        if size >= _LARGE and isinstance(error, ConnectionLoss):
+            if 0 < self._dropped_at <= size:
+                return RequestTooLarge(
+                    f"{doing} {path}: the connection broke twice on a request this long ({size} bytes): the servers' "
+                    "jute.maxbuffer is probably lower; raise it there, or set max_request_bytes to it here",
+                    path,
+                )
+            self._dropped_at = size
+            hint = f" (the request had {size} bytes: if this repeats, compare the servers' jute.maxbuffer)"
+        return translated(error, doing, path, hint)
+
+    def check_size(self, size: int, doing: str, path: str) -> None:
+        if size > self._max_request_bytes:
+            raise RequestTooLarge(
+                f"{doing} {path}: {size} bytes, more than the {self._max_request_bytes} ZooKeeper takes in one request "
+                "(jute.maxbuffer); nothing was sent",
+                path,
+            )
+
+    def pipelined(self, doing: str, items: Sequence[Any], ask: Callable[[Any], Any]) -> list[Any]:
+        """The answers to many requests sent without waiting for each; None where there is no such znode."""
+        answers: list[Any] = []
+        for start in range(0, len(items), PIPELINED):
+            chunk = items[start : start + PIPELINED]
+            path = chunk[0] if isinstance(chunk[0], str) else chunk[0].path
+            deadline = self._ready(doing, path)
+            sent_at = self._clock.monotonic()
+            pending = [ask(item) for item in chunk]
+            for item, result in zip(chunk, pending, strict=True):
+                path = item if isinstance(item, str) else item.path
+                try:
+                    answers.append(self._await(result, doing, path, sent_at, deadline, through_leader=False))
+                except NoNode:
+                    answers.append(None)
+        return answers

@@ -1,0 +1,53 @@
+"""``host:port,host:port/chroot``: what a user writes to say where ZooKeeper is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from kafka_coord.errors import SettingsError
+
+DEFAULT_PORT = 2181
+EXAMPLE = "zk1:2181,zk2:2181/kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectString:
+    """The servers as ``host:port`` and the path below which everything is kept (empty: the root)."""
+
+    servers: tuple[str, ...]
+    chroot: str = ""
+
+    def __str__(self) -> str:
+        return ",".join(self.servers) + self.chroot
+
+    def absolute(self, path: str) -> str:
+        """The path on the server of a path below the chroot."""
+        if not self.chroot:
+            return path
+        return self.chroot if path == "/" else self.chroot + path
+
+    def relative(self, path: str) -> str:
+        """The path below the chroot of a path on the server."""
+        if not self.chroot:
+            return path
+        return path[len(self.chroot) :] or "/"
+
+
+def parse_connect_string(hosts: str) -> ConnectString:
+    """Raises :class:`SettingsError` saying which part cannot be used."""
+    written, slash, rest = hosts.strip().partition("/")
+    servers = []
+    for server in written.split(","):
+        try:
+            parts = urlsplit(f"//{server.strip()}")
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise SettingsError(f"ZooKeeper server {server!r} in {hosts!r}: {error}; write {EXAMPLE!r}") from None
+        if not host or parts.username is not None:
+            raise SettingsError(f"ZooKeeper server {server!r} in {hosts!r} is not host:port; write {EXAMPLE!r}")
+        servers.append(f"[{host}]:{port or DEFAULT_PORT}" if ":" in host else f"{host}:{port or DEFAULT_PORT}")
+    chroot = (slash + rest).rstrip("/")
+    if any(segment in {"", ".", ".."} or "\0" in segment for segment in chroot.split("/")[1:]):
+        raise SettingsError(f"chroot {chroot!r} in {hosts!r} is not a ZooKeeper path; write {EXAMPLE!r}")
+    return ConnectString(tuple(servers), chroot)

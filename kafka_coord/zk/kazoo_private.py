@@ -1,0 +1,88 @@
+"""Every touch of what kazoo keeps private, each with a check that it is there and a way out where it is not.
+
+Written against kazoo 2.10 and 2.11. If a later kazoo moves one of these, the store still works, with less: see each
+function for what is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KeeperState
+
+log = logging.getLogger(__name__)
+
+
+class WireRequest(Protocol):
+    """A request kazoo does not know: ZooKeeper's number for it, its bytes, and how to read the answer."""
+
+    @property
+    def type(self) -> int: ...
+
+    def serialize(self) -> bytes: ...
+
+    def deserialize(self, buffer: bytes, offset: int) -> Any: ...
+
+
+def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Callable[[float, int, int], None]) -> bool:
+    """Has ``tell(sent_at, session_id, negotiated_timeout_ms)`` called at each accepted connect, before kazoo says so.
+
+    kazoo keeps the negotiated timeout in local variables only. Returns False where it cannot be had; the caller then
+    has to assume the shortest timeout a server would grant, and calls do not get less safe, only less patient.
+    """
+    connection = getattr(client, "_connection", None)
+    invoke = getattr(connection, "_invoke", None)
+    if connection is None or invoke is None:
+        log.warning("cannot see the negotiated session timeout reason='this kazoo has no ConnectionHandler._invoke'")
+        return False
+
+    def listening(timeout: float, request: Any, xid: int | None = None) -> Any:
+        sent_at = monotonic()
+        answer = invoke(timeout, request, xid)
+        if type(request).__name__ == "Connect" and isinstance(answer, tuple):
+            accepted = answer[0]
+            if accepted.time_out > 0:
+                tell(sent_at, accepted.session_id, accepted.time_out)
+        return answer
+
+    connection._invoke = listening
+    return True
+
+
+def call(client: KazooClient, request: WireRequest) -> Any:
+    """Sends a request kazoo does not know; gives kazoo's async result, or None where kazoo has no way to do so."""
+    send = getattr(client, "_call", None)
+    if send is None:
+        return None
+    result = client.handler.async_result()
+    send(request, result)
+    return result
+
+
+def break_connection(client: KazooClient) -> None:
+    """Makes kazoo drop its connection and look for another server (the session lives on).
+
+    kazoo finds a dead connection by an unanswered ping, but pings only when it has sent nothing else for a while: a
+    client that keeps sending never notices. Without the private socket there is nothing to do but wait for kazoo.
+    """
+    connected = getattr(getattr(client, "_connection", None), "_socket", None)
+    if connected is None:
+        return
+    try:
+        connected.shutdown(socket.SHUT_RDWR)
+    except (OSError, AttributeError):  # already gone
+        return
+
+
+def gave_up(client: KazooClient) -> bool:
+    """Whether kazoo's connection thread has ended by itself (refused credentials, an error nobody expected)."""
+    return client.client_state in {KeeperState.CLOSED, KeeperState.AUTH_FAILED}
+
+
+def is_read_only(client: KazooClient) -> bool:
+    """Whether the server at hand is cut off from the others and may serve old data (kazoo calls that connected)."""
+    return bool(client.client_state == KeeperState.CONNECTED_RO)

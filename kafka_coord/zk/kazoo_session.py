@@ -1,0 +1,205 @@
+"""The session of one kazoo client as facts: state, id, negotiated timeout, and until when it is proven to live.
+
+kazoo's own state is kept as it is told, but it is late: with a frozen server ``LOST`` came 15 s after a 4 s session
+could have ended. :meth:`KazooSession.mine_until` is what to act on; the state is for waiting and for people.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KazooState
+
+from kafka_coord.zk import kazoo_private
+from kafka_coord.zk.failures import is_answer
+from kafka_coord.zk.proof import LAG_SHARE, SessionProof
+from kafka_coord.zk.store import Clock, SessionListener, SessionState
+
+log = logging.getLogger(__name__)
+
+SHORTEST_GRANTED_MS = 4_000
+"""Two ticks of a server nobody configured: assumed where kazoo does not let us see what was negotiated."""
+_SILENCE_SHARE = 2 / 3
+"""After this share of the session timeout without an answer the connection is given up, as the Java client does."""
+_RESTART_EVERY_S = 5.0
+
+
+class KazooSession:
+    """Implements :class:`kafka_coord.zk.store.Session` and keeps the proof fresh with a heartbeat thread."""
+
+    def __init__(self, client: KazooClient, clock: Clock, requested_timeout_ms: int) -> None:
+        self._client = client
+        self._clock = clock
+        self._requested_ms = requested_timeout_ms
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._proof = SessionProof()
+        self._state = SessionState.CONNECTING
+        self._suspended_since: float | None = None
+        self._listeners: list[SessionListener] = []
+        self._closing = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="kafka-coord-zk-heartbeat", daemon=True)
+        client.add_listener(self._kazoo_says)
+        self._sees_connects = kazoo_private.on_connected(client, clock.monotonic, self._accepted)
+
+    # --- facts -------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def session_id(self) -> int:
+        return self._proof.session_id
+
+    @property
+    def timeout_ms(self) -> int:
+        """The negotiated timeout; before the first connect, the requested one."""
+        return round(self._proof.timeout_s * 1000) or self._requested_ms
+
+    @property
+    def suspended_since(self) -> float | None:
+        return self._suspended_since
+
+    def mine_until(self) -> float:
+        """See :mod:`kafka_coord.zk.proof` for the rule."""
+        with self._lock:
+            return self._proof.mine_until()
+
+    def wait_connected(self, within_s: float) -> bool:
+        """Waits for a connection; False when there is none in time, or the session was closed."""
+        deadline = self._clock.monotonic() + within_s
+        with self._changed:
+            while self._state is not SessionState.CONNECTED:
+                left = deadline - self._clock.monotonic()
+                if left <= 0 or self._closing.is_set():
+                    return False
+                self._changed.wait(left)
+            return True
+
+    def answered(self, sent_at: float, *, through_leader: bool) -> None:
+        """The server answered a request sent at ``sent_at``; ``through_leader`` if only the leader could have."""
+        with self._lock:
+            self._proof.answered(sent_at, through_leader=through_leader)
+
+    # --- listeners ---------------------------------------------------------------------------------------------------
+
+    def listen(self, listener: SessionListener) -> Callable[[], None]:
+        """See :meth:`kafka_coord.zk.store.Store.on_session`."""
+        with self._lock:
+            self._listeners.append(listener)
+
+        def forget() -> None:
+            with self._lock:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+
+        return forget
+
+    def _accepted(self, sent_at: float, session_id: int, timeout_ms: int) -> None:
+        """On the connection thread: a connect was accepted; kazoo announces CONNECTED next."""
+        with self._lock:
+            self._proof.connected(sent_at, session_id, timeout_ms / 1000)
+
+    def _kazoo_says(self, state: str) -> None:
+        """On the connection thread: note, wake, tell; never block."""
+        if state == KazooState.CONNECTED and not kazoo_private.is_read_only(self._client):
+            self._become(SessionState.CONNECTED)
+        elif state == KazooState.LOST:
+            self._become(SessionState.LOST)
+        else:  # SUSPENDED, or a read-only server: it may be cut off and cannot write
+            self._become(SessionState.SUSPENDED)
+
+    def _become(self, state: SessionState) -> None:
+        with self._changed:
+            if self._state is state or self._state is SessionState.CLOSED:
+                return
+            log.debug("session state=%s before=%s id=%#x", state.value, self._state.value, self._proof.session_id)
+            self._state = state
+            if state is SessionState.SUSPENDED:
+                self._suspended_since = self._suspended_since or self._clock.monotonic()
+            if state is SessionState.CONNECTED:
+                self._suspended_since = None
+                if not self._sees_connects:
+                    self._assume_connected()
+            if state in {SessionState.LOST, SessionState.CLOSED}:
+                self._proof.ended()
+            listeners = list(self._listeners)
+            self._changed.notify_all()
+        for listener in listeners:
+            try:
+                listener(state)
+            except Exception:
+                log.exception("ignored a session listener that failed state=%s", state.value)
+
+    def _assume_connected(self) -> None:
+        """Without a view of the connect: the shortest timeout, and proof only from the next heartbeat on."""
+        session_id = (self._client.client_id or (0,))[0] or 0
+        self._proof.connected(
+            self._clock.monotonic() - SHORTEST_GRANTED_MS / 1000,
+            session_id,
+            min(self._requested_ms, SHORTEST_GRANTED_MS) / 1000,
+        )
+
+    # --- heartbeat ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the heartbeat, once."""
+        self._heart.start()
+
+    def close(self) -> None:
+        """Marks the session closed; whoever waits for a connection is let go. The client is stopped by its owner."""
+        self._closing.set()
+        self._become(SessionState.CLOSED)
+
+    def join(self, within_s: float) -> None:
+        """Waits for the heartbeat thread to end."""
+        if self._heart.is_alive() and self._heart is not threading.current_thread():
+            self._heart.join(within_s)
+
+    def _beat(self) -> None:
+        """Every quarter of the timeout in which nothing else went through the leader: one ``sync``."""
+        restart_at = 0.0
+        while not self._closing.is_set():
+            timeout_s = self.timeout_ms / 1000
+            now = self._clock.monotonic()
+            if kazoo_private.gave_up(self._client) and self._state is SessionState.LOST and now >= restart_at:
+                restart_at = now + _RESTART_EVERY_S
+                self._restart()
+            with self._lock:
+                due_in = self._proof.leader_heard_at + LAG_SHARE * timeout_s - now
+            if self._state is not SessionState.CONNECTED:
+                self._closing.wait(min(timeout_s / 8, 0.5))
+            elif due_in > 0:
+                self._closing.wait(due_in)
+            else:
+                self._ask_leader(now, timeout_s)
+
+    def _ask_leader(self, sent_at: float, timeout_s: float) -> None:
+        result = self._client.sync_async("/")
+        if not result.wait(timeout=_SILENCE_SHARE * timeout_s):
+            with self._lock:
+                heard_since = self._proof.leader_heard_at >= sent_at
+            if not heard_since and self._state is SessionState.CONNECTED:
+                log.warning(
+                    "dropping the ZooKeeper connection reason='no answer for %.1f s'", _SILENCE_SHARE * timeout_s
+                )
+                kazoo_private.break_connection(self._client)
+                result.wait(timeout=timeout_s)
+            return
+        error = result.exception
+        if error is None or is_answer(error):
+            self.answered(sent_at, through_leader=True)
+        else:
+            self._closing.wait(0.05)  # the state listener is about to hear of it
+
+    def _restart(self) -> None:
+        """kazoo's connection thread ended (refused credentials, an error it did not expect): begin anew."""
+        log.warning("starting the ZooKeeper client again reason='it gave up in state %s'", self._client.client_state)
+        try:
+            self._client.start_async()
+        except Exception:
+            log.exception("could not start the ZooKeeper client again; trying again in %.0f s", _RESTART_EVERY_S)

@@ -1,0 +1,391 @@
+"""The store on a real ZooKeeper: kazoo, with a deadline on every call and errors that say what is known."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    RolledBackError,
+    RuntimeInconsistency,
+)
+from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
+from kazoo.retry import KazooRetry
+
+from kafka_coord.errors import (
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    StoreUnavailable,
+)
+from kafka_coord.zk import bulk, kazoo_private
+from kafka_coord.zk.bulk import MultiRead, to_stat
+from kafka_coord.zk.calls import Calls, Unsupported
+from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk.connect_string import ConnectString, parse_connect_string
+from kafka_coord.zk.failures import translated
+from kafka_coord.zk.kazoo_session import KazooSession
+from kafka_coord.zk.options import ZkOptions
+from kafka_coord.zk.sizes import HEADER, acl_size, described, multi_size, op_size
+from kafka_coord.zk.store import (
+    ANY_VERSION,
+    Check,
+    Clock,
+    Create,
+    GetData,
+    Node,
+    Op,
+    OpResult,
+    Read,
+    ReadResult,
+    Session,
+    SessionListener,
+    SetData,
+    Stat,
+    Store,
+    Watcher,
+    WatchEvent,
+    WatchType,
+)
+
+log = logging.getLogger(__name__)
+
+kazoo_log = logging.getLogger("kafka_coord.zk.kazoo")
+kazoo_log.addFilter(lambda record: record.levelno >= logging.INFO)  # at DEBUG kazoo writes credentials
+
+_SHORTEST_CALL_TIMEOUT_S = 2.0
+
+_WATCH_TYPES = {
+    EventType.CREATED: WatchType.CREATED,
+    EventType.DELETED: WatchType.DELETED,
+    EventType.CHANGED: WatchType.CHANGED,
+    EventType.CHILD: WatchType.CHILD,
+}
+
+
+def connect(
+    hosts: str,
+    *,
+    session_timeout_ms: int = 10_000,
+    connect_timeout_s: float = 15.0,
+    call_timeout_s: float | None = None,
+    options: ZkOptions | None = None,
+    create_chroot: bool = False,
+    clock: Clock | None = None,
+) -> KazooStore:
+    """Opens a session on ``host:port,host:port/chroot``.
+
+    ``call_timeout_s`` bounds every call (default: two thirds of the session timeout, 2 s at least). A chroot that does
+    not exist is created with ``create_chroot``, else refused.
+
+    Raises :class:`SettingsError` for hosts or options that cannot be used, :class:`StoreUnavailable` when no server
+    takes the connection in ``connect_timeout_s``, :class:`NoNode` for a missing chroot.
+    """
+    where = parse_connect_string(hosts)
+    store = KazooStore(
+        where,
+        session_timeout_ms=session_timeout_ms,
+        call_timeout_s=call_timeout_s or max(_SHORTEST_CALL_TIMEOUT_S, session_timeout_ms / 1000 * 2 / 3),
+        options=options or ZkOptions(),
+        clock=clock or SystemClock(),
+    )
+    try:
+        store.open(connect_timeout_s)
+        store.check_chroot(create=create_chroot)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+class KazooStore(Store):
+    """:class:`kafka_coord.zk.store.Store` over one kazoo client. Made by :func:`connect`."""
+
+    def __init__(
+        self, where: ConnectString, *, session_timeout_ms: int, call_timeout_s: float, options: ZkOptions, clock: Clock
+    ) -> None:
+        self._where = where
+        self._clock = clock
+        self._options = options
+        # The chroot is applied here and not by kazoo: a multi-read and the making of the chroot itself need it too.
+        self._client = KazooClient(
+            ",".join(where.servers),
+            timeout=session_timeout_ms / 1000,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
+            logger=kazoo_log,
+            **options.client_arguments(),
+        )
+        self._session = KazooSession(self._client, clock, session_timeout_ms)
+        self._calls = Calls(
+            self._session,
+            clock,
+            ", ".join(where.servers),
+            timeout_s=call_timeout_s,
+            max_request_bytes=options.max_request_bytes,
+        )
+        self._prefix = len(where.chroot.encode())
+        self._acl_size = acl_size(options.acls())
+        self._multi_read_refused_in = 0  # the session in which a server did not know it
+        self._pid = os.getpid()
+        self._closing = threading.Lock()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"KazooStore({self._where}, {self._session.state.value}, session={self._session.session_id:#x})"
+
+    # --- opening and closing -----------------------------------------------------------------------------------------
+
+    def open(self, timeout_s: float) -> None:
+        """Starts the session; see :func:`connect`."""
+        servers = ", ".join(self._where.servers)
+        deadline = self._clock.monotonic() + timeout_s
+        self._client.start_async()
+        given_up = False
+        while not self._session.wait_connected(min(0.25, max(0.0, deadline - self._clock.monotonic()))):
+            if given_up and kazoo_private.gave_up(self._client):
+                raise StoreUnavailable(
+                    f"ZooKeeper at {servers} was reached but the connection was refused: check the credentials, "
+                    "SASL and TLS settings of both sides"
+                )
+            given_up = kazoo_private.gave_up(self._client)
+            if self._clock.monotonic() >= deadline:
+                raise StoreUnavailable(
+                    f"no ZooKeeper at {servers} took the connection within {timeout_s:g} s: check that it runs, that "
+                    "host and port are right, and that TLS settings and firewalls let this client through"
+                )
+        self._session.start()
+
+    def check_chroot(self, *, create: bool) -> None:
+        """Makes sure of the chroot; raises :class:`NoNode` where it is missing and not to be created."""
+        if self.exists("/") is not None:
+            return
+        if not create:
+            raise NoNode(
+                f"chroot {self._where.chroot} does not exist on ZooKeeper at {', '.join(self._where.servers)}: "
+                "check its spelling, or create it",
+                self._where.chroot,
+            )
+        below = ""
+        for segment in self._where.chroot.split("/")[1:]:
+            below += f"/{segment}"
+            path = below
+            try:
+                self._calls.ask("create", path, partial(self._client.create_async, path), through_leader=True)
+            except NodeExists:
+                continue
+
+    def close(self) -> None:
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        self._session.close()
+        if os.getpid() != self._pid:
+            return  # forked: the connection belongs to the parent
+        # kazoo's stop() waits for an answer to the goodbye, and for a frozen server without bound
+        stopping = threading.Thread(target=self._stop, name="kafka-coord-zk-close", daemon=True)
+        stopping.start()
+        stopping.join(2.0)
+        if stopping.is_alive():
+            kazoo_private.break_connection(self._client)
+            stopping.join(2.0)
+        self._session.join(2.0)
+
+    def _stop(self) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except Exception:  # what kazoo raises when it could not stop; there is nobody left to tell
+            log.debug("closed the ZooKeeper client uncleanly", exc_info=True)
+
+    # --- session -----------------------------------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def session(self) -> Session:
+        return self._session
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        return self._session.listen(listener)
+
+    # --- reads -------------------------------------------------------------------------------------------------------
+
+    def get(self, path: str, watcher: Watcher | None = None) -> Node:
+        data, stat = self._calls.ask("get", path, lambda: self._client.get_async(self._at(path), self._watch(watcher)))
+        return Node(data or b"", to_stat(stat))
+
+    def children(self, path: str, watcher: Watcher | None = None) -> tuple[str, ...]:
+        names = self._calls.ask(
+            "get children of", path, lambda: self._client.get_children_async(self._at(path), self._watch(watcher))
+        )
+        return tuple(sorted(names))
+
+    def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
+        stat = self._calls.ask("exists", path, lambda: self._client.exists_async(self._at(path), self._watch(watcher)))
+        return to_stat(stat) if stat is not None else None
+
+    def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
+        watch = self._watch(watcher)
+        found = self._calls.pipelined("exists", paths, lambda path: self._client.exists_async(self._at(path), watch))
+        return tuple(to_stat(stat) if stat is not None else None for stat in found)
+
+    def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
+        return bulk.in_chunks(reads, self._read_chunk)
+
+    def _read_chunk(self, reads: Sequence[Read]) -> tuple[list[ReadResult], int]:
+        session_id = self._session.session_id
+        if self._options.multi_read and self._multi_read_refused_in != session_id:
+            request = MultiRead(bulk.absolute(reads, self._at))
+            try:
+                answer = self._calls.ask(
+                    f"multi-read of {len(reads)} from",
+                    reads[0].path,
+                    lambda: kazoo_private.call(self._client, request),
+                )
+            except Unsupported:
+                log.info("reading one by one reason='this ZooKeeper server does not know multi-read (3.6)'")
+                self._multi_read_refused_in = session_id
+            else:
+                return bulk.results(reads, answer), answer.size
+        return self._read_pipelined(reads)
+
+    def _read_pipelined(self, reads: Sequence[Read]) -> tuple[list[ReadResult], int]:
+        def ask(read: Read) -> Any:
+            if isinstance(read, GetData):
+                return self._client.get_async(self._at(read.path))
+            return self._client.get_children_async(self._at(read.path))
+
+        found: list[ReadResult] = []
+        weight = 0
+        for read, answer in zip(reads, self._calls.pipelined("read", reads, ask), strict=True):
+            if answer is None:
+                found.append(None)
+            elif isinstance(read, GetData):
+                data, stat = answer
+                found.append(Node(data or b"", to_stat(stat)))
+                weight += len(data or b"")
+            else:
+                found.append(tuple(sorted(answer)))
+                weight += 32 * len(answer)
+        return found, weight
+
+    # --- writes ------------------------------------------------------------------------------------------------------
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
+        size = HEADER + op_size(Create(path, data), self._prefix, self._acl_size)
+        self._calls.check_size(size, "create", path)
+        # kazoo drops a trailing slash unless the znode is sequential, where it means an empty name
+        made = self._calls.ask(
+            "create",
+            path,
+            lambda: self._client.create_async(self._at(path), data, ephemeral=ephemeral, sequence=sequence),
+            through_leader=True,
+            size=size,
+        )
+        return self._where.relative(made)
+
+    def ensure_path(self, path: str) -> None:
+        missing: list[str] = []
+        at = path
+        while at != "/" and self.exists(at) is None:
+            missing.append(at)
+            at = at.rpartition("/")[0] or "/"
+        for at in reversed(missing):
+            try:
+                self.create(at)
+            except NodeExists:
+                continue
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        size = HEADER + op_size(SetData(path, data), self._prefix)
+        self._calls.check_size(size, "set", path)
+        stat = self._calls.ask(
+            "set",
+            path,
+            lambda: self._client.set_async(self._at(path), data, version),
+            through_leader=True,
+            size=size,
+        )
+        return to_stat(stat)
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        self._calls.ask("delete", path, lambda: self._client.delete_async(self._at(path), version), through_leader=True)
+
+    def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
+        if not ops:
+            return ()
+        doing = described(ops)
+        size = multi_size(ops, self._prefix, self._acl_size)
+        self._calls.check_size(size, doing, "")
+        transaction = self._client.transaction()
+        for op in ops:
+            path = self._at(op.path)
+            if isinstance(op, Check):
+                transaction.check(path, op.version)
+            elif isinstance(op, Create):
+                transaction.create(path, op.data, ephemeral=op.ephemeral, sequence=op.sequence)
+            elif isinstance(op, SetData):
+                transaction.set_data(path, op.data, op.version)
+            else:
+                transaction.delete(path, op.version)
+        answers = self._calls.ask(doing, "", transaction.commit_async, through_leader=True, size=size)
+        self._raise_failed(ops, answers, doing)
+        return tuple(self._op_result(answer) for answer in answers)
+
+    def _raise_failed(self, ops: Sequence[Op], answers: Sequence[Any], doing: str) -> None:
+        """kazoo returns the errors of a multi as its results; those of the operations that are not at fault, too."""
+        failed = [(index, answer) for index, answer in enumerate(answers) if isinstance(answer, Exception)]
+        if not failed and len(answers) == len(ops):
+            return
+        if not failed:
+            raise StoreUnavailable(f"{doing}: {len(answers)} results for {len(ops)} operations; read back what holds")
+        innocent = RolledBackError | RuntimeInconsistency
+        index, error = next(((i, e) for i, e in failed if not isinstance(e, innocent)), failed[0])
+        op = ops[min(index, len(ops) - 1)]
+        cause = translated(error, type(op).__name__.lower(), op.path)
+        if isinstance(cause, StoreUnavailable):
+            raise cause
+        raise MultiFailed(f"{doing} failed, nothing was changed: operation {index}: {cause}", op.path, index, cause)
+
+    def _op_result(self, answer: Any) -> OpResult:
+        if isinstance(answer, str):
+            return self._where.relative(answer)
+        return to_stat(answer) if isinstance(answer, ZnodeStat) else None
+
+    def sync(self, path: str = "/") -> None:
+        self._calls.ask("sync", path, lambda: self._client.sync_async(self._at(path)), through_leader=True)
+
+    def _at(self, path: str) -> str:
+        return self._where.absolute(path)
+
+    def _watch(self, watcher: Watcher | None) -> _Watch | None:
+        return _Watch(watcher, self._where) if watcher is not None else None
+
+
+class _Watch:
+    """A watcher in kazoo's shape. Equal where watcher and chroot are, so that kazoo keeps it once a path."""
+
+    __slots__ = ("_watcher", "_where")
+
+    def __init__(self, watcher: Watcher, where: ConnectString) -> None:
+        self._watcher = watcher
+        self._where = where
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Watch) and self._watcher == other._watcher
+
+    def __hash__(self) -> int:
+        return hash(self._watcher)
+
+    def __call__(self, event: WatchedEvent) -> None:
+        kind = _WATCH_TYPES.get(event.type, WatchType.CONNECTION)
+        path = self._where.relative(event.path) if event.path else ""
+        self._watcher(WatchEvent(kind, path))

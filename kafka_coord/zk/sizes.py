@@ -1,0 +1,48 @@
+"""How many bytes an operation takes in a request: ZooKeeper drops the connection of whoever sends too many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kafka_coord.zk.store import Check, Create, Op, SetData
+
+HEADER = 8
+"""xid and type, in front of every request."""
+_MULTI_HEADER = 9
+_INT = 4
+
+
+def acl_size(acls: Iterable[Any]) -> int:
+    """Bytes of the ACL list every create carries."""
+    return _INT + sum(3 * _INT + len(acl.id.scheme.encode()) + len(acl.id.id.encode()) for acl in acls)
+
+
+def op_size(op: Op, path_prefix: int = 0, acl: int = 64) -> int:
+    """Bytes of one operation of a multi; ``path_prefix`` is the length of the chroot, ``acl`` that of the ACL list."""
+    size = _MULTI_HEADER + _INT + path_prefix + len(op.path.encode()) + _INT
+    if isinstance(op, Create):
+        return size + _INT + len(op.data) + acl
+    if isinstance(op, SetData):
+        return size + _INT + len(op.data)
+    return size
+
+
+def multi_size(ops: Sequence[Op], path_prefix: int = 0, acl: int = 64) -> int:
+    """Bytes of a whole multi."""
+    return HEADER + _MULTI_HEADER + sum(op_size(op, path_prefix, acl) for op in ops)
+
+
+def described(ops: Sequence[Op]) -> str:
+    """``multi of 3 operations (check /a, set /b, …)``, for messages."""
+    shown = ", ".join(f"{_verb(op)} {op.path}" for op in ops[:3])
+    more = ", …" if len(ops) > 3 else ""
+    return f"multi of {len(ops)} operations ({shown}{more})"
+
+
+def _verb(op: Op) -> str:
+    if isinstance(op, Check):
+        return "check"
+    if isinstance(op, Create):
+        return "create"
+    return "set" if isinstance(op, SetData) else "delete"
