@@ -118,7 +118,8 @@ class ConsumerCoordinator:
         self.requests.answered(answered)
 
     def close(self) -> None:
-        """Takes the listeners off and clears everything."""
+        """Takes the listeners off, ends the handler, and clears everything."""
+        self.handler.closed = True
         self._watches.close()
         self.queue.close()
         self.registry.clear()

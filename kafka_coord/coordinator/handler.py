@@ -77,11 +77,12 @@ class RebalanceRequestHandler:
         self._armed: set[str] = set()
         self.outcomes: dict[str, Outcome] = {}
         self.deposed = False
+        self.closed = False
         self.passes = 0
 
     def step(self, timeout_s: float = 0.0) -> bool:
         """Handles one group if one is due within ``timeout_s``; whether it did. Decides nothing unless leading."""
-        if self.deposed or not self._leading.still():
+        if self.closed or self.deposed or not self._leading.still():
             return False
         group = self._queue.take(timeout_s) if timeout_s > 0 else self._queue.take_now()
         if group is None:

@@ -229,13 +229,10 @@ class CoordinatorService:
         self._handler_thread.start()
 
     def _handle(self, handler: RebalanceRequestHandler) -> None:
-        while self.coordinator is None or self.coordinator.handler is handler:
-            if self._stopping.is_set() or handler.deposed:
-                break
+        while not (handler.closed or handler.deposed):
             if not handler.step(HANDLER_WAIT_S) and not self._election.still_leads():
                 self._stopping.wait(0.02)
-            if handler.deposed:
-                self._awake.set()
+        self._awake.set()
 
     def _join_handler(self) -> None:
         thread, self._handler_thread = self._handler_thread, None

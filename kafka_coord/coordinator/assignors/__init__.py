@@ -1,0 +1,6 @@
+"""Who should own what. All pure: (members, topics, who has what now) → target."""
+
+from kafka_coord.coordinator.assignors.base import AssignmentInputs, Assignor, Target
+from kafka_coord.coordinator.assignors.loading import built_in_assignors, load_assignors
+
+__all__ = ["AssignmentInputs", "Assignor", "Target", "built_in_assignors", "load_assignors"]

@@ -31,6 +31,6 @@ class RoundRobinAssignor:
             for number in sorted(inputs.topics[topic].partitions):
                 taker = takers[at % len(takers)]
                 dealt[names[taker]].setdefault(topic, []).append(number)
-                at = (at + 1) % len(takers) if at < len(takers) else 1 % len(takers)
                 turn = (taker + 1) % len(names)
+                at += 1
         return Target({consumer: PartitionSet(found) for consumer, found in dealt.items()})

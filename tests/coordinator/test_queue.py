@@ -1,0 +1,93 @@
+"""The rebalance request queue: no event lost, none doubled, nobody starved."""
+
+import threading
+
+from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.zk.clock import SystemClock
+from tests.coordinator.clock import ManualClock
+from tests.waiting import eventually
+
+
+def taken(queue: RebalanceRequestQueue) -> list[str]:
+    groups = []
+    while (group := queue.take_now()) is not None:
+        groups.append(group)
+    return groups
+
+
+def test_many_events_of_one_group_are_one_entry():
+    queue = RebalanceRequestQueue(ManualClock())
+    for _ in range(5):
+        queue.request("delays")
+    assert taken(queue) == ["delays"]
+
+
+def test_an_event_during_the_look_enqueues_the_group_anew():
+    queue = RebalanceRequestQueue(ManualClock())
+    queue.request("delays")
+    assert queue.take_now() == "delays"
+    assert not queue.is_requested("delays")
+    queue.request("delays")  # comes while the handler looks
+    assert taken(queue) == ["delays"]
+
+
+def test_a_busy_group_goes_behind_the_others():
+    queue = RebalanceRequestQueue(ManualClock())
+    queue.request("busy")
+    queue.request("quiet")
+    assert queue.take_now() == "busy"
+    queue.request("busy")
+    assert taken(queue) == ["quiet", "busy"]
+
+
+def test_a_timer_requests_its_group_when_due_and_the_earliest_wins():
+    clock = ManualClock()
+    queue = RebalanceRequestQueue(clock)
+    queue.request_at("delays", clock.now + 10)
+    queue.request_at("delays", clock.now + 2)
+    queue.request_at("delays", clock.now + 5)
+    assert queue.take_now() is None
+    assert queue.next_due() == clock.now + 2
+    clock.advance(2)
+    assert taken(queue) == ["delays"]
+    clock.advance(20)
+    assert taken(queue) == []
+
+
+def test_clear_forgets_bits_timers_and_entries():
+    clock = ManualClock()
+    queue = RebalanceRequestQueue(clock)
+    queue.request("a")
+    queue.request_at("b", clock.now)
+    queue.clear()
+    assert taken(queue) == []
+    queue.request("a")
+    assert taken(queue) == ["a"]
+
+
+def test_a_waiting_taker_is_woken_by_a_request_and_by_close():
+    queue = RebalanceRequestQueue(SystemClock())
+    found: list[str | None] = []
+    taker = threading.Thread(target=lambda: found.extend([queue.take(30)]) or found.extend([queue.take(30)]))
+    taker.start()
+    queue.request("delays")
+    eventually(lambda: found == ["delays"])
+    queue.close()
+    taker.join(10)
+    assert found == ["delays", None]
+
+
+def test_concurrent_requests_lose_none():
+    queue = RebalanceRequestQueue(ManualClock())
+    names = [f"g{n}" for n in range(200)]
+    threads = [threading.Thread(target=lambda: [queue.request(n) for n in names]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    seen: set[str] = set()
+    while any(t.is_alive() for t in threads) or len(queue):
+        group = queue.take_now()
+        if group is not None:
+            seen.add(group)
+    for thread in threads:
+        thread.join()
+    assert seen == set(names)

@@ -1,0 +1,52 @@
+"""``consumer_groups_per_topic`` and ``groups_with_wildcard_topics``."""
+
+from kafka_coord.coordinator.registry import GroupRegistry
+from kafka_coord.model import Member, Subscription
+
+
+def member(name: str, subscription: Subscription) -> Member:
+    return Member(consumer=name, incarnation=1, subscription=subscription)
+
+
+def test_a_static_subscription_is_found_by_its_topics_only():
+    registry = GroupRegistry()
+    registry.update("delays", [member("c1", Subscription.to(["flights", "routes"]))])
+    assert registry.groups_for_topic("flights") == {"delays"}
+    assert registry.groups_for_topic("planes") == set()
+    assert registry.consumer_groups_per_topic == {"flights": {"delays"}, "routes": {"delays"}}
+
+
+def test_a_pattern_makes_the_group_a_wildcard_group():
+    registry = GroupRegistry()
+    registry.update("audit", [member("c1", Subscription.matching("fl.*,routes"))])
+    assert registry.groups_with_wildcard_topics == {"audit"}
+    assert registry.groups_for_topic("flights") == {"audit"}
+    assert registry.groups_for_topic("routes") == {"audit"}
+    assert registry.groups_for_topic("myflights") == set()
+
+
+def test_a_black_list_takes_all_but_its_matches_and_internal_topics():
+    registry = GroupRegistry()
+    registry.update("all", [member("c1", Subscription.matching("private.*", black_list=True))])
+    assert registry.groups_for_topic("flights") == {"all"}
+    assert registry.groups_for_topic("private-1") == set()
+    assert registry.groups_for_topic("__consumer_offsets") == set()
+
+
+def test_interests_follow_the_newest_members():
+    registry = GroupRegistry()
+    registry.update("g", [member("c1", Subscription.to(["a"])), member("c2", Subscription.matching("b.*"))])
+    registry.update("g", [member("c1", Subscription.to(["c"]))])
+    assert registry.groups_for_topic("a") == set()
+    assert registry.groups_for_topic("b1") == set()
+    assert registry.groups_for_topic("c") == {"g"}
+    assert registry.groups_with_wildcard_topics == set()
+    assert "a" not in registry.consumer_groups_per_topic
+
+
+def test_a_dropped_group_is_nowhere():
+    registry = GroupRegistry()
+    registry.update("g", [member("c1", Subscription.to(["a"])), member("c2", Subscription.matching(".*"))])
+    registry.drop("g")
+    assert registry.groups_for_topic("a") == set()
+    assert registry.consumer_groups_per_topic == {}
