@@ -5,24 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from kafka_coord.channel.operations import decode_offset, offset_op
+from kafka_coord.errors import MalformedValue
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicInfo, TopicPartition, Unreadable
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, SetData, Store
-
-MAX_OFFSET = (1 << 63) - 1
-
-
-def decode_offset(data: bytes) -> int | None:
-    """The decimal offset of the next record to read (0.8 format); ``None`` for anything else."""
-    text = data.strip()
-    if not text.isdigit() or len(text) > 19 or int(text) > MAX_OFFSET:
-        return None
-    return int(text)
-
-
-def encode_offset(offset: int) -> bytes:
-    """The inverse of :func:`decode_offset`."""
-    return str(offset).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +66,14 @@ def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: M
         if tp.topic in stale or not isinstance(node, Node):
             offsets[tp] = NO_OFFSET
             continue
-        decoded = decode_offset(node.data)
-        if decoded is None:
-            path = layout.offset(group, tp.topic, tp.partition)
-            unreadable[tp] = Unreadable(path, f"{node.data[:40]!r} is not a decimal offset")
-        else:
-            offsets[tp] = decoded
+        try:
+            offsets[tp] = decode_offset(node.data, layout.offset(group, tp.topic, tp.partition))
+        except MalformedValue as error:
+            unreadable[tp] = Unreadable(error.where, error.reason)
     return StartOffsets(offsets, prepare, unreadable)
 
 
 def write_ops(group: str, offsets: Mapping[TopicPartition, int], existing: Iterable[TopicPartition]) -> list[Op]:
     """The writes that set ``offsets``; ``existing`` are those whose znode is there already."""
     there = frozenset(existing)
-    return [
-        SetData(path, encode_offset(offset)) if tp in there else Create(path, encode_offset(offset))
-        for tp, offset in sorted(offsets.items())
-        for path in [layout.offset(group, tp.topic, tp.partition)]
-    ]
+    return [offset_op(group, tp, offset, exists=tp in there) for tp, offset in sorted(offsets.items())]

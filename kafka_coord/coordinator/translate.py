@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from kafka_coord.channel.operations import command_op
 from kafka_coord.coordinator.observe import Look
 from kafka_coord.coordinator.offsets import StartOffsets, read_start_offsets, write_ops
 from kafka_coord.coordinator.steps import (
@@ -22,7 +23,6 @@ from kafka_coord.coordinator.steps import (
 from kafka_coord.model import (
     NO_OFFSET,
     NO_PARTITIONS,
-    NODE_PREFIX,
     Command,
     PartitionSet,
     Request,
@@ -127,14 +127,7 @@ class Translation:
             *parents,
             Create(path, data) if step.znode_version is None else SetData(path, data, step.znode_version),
             *(Delete(layout.command(group, consumer, name)) for name in step.drop_commands),
-            *(
-                Create(
-                    layout.command(group, consumer, NODE_PREFIX[command.type]),
-                    fields.dump(command.to_json()),
-                    sequence=True,
-                )
-                for command in commands
-            ),
+            *(command_op(group, consumer, command) for command in commands),
             *([Delete(layout.registration(group, consumer))] if step.evict else []),
         ]
 

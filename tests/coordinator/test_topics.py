@@ -2,7 +2,6 @@
 
 import pytest
 
-from kafka_coord.coordinator.offsets import decode_offset
 from kafka_coord.coordinator.topics import decode_broker_rack, decode_topic
 from kafka_coord.errors import MalformedValue
 from kafka_coord.zk.store import Node, Stat
@@ -34,8 +33,18 @@ def test_a_topic_without_partitions_is_an_empty_topic():
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\xff\xfe", b"[]", b"{}", b'{"partitions":[]}', b'{"partitions":{"x":[1]}}', b'{"partitions":{"0":1}}']
-    + [b'{"partitions":{"-1":[1]}}', b'{"partitions":{"99999999999":[1]}}', b'{"partitions":{"\xc2\xb2":[1]}}'],
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b'{"partitions":[]}',
+        b'{"partitions":{"x":[1]}}',
+        b'{"partitions":{"0":1}}',
+        b'{"partitions":{"-1":[1]}}',
+        b'{"partitions":{"99999999999":[1]}}',
+        b'{"partitions":{"\xc2\xb2":[1]}}',
+    ],
 )
 def test_a_malformed_topic_is_refused_with_its_path(data: bytes):
     with pytest.raises(MalformedValue, match="/brokers/topics/flights"):
@@ -50,12 +59,3 @@ def test_an_illegal_topic_name_is_refused():
 def test_a_broker_may_name_a_rack_or_not():
     assert decode_broker_rack("1", node(b'{"host":"h","port":9092,"rack":"r1"}')) == "r1"
     assert decode_broker_rack("1", node(b'{"host":"h","port":9092}')) is None
-
-
-@pytest.mark.parametrize(
-    ("data", "offset"),
-    [(b"0", 0), (b"1234", 1234), (b" 12\n", 12), (b"9223372036854775807", 2**63 - 1)]
-    + [(b"", None), (b"-1", None), (b"9223372036854775808", None), (b"12x", None), (b"\xb2", None), (b"1e3", None)],
-)
-def test_offsets_are_decimal_and_nothing_else(data: bytes, offset: int | None):
-    assert decode_offset(data) == offset
