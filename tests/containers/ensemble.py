@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from kafka_coord.dev.zookeeper import four_letter_word
 from tests.waiting import eventually
 
 OWNER_LABEL = "kafka-coord.test-process"
+_OWNER = {OWNER_LABEL: str(os.getpid())}
 CLIENT_PORT, QUORUM_PORT, ELECTION_PORT = 2181, 2888, 3888
 
 # Sessions from 400 ms on, as on the embedded servers; limits in ticks, wide enough for three JVMs on two busy cores.
@@ -122,7 +124,7 @@ class ContainerEnsemble:
     """Three servers on a network of their own, reached through fixed ports of loopback. ``with`` starts and removes."""
 
     def __init__(self, image: str, *, servers: int = 3) -> None:
-        self._network = Network()
+        self._network = Network(docker_network_kw={"labels": _OWNER})
         identifiers = range(1, servers + 1)
         members = " ".join(
             f"server.{number}=zookeeper-{number}:{QUORUM_PORT}:{ELECTION_PORT};{CLIENT_PORT}" for number in identifiers
@@ -136,7 +138,7 @@ class ContainerEnsemble:
             .with_envs(**FAST_SETTINGS, ZOO_MY_ID=str(server_id), ZOO_SERVERS=members)
             .with_network(self._network)
             .with_network_aliases(f"zookeeper-{server_id}")
-            .with_kwargs(labels={OWNER_LABEL: str(os.getpid())})
+            .with_kwargs(labels=_OWNER)
         )
         # with_bind_ports binds every address of the machine; a port the engine chooses changes over kill and start.
         container.ports[f"{CLIENT_PORT}/tcp"] = (LOOPBACK, port)  # type: ignore[assignment]
@@ -180,9 +182,19 @@ class ContainerEnsemble:
         self.remove()
 
 
-def remove_stale_containers(client: DockerClient) -> None:
-    """Remove what test runs left behind that were killed themselves: containers of a process that is no more."""
-    for container in client.client.containers.list(all=True, filters={"label": OWNER_LABEL}):
-        if not os.path.exists(f"/proc/{container.labels[OWNER_LABEL]}"):
-            container.remove(force=True, v=True)
-    client.client.networks.prune(filters={"label": "org.testcontainers.session-id", "until": "1h"})
+def remove_stale_containers() -> None:
+    """Remove what test runs that were killed left behind: containers and networks whose process is gone."""
+    engine = DockerClient().client
+    try:
+        for container in engine.containers.list(all=True, filters={"label": OWNER_LABEL}):
+            if _is_gone(container.labels[OWNER_LABEL]):
+                container.remove(force=True, v=True)
+        for network in engine.networks.list(filters={"label": OWNER_LABEL}):
+            if _is_gone(network.attrs["Labels"][OWNER_LABEL]):
+                network.remove()
+    finally:
+        engine.close()
+
+
+def _is_gone(pid: str) -> bool:
+    return not Path("/proc", pid).exists()
