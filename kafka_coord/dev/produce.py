@@ -1,0 +1,105 @@
+"""Putting many records into a topic, fast, each exactly once."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from kafka_coord.errors import BrokerError, NotFound, RequestRefused
+
+OnCount = Callable[[int], None]
+
+_REPORT_EVERY = 5_000
+_FULL_WAIT_S = 0.05
+_ANY_PARTITION = -1
+_REFUSALS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.TOPIC_AUTHORIZATION_FAILED}
+_UNKNOWN = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION}
+_SETTINGS = {
+    "enable.idempotence": True,  # a retry after a broker's hiccup must not double a record
+    "linger.ms": 50,
+    "batch.size": 1_000_000,
+    "queue.buffering.max.messages": 200_000,
+    # Java's partitioner, so that a key lands where Kafka's own tools would put it.
+    "partitioner": "murmur2_random",
+    "delivery.report.only.error": True,
+    "log_level": 0,
+}
+
+
+def produce(
+    bootstrap_servers: str,
+    topic: str,
+    records: Iterable[tuple[bytes | None, bytes | None]],
+    *,
+    partitions: Sequence[int] = (),
+    on_count: OnCount | None = None,
+    properties: Mapping[str, Any] | None = None,
+    timeout_s: float = 60.0,
+) -> int:
+    """Writes all ``records``, (key, value), and returns how many; it returns when the brokers have acknowledged all.
+
+    With ``partitions`` only these are written to, by the key's hash. ``on_count`` hears now and then how many were
+    handed over so far; ``properties`` go to librdkafka. Raises :class:`~kafka_coord.errors.NotFound` without such a
+    topic, :class:`~kafka_coord.errors.RequestRefused` for a record Kafka refuses, and
+    :class:`~kafka_coord.errors.BrokerError` where the brokers do not acknowledge within ``timeout_s`` seconds; how
+    many were written is unknown then.
+    """
+    failures: list[KafkaError] = []
+    producer = Producer(
+        {
+            **_SETTINGS,
+            "message.timeout.ms": round(timeout_s * 1000),
+            **(properties or {}),
+            "bootstrap.servers": bootstrap_servers,
+            "on_delivery": lambda error, _message: failures.append(error),
+        }
+    )
+    handed = 0
+    try:
+        for handed, (key, value) in enumerate(records, 1):
+            partition = partitions[zlib.crc32(key or b"") % len(partitions)] if partitions else _ANY_PARTITION
+            _hand_over(producer, topic, key, value, partition)
+            if handed % _REPORT_EVERY == 0:
+                producer.poll(0)
+                if failures:
+                    break
+                if on_count is not None:
+                    on_count(handed)
+        left = producer.flush(0 if failures else timeout_s)
+    except KafkaException as error:
+        raise _failed(error.args[0], topic, handed) from error
+    finally:
+        producer.purge()
+    if failures:
+        raise _failed(failures[0], topic, handed)
+    if left:
+        raise BrokerError(f"{left} of {handed} records for {topic} not acknowledged within {timeout_s:.0f} s")
+    if on_count is not None:
+        on_count(handed)
+    return handed
+
+
+def _hand_over(producer: Producer, topic: str, key: bytes | None, value: bytes | None, partition: int) -> None:
+    while True:
+        try:
+            producer.produce(topic, key=key, value=value, partition=partition)
+        except BufferError:
+            producer.poll(_FULL_WAIT_S)  # ends by itself: what cannot be delivered leaves the queue after its timeout
+        else:
+            return
+
+
+def _failed(error: KafkaError, topic: str, handed: int) -> BrokerError | NotFound | RequestRefused:
+    story = f"cannot write record {handed} or one before it to {topic}: {error.str()}"
+    if error.code() in _UNKNOWN:
+        return NotFound(f"{story}; create the topic first")
+    if error.code() in {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }:
+        return RequestRefused(story)
+    return BrokerError(story)
