@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kafka_coord.coordinator.offsets import decode_offset
+from kafka_coord.channel.operations import decode_offset
+from kafka_coord.errors import MalformedValue
 from kafka_coord.model import NO_PARTITIONS, Ledger, Observation, PartitionSet, TopicInfo, TopicPartition, Unreadable
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.monitor.reading import Reading
@@ -51,11 +52,10 @@ def read_committed(store: Store, group: str, topics: Mapping[str, TopicInfo]) ->
     for tp, node in zip(partitions, nodes, strict=True):
         if not isinstance(node, Node) or tp.topic in earlier:
             continue
-        decoded = decode_offset(node.data)
-        if decoded is None:
-            reading.refuse(layout.offset(group, *tp), f"{node.data[:40]!r} is not a decimal offset")
-        else:
-            offsets[tp] = decoded
+        try:
+            offsets[tp] = decode_offset(node.data, layout.offset(group, *tp))
+        except MalformedValue as error:
+            reading.refuse(error.where, error.reason)
     return Committed(
         offsets=offsets,
         of_earlier_topic=PartitionSet.of(tp for tp in partitions if tp.topic in earlier),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from kafka_coord.channel.operations import in_order
 from kafka_coord.model import (
     Assignment,
     Channel,
@@ -15,7 +16,6 @@ from kafka_coord.model import (
     Member,
     Observation,
     Pause,
-    parse_command_id,
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.cluster import Cluster
@@ -115,7 +115,7 @@ class _Draft:
             members=members,
             ledgers=ledgers,
             channels={
-                c: channel_of(listing)
+                c: Channel(*in_order(listing))
                 for c, listing in zip(self._channelled, parts[2], strict=True)
                 if isinstance(listing, tuple)
             },
@@ -133,15 +133,6 @@ class _Draft:
             pause=pause,
             paused_everywhere=cluster.pause,
         )
-
-
-def channel_of(listing: tuple[str, ...]) -> Channel:
-    """A channel's listing, told apart into commands in order and znodes that are none."""
-    parsed = [(name, parse_command_id(name)) for name in listing]
-    return Channel(
-        commands=tuple(sorted(command for _, command in parsed if command is not None)),
-        strays=tuple(name for name, command in parsed if command is None),
-    )
 
 
 def _decoded(pairs: Iterable[tuple[str, T | None]]) -> dict[str, T]:

@@ -1,0 +1,132 @@
+"""Where a command's settings come from, and the ZooKeeper session it works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kafka_coord.errors import SettingsError
+from kafka_coord.settings import Settings, ZooKeeperSettings, load_settings
+
+if TYPE_CHECKING:
+    from kafka_coord.zk.options import ZkOptions
+    from kafka_coord.zk.store import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_META = "kafka_coord.given"
+
+
+def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def callback(ctx: click.Context, _: click.Parameter, value: Any) -> None:
+        if value is not None and value != ():
+            ctx.meta.setdefault(_META, {})[key] = value
+
+    return callback
+
+
+def connection_options(command: F) -> F:
+    """``--zookeeper``, ``--config`` and ``--kafka-property``; also allowed before the command's name."""
+    for option in (
+        click.option(
+            "--kafka-property",
+            metavar="KEY=VALUE",
+            multiple=True,
+            expose_value=False,
+            allow_from_autoenv=False,
+            callback=_remember("kafka"),
+            help="A librdkafka property for the connection to the brokers; repeatable.",
+        ),
+        click.option(
+            "--config",
+            metavar="FILE",
+            expose_value=False,
+            allow_from_autoenv=False,
+            callback=_remember("config"),
+            help="TOML file with settings. [variable: KAFKA_COORD_CONFIG]",
+        ),
+        click.option(
+            "--zookeeper",
+            "-z",
+            metavar="HOSTS",
+            expose_value=False,
+            allow_from_autoenv=False,
+            callback=_remember("zookeeper.hosts"),
+            help="host:port,host:port/chroot. [variable: KAFKA_COORD_ZOOKEEPER; default: localhost:2181]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def current_settings(**flags: Any) -> Settings:
+    """The settings of the running command; ``flags`` maps a key with ``__`` for its dot to the flag's value."""
+    given = dict(click.get_current_context().meta.get(_META, {}))
+    config = given.pop("config", None)
+    properties = dict(_property(written) for written in given.pop("kafka", ()))
+    given |= {key.replace("__", "."): value for key, value in flags.items()}
+    return load_settings(given, file=Path(config) if config else None, kafka_properties=properties)
+
+
+def _property(written: str) -> tuple[str, str]:
+    key, equals, value = written.partition("=")
+    if not key.strip() or not equals:
+        shown = key[:60] if equals else written[:60]
+        raise SettingsError(f"--kafka-property {shown!r} is not KEY=VALUE, for example security.protocol=SSL")
+    return key.strip(), value
+
+
+@contextmanager
+def open_store(settings: Settings | None = None) -> Iterator[Store]:
+    """A ZooKeeper session for the length of one command."""
+    from kafka_coord.zk.session import connect
+
+    settings = settings or current_settings()
+    zookeeper = settings.zookeeper
+    try:
+        store = connect(
+            zookeeper.hosts,
+            session_timeout_ms=zookeeper.session_timeout_ms,
+            options=zookeeper_options(zookeeper),
+            connect_timeout_s=zookeeper.connect_timeout_ms / 1000,
+        )
+    except SettingsError as error:
+        origin = settings.origin.get("zookeeper.hosts")
+        raise SettingsError(f"{error} (from {origin})" if origin else str(error)) from error
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def zookeeper_options(settings: ZooKeeperSettings) -> ZkOptions:
+    """TLS, credentials and ACLs as :mod:`kafka_coord.zk` takes them."""
+    from kafka_coord.zk.options import Acl, Digest, Sasl, Tls, ZkOptions
+
+    user, _, password = settings.digest.reveal().partition(":") if settings.digest else ("", "", "")
+    tls = Tls(
+        ca=_path(settings.tls_ca_file),
+        cert=_path(settings.tls_cert_file),
+        key=_path(settings.tls_key_file),
+        key_password=settings.tls_key_password.reveal() if settings.tls_key_password else None,
+        verify=settings.tls_verify,
+    )
+    sasl = Sasl(
+        mechanism=settings.sasl_mechanism or "DIGEST-MD5",
+        username=settings.sasl_username,
+        password=settings.sasl_password.reveal() if settings.sasl_password else None,
+    )
+    return ZkOptions(
+        tls=tls if settings.tls else None,
+        digest=Digest(user, password) if settings.digest else None,
+        sasl=sasl if settings.sasl_mechanism else None,
+        acl=Acl(settings.acl),
+    )
+
+
+def _path(path: Path | None) -> str | None:
+    return str(path) if path else None

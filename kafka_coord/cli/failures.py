@@ -1,0 +1,91 @@
+"""How a command ends: one line on standard error and an exit code, never a traceback for an operator's mistake."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from kafka_coord.cli.output import clean, note
+from kafka_coord.errors import KafkaCoordError
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+EXIT_CODES = """\
+\b
+Exit codes:
+  0    done
+  1    unexpected: a bug (set KAFKA_COORD_DEBUG=1 for the traceback)
+  2    a flag, variable, file or name cannot be used
+  3    a znode or file cannot be decoded
+  4    ZooKeeper refused, or could not be asked
+  5    no Kafka broker could be used
+  6    refused in the present state; nothing was changed
+  7    no such group, consumer, topic or coordinator
+  8    what was waited for did not happen in time; what was asked stays asked
+  9    the local cluster of 'dev' or 'demo' could not be started
+  10   a verification failed, or 'doctor' found an error
+  11   a consumer could not go on
+  130  interrupted (Ctrl-C); 141 the reader of the output went away
+"""
+
+
+class FailingCleanly(click.Group):
+    """A group whose ``main`` turns every failure into a line and an exit code."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        # Ours is the standalone mode; click's own would print a KafkaCoordError as a traceback.
+        del standalone_mode
+        try:
+            code = super().main(args, prog_name or "kafka-coord", complete_var, standalone_mode=False, **extra)
+            sys.stdout.flush()
+            sys.exit(code if isinstance(code, int) else 0)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            note("interrupted")
+            sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            _give_up_output()
+            sys.exit(BROKEN_PIPE)
+        except KafkaCoordError as error:
+            _fail(str(error) or type(error).__name__, error)
+            sys.exit(error.exit_code)
+        except Exception as error:  # noqa: BLE001 - the last resort: whatever it is, one line and how to see more
+            _fail(
+                f"unexpected {type(error).__name__}: {error} (a bug; set KAFKA_COORD_DEBUG=1 for the traceback)", error
+            )
+            sys.exit(1)
+
+
+def _fail(message: str, error: Exception) -> None:
+    if os.environ.get("KAFKA_COORD_DEBUG"):
+        traceback.print_exception(error)
+    click.echo(f"kafka-coord: {clean(message)}", err=True)
+
+
+def _give_up_output() -> None:
+    """So that the interpreter's own flush at exit does not complain about the pipe again."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # standard output is not a file (tests), or closed
+        return
+
+
+def terminate_as_interrupt() -> None:
+    """SIGTERM ends a command the way Ctrl-C does, so that it leaves as cleanly."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)

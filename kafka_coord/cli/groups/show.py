@@ -1,0 +1,194 @@
+"""``groups list`` and ``groups describe``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kafka_coord.cli.connection import connection_options, current_settings, open_store
+from kafka_coord.cli.documents import describe_document, group_document
+from kafka_coord.cli.lag import end_offsets_reader
+from kafka_coord.cli.options import group_argument, output_option
+from kafka_coord.cli.output import Column, Format, Section, cell, duration, iso_time, note, number, show
+from kafka_coord.model import Unreadable
+from kafka_coord.monitor.groups import GroupDescription, MemberRow, describe_group, list_groups
+
+_LIST = (
+    Column("group"),
+    Column("state"),
+    number("generation"),
+    number("members"),
+    number("partitions"),
+    Column("assignor"),
+    number("pending"),
+    number("unreadable"),
+)
+
+_OFFSETS = (
+    Column("topic"),
+    number("partition"),
+    Column("owner"),
+    Column("holding"),
+    number("committed_offset", "COMMITTED"),
+    number("end_offset", "END"),
+    number("lag"),
+)
+
+_MEMBERS = (
+    Column("consumer"),
+    Column("host"),
+    Column("client"),
+    Column("since"),
+    Column("owned"),
+    Column("stopping"),
+    Column("pending"),
+)
+
+_MEMBERS_VERBOSE = (
+    Column("consumer"),
+    Column("registered"),
+    Column("host"),
+    Column("client"),
+    number("incarnation"),
+    Column("since"),
+    Column("subscription"),
+    Column("mode"),
+    number("capacity"),
+    Column("rack"),
+    number("rejoin_grace_ms", "GRACE-MS"),
+    Column("owned"),
+    Column("stopping"),
+    Column("target"),
+    Column("pending"),
+)
+
+_FACTS = (Column("fact"), Column("value"))
+
+
+@click.command("list")
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Only groups in this state; repeatable.")
+@output_option
+@connection_options
+def list_command(states: tuple[str, ...], output: Format) -> None:
+    """All groups, with their state.
+
+    \b
+    Stable        every member owns its target, every command is acknowledged
+    Rebalancing   something is still to be stopped, started or acknowledged
+    Paused        an operator forbade rebalances
+    Empty         no members; offsets are kept until their retention ends
+
+    \b
+    kafka-coord groups list
+    kafka-coord groups list --state Rebalancing -o tsv
+    """
+    with open_store() as store:
+        cluster, rows = list_groups(store)
+    wanted = {state.lower() for state in states}
+    documents = [group_document(row) for row in rows if not wanted or row.state.lower() in wanted]
+    show(output, documents, [Section("groups", _LIST, documents)])
+    if not cluster.initialised:
+        note("no coordinator has ever run here: /consumers/groups does not exist below this chroot")
+    report_unreadable(cluster.unreadable)
+    if cluster.coordinator is None and cluster.initialised:
+        note("no coordinator is elected: nothing is rebalanced until one is (kafka-coord coordinator status)")
+
+
+@click.command()
+@group_argument
+@click.option("--members", is_flag=True, help="The members and what each owns.")
+@click.option("--offsets", is_flag=True, help="Owner, committed offset, end offset and lag of each partition.")
+@click.option("--state", is_flag=True, help="State, generation, coordinator, assignor, settings.")
+@click.option("--verbose", "-v", is_flag=True, help="Everything known about each member, and znodes in full.")
+@output_option
+@connection_options
+def describe(group: str, members: bool, offsets: bool, state: bool, verbose: bool, output: Format) -> None:
+    """One group: its state, its members, its offsets and their lag. Without a choice, all three.
+
+    The lag is counted against the brokers' end offsets at this moment; where a broker cannot be asked
+    it is unknown (json: null).
+
+    \b
+    kafka-coord groups describe delays
+    kafka-coord groups describe delays --members --verbose
+    kafka-coord groups describe delays --offsets -o json
+    """
+    chosen = {"state": state, "members": members, "offsets": offsets}
+    if not any(chosen.values()):
+        chosen = dict.fromkeys(chosen, True)
+    settings = current_settings()
+    with open_store(settings) as store:
+        read_ends = end_offsets_reader(store, settings) if chosen["offsets"] else None
+        found = describe_group(store, group, read_ends)
+    document = describe_document(found, chosen)
+    show(output, document, _sections(found, document, chosen, verbose=verbose))
+    if chosen["offsets"]:
+        if found.lag_note:
+            note(found.lag_note)
+        if found.of_earlier_topic:
+            note(f"not counted, because the topic was deleted and created again since: {found.of_earlier_topic}")
+    report_unreadable(found.unreadable)
+
+
+def _sections(found: GroupDescription, document: Any, chosen: dict[str, bool], *, verbose: bool) -> list[Section]:
+    sections = []
+    if chosen["state"]:
+        sections.append(Section("state", _FACTS, _facts(found)))
+    if chosen["members"]:
+        columns = _MEMBERS_VERBOSE if verbose else _MEMBERS
+        rows = [_member_cells(member) for member in found.members]
+        sections.append(Section("members", columns, rows))
+    if chosen["offsets"]:
+        sections.append(Section("offsets", _OFFSETS, document["offsets"]))
+    return sections
+
+
+def _facts(found: GroupDescription) -> list[dict[str, Any]]:
+    facts = {
+        "group": found.group,
+        "state": str(found.state),
+        "generation": found.generation,
+        "decided": iso_time(found.decided_at_ms),
+        "reason": found.reason,
+        "coordinator": found.coordinator,
+        "assignor": found.assignor,
+        "members": len([member for member in found.members if member.registered]),
+        "pending commands": found.pending,
+        "rebalance timeout": duration(found.settings.rebalance_timeout_ms),
+        "offsets retention": duration(found.settings.offsets_retention_ms),
+    }
+    if found.pause is not None:
+        where = "everywhere" if found.paused_everywhere else "this group"
+        since = iso_time(found.pause.since_ms) or "unknown"
+        facts["paused"] = f"{where}, by {cell(found.pause.by)} since {since}: {cell(found.pause.reason)}"
+    return [{"fact": name, "value": value} for name, value in facts.items()]
+
+
+def _member_cells(member: MemberRow) -> dict[str, Any]:
+    pending = [f"{one.id.type.split('-')[0]} {one.partitions} since {iso_time(one.since_ms)}" for one in member.pending]
+    return {
+        "consumer": member.consumer,
+        "registered": member.registered,
+        "host": member.host,
+        "client": member.client,
+        "incarnation": member.incarnation,
+        "since": iso_time(member.since_ms) or "gone",
+        "subscription": member.subscription,
+        "mode": member.mode,
+        "capacity": member.capacity,
+        "rack": member.rack,
+        "rejoin_grace_ms": member.rejoin_grace_ms,
+        "owned": str(member.owned),
+        "stopping": str(member.stopping) if member.stopping else None,
+        "target": str(member.target),
+        "pending": "; ".join(pending),
+    }
+
+
+def report_unreadable(unreadable: tuple[Unreadable, ...]) -> None:
+    """Names the znodes that could not be decoded; everything else was shown all the same."""
+    for one in unreadable[:20]:
+        note(f"unreadable: {one.path}: {one.reason}")
+    if len(unreadable) > 20:
+        note(f"unreadable: {len(unreadable) - 20} more znodes; kafka-coord doctor lists all")

@@ -1,0 +1,67 @@
+"""``kafka-coord``: the program's name, its commands, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from kafka_coord.cli.connection import connection_options
+from kafka_coord.cli.failures import EXIT_CODES
+from kafka_coord.cli.lazy import RootCommand
+from kafka_coord.version import __version__
+
+_HELP = f"""A consumer coordinator for Kafka clusters that keep their metadata in ZooKeeper.
+
+\b
+On each broker's host:   kafka-coord serve --broker-id 1 --zookeeper zk1:2181
+To see what goes on:     kafka-coord groups list
+                         kafka-coord groups describe delays
+                         kafka-coord doctor
+To try it out:           kafka-coord dev up
+
+Every option can also be given as a variable, KAFKA_COORD_<COMMAND>_<OPTION>; those of the connection
+(--zookeeper, --config, --kafka-property) come from KAFKA_COORD_ZOOKEEPER, KAFKA_COORD_CONFIG and
+KAFKA_COORD_KAFKA_<PROPERTY> as well. A flag beats a variable, a variable beats the file.
+
+{EXIT_CODES}"""
+
+_COMMANDS = {
+    "serve": ("kafka_coord.cli.serve:serve", "Run one coordinator instance beside a broker."),
+    "dev": ("kafka_coord.cli.dev:dev", "A ZooKeeper and Kafka brokers on this machine, to try things on."),
+    "demo": ("kafka_coord.cli.demo:demo", "Watch the whole system do its main job, with verification."),
+    "consume": ("kafka_coord.cli.consume:consume", "Consume as a member of a group and print the records."),
+    "load": ("kafka_coord.cli.load:load", "Put the records of a file into a topic."),
+    "coordinator": ("kafka_coord.cli.coordinator:coordinator", "Who coordinates; make it step down."),
+    "groups": ("kafka_coord.cli.groups:groups", "List, describe and operate consumer groups."),
+    "channel": ("kafka_coord.cli.channel:channel", "Commands that wait for consumers."),
+    "watch": ("kafka_coord.cli.watch:watch", "A live view of groups, owners, lag and commands."),
+    "doctor": ("kafka_coord.cli.doctor:doctor", "Check the installation, and say what to do."),
+    "completion": ("kafka_coord.cli.completion:completion", "Print the shell's completion script."),
+}
+
+
+@click.group(
+    cls=RootCommand,
+    lazy=_COMMANDS,
+    help=_HELP,
+    context_settings={
+        "auto_envvar_prefix": "KAFKA_COORD",
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+    },
+)
+@connection_options
+@click.version_option(__version__, prog_name="kafka-coord")
+def cli() -> None:
+    # Commands tell people themselves what went wrong; what libraries log would only come between. `serve` logs.
+    logging.getLogger().addHandler(logging.NullHandler())
+
+
+def main() -> None:
+    """The console script."""
+    cli()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kafka_coord.cli.output import Format
+from kafka_coord.model.names import legal
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+if TYPE_CHECKING:
+    _NameType = click.ParamType[str]
+else:
+    _NameType = click.ParamType  # generic only in newer releases of click
+
+
+class LegalName(_NameType):
+    """A name within Kafka's legal set; anything else is refused with the rule before anything is asked."""
+
+    def __init__(self, kind: str) -> None:
+        self.name = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        del param, ctx
+        return legal(self.name, value)
+
+
+GROUP = LegalName("group")
+CONSUMER = LegalName("consumer")
+TOPIC = LegalName("topic")
+
+group_argument = click.argument("group", type=GROUP)
+"""``GROUP``, the name of a group."""
+
+
+def _as_format(_: click.Context, __: click.Parameter, value: str) -> Format:
+    return Format(value)
+
+
+def output_option(command: F) -> F:
+    """``-o``: how the result is printed."""
+    return click.option(
+        "--output",
+        "-o",
+        type=click.Choice([str(one) for one in Format]),
+        callback=_as_format,
+        default="table",
+        envvar="KAFKA_COORD_OUTPUT",
+        show_default=True,
+        help="How to print the result. [variable: KAFKA_COORD_OUTPUT]",
+    )(command)
+
+
+def timeout_option(default_s: float, what: str) -> Callable[[F], F]:
+    """``--timeout`` in seconds."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0, max=86_400),
+        default=default_s,
+        show_default=True,
+        metavar="SECONDS",
+        help=what,
+    )
+
+
+def who() -> str:
+    """Who is asking, as it is written into requests and pauses: ``alice@host``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no such user in a container
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,217 @@
+"""How everything is printed: a table people read, or json, yaml and tsv that programs do."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Row = Mapping[str, Any]
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    TSV = "tsv"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``key`` is the name in json, yaml and tsv; ``title`` the table's heading (by default the key in capitals)."""
+
+    key: str
+    title: str = ""
+    right: bool = False
+
+    @property
+    def heading(self) -> str:
+        return self.title or self.key.upper().replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Rows under one heading. ``empty`` is what people read where there are none."""
+
+    name: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    empty: str = "none"
+
+
+def number(key: str, title: str = "") -> Column:
+    """A column of numbers, aligned to the right."""
+    return Column(key, title, right=True)
+
+
+def show(output: Format, document: Any, sections: Sequence[Section], *, summary: Sequence[str] = ()) -> None:
+    """Prints to standard output.
+
+    ``document`` is what json and yaml give; ``sections`` what table and tsv show of it; ``summary`` are lines above
+    the tables, for people only.
+    """
+    if output is Format.JSON:
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    elif output is Format.YAML:
+        import yaml
+
+        click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+    elif output is Format.TSV:
+        for line in tsv_lines(sections):
+            click.echo(line)
+    elif sys.stdout.isatty():
+        console = terminal()
+        for line in summary:
+            console.print(clean(line), markup=False)
+        for at, section in enumerate(sections):
+            if at or summary:
+                console.print()
+            console.print(rich_table(section))
+    else:
+        for line in plain_lines(sections, summary):
+            click.echo(line)
+
+
+def tsv_lines(sections: Sequence[Section]) -> Iterable[str]:
+    """A heading line and one line a row; more than one section: ``# name`` above each, an empty line between."""
+    for at, section in enumerate(sections):
+        if at:
+            yield ""
+        if len(sections) > 1:
+            yield f"# {section.name}"
+        yield "\t".join(column.key for column in section.columns)
+        for row in section.rows:
+            yield "\t".join("" if row.get(c.key) in (None, "") else cell(row[c.key]) for c in section.columns)
+
+
+def plain_lines(sections: Sequence[Section], summary: Sequence[str] = ()) -> Iterable[str]:
+    """Aligned columns without colour, borders or cuts: what a pipe gets."""
+    yield from (clean(line) for line in summary)
+    for at, section in enumerate(sections):
+        if at or summary:
+            yield ""
+        if not section.rows:
+            yield f"{section.name}: {section.empty}"
+            continue
+        cells = [[column.heading for column in section.columns]]
+        cells += [[cell(row.get(column.key)) for column in section.columns] for row in section.rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for line in cells:
+            aligned = (
+                text.rjust(width) if column.right else text.ljust(width)
+                for text, width, column in zip(line, widths, section.columns, strict=True)
+            )
+            yield "  ".join(aligned).rstrip()
+
+
+def rich_table(section: Section) -> Table:
+    """The table a terminal gets."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    if not section.rows:
+        table = Table(box=None, show_header=False)
+        table.add_row(Text(f"{section.name}: {section.empty}", style="dim"))
+        return table
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column in section.columns:
+        table.add_column(column.heading, justify="right" if column.right else "left", overflow="fold")
+    for row in section.rows:
+        cells = ((column, cell(row.get(column.key))) for column in section.columns)
+        table.add_row(*(Text(text, style=_STYLES.get(text, "") if _styled(column) else "") for column, text in cells))
+    return table
+
+
+def terminal() -> Console:
+    """A console on standard output."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=False)
+
+
+_STYLES = {
+    "Stable": "green",
+    "Rebalancing": "yellow",
+    "Paused": "magenta",
+    "Empty": "dim",
+    "Dead": "red",
+    "ok": "green",
+    "info": "cyan",
+    "warning": "yellow",
+    "error": "red",
+    "stopping": "yellow",
+}
+
+
+def _styled(column: Column) -> bool:
+    return column.key in {"state", "severity", "holding"}
+
+
+def cell(value: Any) -> str:
+    """A value as it stands in a table or tsv; nothing is ``-``."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(cell(one) for one in value) or "-"
+    if isinstance(value, Mapping):
+        return " ".join(f"{clean(str(k))}[{cell(v)}]" for k, v in value.items()) or "-"
+    return clean(str(value))
+
+
+def clean(text: str) -> str:
+    """``text`` without control characters: what consumers write into their znodes must not steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == " " else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    if character in "\n\r\t":
+        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[character]
+    return f"\\u{{{ord(character):x}}}" if unicodedata.category(character) != "Zs" else " "
+
+
+def iso_time(ms: int | None) -> str | None:
+    """Milliseconds since 1970 as ``2026-01-31T12:00:00.123Z``; ``None`` for none, 0 or what no calendar has."""
+    if not ms:
+        return None
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def duration(ms: int | None) -> str | None:
+    """``850 ms``, ``4.2 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    if ms is None:
+        return None
+    if ms < 1000:
+        return f"{ms} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    minutes, seconds = divmod(ms // 1000, 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def note(text: str) -> None:
+    """A remark for whoever reads the terminal, on standard error: it never gets into piped data."""
+    click.echo(clean(text), err=True)

@@ -1,0 +1,181 @@
+"""Offsets only the brokers know: where each partition begins and ends, and where a moment in time is."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kafka_coord.errors import BrokerError, MalformedValue
+from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.monitor.reading import Reading
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import GetChildren, GetData, Node, Store
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+CHUNK = 5_000
+"""Partitions in one request to the brokers: a request of librdkafka's is built in memory, one entry a partition."""
+
+DEFAULT_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOffsets:
+    """The offsets that could be had. ``note`` is one sentence about the others, or ``""``."""
+
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    note: str = ""
+
+
+def bootstrap_servers(store: Store, properties: Mapping[str, str]) -> str:
+    """Addresses to begin with: those of the live brokers, or ``bootstrap.servers`` where it is set.
+
+    Raises :class:`BrokerError` where there are none, or none with a listener of the wanted security protocol.
+    """
+    from kafka_coord.consumer.brokers import Broker, choose
+
+    given = properties.get("bootstrap.servers") or properties.get("metadata.broker.list")
+    if given:
+        return given
+    reading = Reading(store)
+    (listing,) = reading.many([GetChildren(layout.BROKER_IDS)])
+    ids = listing if isinstance(listing, tuple) else ()
+    brokers = []
+    for broker_id, node in zip(ids, reading.many(GetData(layout.broker(one)) for one in ids), strict=True):
+        if not isinstance(node, Node):
+            continue
+        try:
+            brokers.append(Broker.from_znode(node.data, broker_id, layout.broker(broker_id)))
+        except MalformedValue as error:
+            reading.refuse(error.where, error.reason)
+    addresses, problem = choose(tuple(brokers), properties.get("security.protocol", "PLAINTEXT").upper(), None)
+    if addresses:
+        return ",".join(addresses)
+    if problem:
+        raise BrokerError(problem)
+    bad = (
+        f" ({reading.unreadable[0].path} cannot be read: {reading.unreadable[0].reason})" if reading.unreadable else ""
+    )
+    raise BrokerError(f"no live broker is registered below {layout.BROKER_IDS}{bad}")
+
+
+class OffsetReader:
+    """Asks the brokers, in batches and never for longer than ``timeout_s`` a question. Close it after use.
+
+    ``properties`` are librdkafka's (security and the like). What cannot be had is missing from the answer, with a
+    sentence: brokers that are down make lag unknown, not the command a failure.
+    """
+
+    def __init__(self, bootstrap: str, properties: Mapping[str, str], timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        self._timeout_s = timeout_s
+        self._errors: list[str] = []
+        config: dict[str, Any] = {
+            "client.id": "kafka-coord",
+            "log_level": 0,
+            "socket.connection.setup.timeout.ms": 3_000,
+        }
+        config |= {**properties, "bootstrap.servers": bootstrap}
+        config["error_cb"] = lambda error: self._errors.append(error.str())
+        try:
+            self._admin: AdminClient | None = AdminClient(config)
+        except Exception as error:
+            raise BrokerError(f"librdkafka refuses the settings of the connection to the brokers: {error}") from error
+        self._bootstrap = bootstrap
+
+    def close(self) -> None:
+        self._admin = None
+
+    def latest(self, partitions: PartitionSet) -> BrokerOffsets:
+        """The end offsets: where the next record will be written (the high watermark)."""
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        return self._ask(partitions, OffsetSpec.latest)
+
+    def earliest(self, partitions: PartitionSet) -> BrokerOffsets:
+        """The log start offsets."""
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        return self._ask(partitions, OffsetSpec.earliest)
+
+    def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets:
+        """The first record whose timestamp is not before ``timestamp_ms``; the end where there is none."""
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        found = self._ask(partitions, lambda: OffsetSpec.for_timestamp(timestamp_ms))
+        beyond = PartitionSet.of(tp for tp, offset in found.offsets.items() if offset < 0)
+        if not beyond:
+            return found
+        ends = self.latest(beyond)
+        kept = {tp: offset for tp, offset in found.offsets.items() if offset >= 0}
+        return BrokerOffsets(kept | dict(ends.offsets), found.note or ends.note)
+
+    def _ask(self, partitions: PartitionSet, spec: Callable[[], Any]) -> BrokerOffsets:
+        from confluent_kafka import KafkaException
+        from confluent_kafka import TopicPartition as Wanted
+
+        admin = self._admin
+        if admin is None or not partitions:
+            return BrokerOffsets()
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            led, trouble = self._with_leader(partitions)
+        except KafkaException as error:
+            return BrokerOffsets({}, f"lag is unknown: no broker at {self._bootstrap} answered: {self._why(error)}")
+        offsets: dict[TopicPartition, int] = {}
+        for chunk in _chunks(led):
+            left_s = max(0.5, deadline - time.monotonic())
+            futures = admin.list_offsets({Wanted(t, p): spec() for t, p in chunk}, request_timeout=left_s)
+            done, late = concurrent.futures.wait(futures.values(), timeout=left_s + 1)
+            trouble += ["no answer in time"] * len(late)
+            for wanted, future in futures.items():
+                if future not in done:
+                    continue
+                failure = future.exception()
+                if failure is None:
+                    offsets[TopicPartition(wanted.topic, wanted.partition)] = future.result().offset
+                else:
+                    trouble.append(_reason(failure))
+        return BrokerOffsets(offsets, _sentence(trouble, len(partitions)))
+
+    def _with_leader(self, partitions: PartitionSet) -> tuple[list[TopicPartition], list[str]]:
+        """Asked for a partition without a leader, librdkafka fails the whole batch; so those are left out first."""
+        if self._admin is None:
+            return [], []
+        metadata = self._admin.list_topics(timeout=self._timeout_s)
+        led: list[TopicPartition] = []
+        trouble: list[str] = []
+        for tp in partitions:
+            topic = metadata.topics.get(tp.topic)
+            partition = topic.partitions.get(tp.partition) if topic is not None else None
+            if partition is None:
+                trouble.append("the brokers do not know the partition")
+            elif partition.leader < 0 or partition.leader not in metadata.brokers:
+                trouble.append("the partition has no live leader")
+            else:
+                led.append(tp)
+        return led, trouble
+
+    def _why(self, error: Exception) -> str:
+        return self._errors[-1] if self._errors else _reason(error)
+
+
+def _chunks(partitions: Sequence[TopicPartition]) -> Iterable[Sequence[TopicPartition]]:
+    return (partitions[at : at + CHUNK] for at in range(0, len(partitions), CHUNK))
+
+
+def _reason(error: BaseException) -> str:
+    kafka_error = error.args[0] if error.args else error
+    return str(kafka_error.str()) if hasattr(kafka_error, "str") else str(error)
+
+
+def _sentence(trouble: list[str], asked: int) -> str:
+    if not trouble:
+        return ""
+    reasons = ", ".join(dict.fromkeys(trouble))
+    return f"the offsets of {len(trouble)} of {asked} partitions are unknown: {reasons}"
