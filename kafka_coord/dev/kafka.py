@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +10,11 @@ from kafka_coord.dev.jars import kafka_class_path
 from kafka_coord.dev.metadata import ClusterView, view_of
 from kafka_coord.dev.ports import LOOPBACK
 from kafka_coord.dev.server import JvmProgram, JvmServer, Startable
-from kafka_coord.dev.zookeeper import live_ephemerals
+from kafka_coord.dev.zookeeper import await_no_ephemeral
 from kafka_coord.errors import DevClusterError
+from kafka_coord.zk import layout
 
 _MAIN_CLASS = "kafka.Kafka"
-_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +81,13 @@ class KafkaBroker(JvmServer):
         return view is not None and broker_ids <= view.brokers.keys() and view.controller in view.brokers
 
     def _await_deregistration(self) -> None:
-        hosts, slash, chroot = self.zookeeper.partition("/")
-        registration = f"{slash}{chroot}".rstrip("/") + f"/brokers/ids/{self.broker_id}"
-        ports = [int(host.rpartition(":")[2]) for host in hosts.split(",")]
+        registration = layout.broker(self.broker_id)
         timeout_s = self.settings.zookeeper_session_ms / 1000 * 2 + 3
-        deadline = time.monotonic() + timeout_s
-        while any(registration in live_ephemerals(port) for port in ports):
-            if time.monotonic() >= deadline:
-                raise DevClusterError(
-                    f"{self.name}: {registration} is still held after {timeout_s:.0f} s; another broker with this id "
-                    f"is registered in {self.zookeeper}: stop it, or use another id"
-                )
-            time.sleep(_POLL_S)
+        if not await_no_ephemeral(self.zookeeper, registration, timeout_s):
+            raise DevClusterError(
+                f"{self.name}: {registration} is still held after {timeout_s:.0f} s; another broker with this id "
+                f"is registered in {self.zookeeper}: stop it, or use another id"
+            )
 
     def _prepare(self) -> JvmProgram:
         config = self.directory / "server.properties"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from kafka_coord.dev.server import JvmProgram, JvmServer, Startable
 from kafka_coord.errors import DevClusterError
 
 _MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +73,10 @@ class ZooKeeperServer(JvmServer):
 
     def mode(self) -> str | None:
         """``standalone``, ``leader`` or ``follower``; None while it does not serve."""
-        for line in four_letter_word(self.port, "srvr").splitlines():
-            if line.startswith("Mode:"):
-                return line.partition(":")[2].strip()
-        return None
+        return server_mode(self.port)
 
     def serving(self) -> bool:
-        return self.mode() in {"standalone", "leader", "follower"}
+        return self.mode() is not None
 
     def _prepare(self) -> JvmProgram:
         data = self.directory / "data"
@@ -172,13 +171,37 @@ class ZooKeeperEnsemble(Startable):
             server.kill()
 
 
-def live_ephemerals(port: int) -> frozenset[str]:
-    """The paths of all ephemeral znodes, asked of the standalone or leading server on loopback ``port``.
+def server_mode(port: int) -> str | None:
+    """``standalone``, ``leader`` or ``follower``; None if no ZooKeeper serves on loopback ``port``."""
+    for line in four_letter_word(port, "srvr").splitlines():
+        if line.startswith("Mode:"):
+            mode = line.partition(":")[2].strip()
+            return mode if mode in {"standalone", "leader", "follower"} else None
+    return None
 
-    Empty for a follower, which does not know them, and for a server that does not answer.
+
+def ephemeral_exists(connect_string: str, path: str) -> bool:
+    """Whether an ephemeral znode ``path`` (below the chroot of ``connect_string``) is there, of a live session or one
+    that has not expired yet. False as well if no server on loopback answers.
     """
-    lines = four_letter_word(port, "dump").partition("Sessions with Ephemerals")[2].splitlines()
-    return frozenset(line.strip() for line in lines if line.strip().startswith("/"))
+    hosts, slash, chroot = connect_string.partition("/")
+    wanted = f"{slash}{chroot}".rstrip("/") + path
+    for host in hosts.split(","):
+        # Without a session, which would outlive its use; only the standalone or leading server knows.
+        answer = four_letter_word(int(host.rpartition(":")[2]), "dump").partition("Sessions with Ephemerals")[2]
+        if any(line.strip() == wanted for line in answer.splitlines()):
+            return True
+    return False
+
+
+def await_no_ephemeral(connect_string: str, path: str, timeout_s: float) -> bool:
+    """Wait until the ephemeral znode ``path`` of a process that was killed has expired; False if it has not in time."""
+    deadline = time.monotonic() + timeout_s
+    while ephemeral_exists(connect_string, path):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def four_letter_word(port: int, word: str, timeout_s: float = 2.0) -> str:

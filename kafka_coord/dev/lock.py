@@ -1,0 +1,44 @@
+"""One owner at a time for a cluster's directory, forgotten by the kernel when the owner ends, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from kafka_coord.errors import DevClusterError
+
+_FILE_NAME = "lock"
+
+
+class DirectoryLock:
+    """Held from :meth:`acquire` to :meth:`release` or the end of this process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / _FILE_NAME
+        self._descriptor: int | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds it."""
+        return self._descriptor is not None
+
+    def acquire(self) -> None:
+        """Raises :class:`DevClusterError` naming the process that holds it; OSError if the file cannot be written."""
+        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(descriptor, 32).decode("ascii", errors="replace").strip() or "another process"
+            os.close(descriptor)
+            raise DevClusterError(
+                f"the cluster in {self._file.parent} is in use by process {owner}; end that, or use another directory"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode("ascii"))
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
