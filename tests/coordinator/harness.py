@@ -1,0 +1,292 @@
+"""What coordinator tests play with on a real ZooKeeper: instances, scripted consumers, and Kafka's topic znodes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from kafka_coord.channel.operations import Registration
+from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.errors import MembershipLost, NoNode, StoreError
+from kafka_coord.model import (
+    NO_PARTITIONS,
+    Assignment,
+    Ledger,
+    Member,
+    PartitionSet,
+    Request,
+    StartFetcher,
+    Subscription,
+    TopicPartition,
+    history_from_json,
+)
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import connect, layout
+from kafka_coord.zk.store import Node, Store
+from tests.waiting import eventually
+
+FAST = CoordinatorOptions(look_interval_ms=5_000, retry_backoff_ms=20, channel_retirement_ms=600_000)
+SESSION_MS = 2_000
+
+
+def open_store(hosts: str, session_timeout_ms: int = SESSION_MS) -> Store:
+    return connect(hosts, session_timeout_ms=session_timeout_ms)
+
+
+class KafkaZnodes:
+    """Kafka's own znodes, written by hand where a test needs none of Kafka but these."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        store.ensure_path(layout.BROKER_TOPICS)
+        store.ensure_path(layout.BROKER_IDS)
+
+    def topic(self, name: str, partitions: int, topic_id: str | None = None) -> None:
+        """Makes the topic or changes its partition list, as Kafka does: in the data of its znode."""
+        value: dict[str, Any] = {"version": 3, "partitions": {str(p): [1] for p in range(partitions)}}
+        if topic_id:
+            value["topic_id"] = topic_id
+        self.raw_topic(name, json.dumps(value).encode())
+
+    def raw_topic(self, name: str, data: bytes) -> None:
+        path = layout.broker_topic(name)
+        if self._store.exists(path):
+            self._store.set(path, data)
+        else:
+            self._store.create(path, data)
+
+    def delete_topic(self, name: str) -> None:
+        self._store.delete(layout.broker_topic(name))
+
+    def broker(self, broker_id: int, rack: str | None = None) -> None:
+        value = {"version": 5, "host": "127.0.0.1", "port": 9092, "endpoints": [], "rack": rack}
+        self._store.create(layout.broker(broker_id), json.dumps(value).encode(), ephemeral=True)
+
+
+class Instance:
+    """One running service with a session of its own."""
+
+    def __init__(self, hosts: str, broker_id: int, options: CoordinatorOptions = FAST) -> None:
+        self.store = open_store(hosts)
+        self.broker_id = broker_id
+        self.service = CoordinatorService(self.store, broker_id, {"channel": f"127.0.0.1:{9000 + broker_id}"}, options)
+
+    def start(self) -> Instance:
+        self.service.start()
+        assert self.service.wait_registered(15)
+        return self
+
+    def start_elected(self) -> Instance:
+        self.start()
+        eventually(lambda: self.service.leads)
+        return self
+
+    def stop(self) -> None:
+        self.service.stop()
+        self.store.close()
+
+
+class ScriptedConsumer:
+    """A consumer that does exactly what a test tells it, through the real channel in a session of its own.
+
+    With ``obedient`` it obeys every command at once on a thread of its own; otherwise :meth:`obey` obeys the next one.
+    ``position`` is what it would commit for a partition, ``seen`` every command it read.
+    """
+
+    def __init__(self, hosts: str, group: str, name: str, *, obedient: bool = True, **member: Any) -> None:
+        topics = member.pop("topics", ["flights"])
+        member.setdefault("subscription", Subscription.to(topics))
+        self.name = name
+        self.store = open_store(hosts)
+        self.channel = ConsumerChannel(self.store, group, name)
+        self.member = Member(consumer=name, incarnation=0, timestamp="1", **member)
+        self.registration: Registration | None = None
+        self.owned: PartitionSet = NO_PARTITIONS
+        self.started: dict[TopicPartition, int] = {}
+        self.position: dict[TopicPartition, int] = {}
+        self.seen: list[Any] = []
+        self._obedient = obedient
+        self._changed = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def join(self) -> ScriptedConsumer:
+        """Registers as a new incarnation."""
+        found = self.channel.register(fields.dump(self.member.to_json()))
+        assert not isinstance(found, Holder), f"{self.name} is held by {found}"
+        self.registration = found
+        self.owned = NO_PARTITIONS
+        if self._obedient:
+            self._thread = threading.Thread(target=self._obey_all, name=f"consumer-{self.name}", daemon=True)
+            self._thread.start()
+        return self
+
+    def obey(self, *, acknowledge: bool = True) -> Any:
+        """Obeys the next command if there is one, and gives it; ``acknowledge=False`` leaves it outstanding."""
+        assert self.registration is not None
+        try:
+            commands, _ = self.channel.outstanding(lambda _: self._changed.set())
+        except NoNode:
+            return None
+        for command_id in commands:
+            command = self.channel.read(command_id)
+            if command is None:
+                continue
+            if command.incarnation != self.registration.incarnation:
+                self.channel.drop(command_id)
+                continue
+            self.seen.append(command)
+            if isinstance(command, StartFetcher):
+                self.owned |= command.partitions
+                self.started |= {tp: point.offset for tp, point in command.starts.items()}
+                self.channel.started_at({tp: point.offset for tp, point in command.starts.items()})
+                settled: Mapping[TopicPartition, int] = {}
+            else:
+                self.owned -= command.partitions
+                settled = {tp: self.position[tp] for tp in command.partitions if tp in self.position}
+            if acknowledge:
+                self.channel.acknowledge(self.registration, command_id, settled)
+            return command
+        return None
+
+    def leave(self) -> None:
+        """Leaves cleanly: commits what it has and deletes its registration."""
+        self.halt()
+        assert self.registration is not None
+        offsets = {tp: offset for tp, offset in self.position.items() if tp in self.owned}
+        self.channel.leave(self.registration, offsets)
+        self.owned = NO_PARTITIONS
+
+    def halt(self) -> None:
+        """Stops obeying, as if frozen; the session lives on."""
+        self._stop.set()
+        self._changed.set()
+        if self._thread is not None:
+            self._thread.join(10)
+            self._thread = None
+        self._stop.clear()
+
+    def close(self) -> None:
+        """Ends its session: the registration goes at once."""
+        self.halt()
+        self.store.close()
+
+    def _obey_all(self) -> None:
+        while not self._stop.is_set():
+            self._changed.clear()
+            try:
+                while self.obey() is not None:
+                    pass
+            except MembershipLost:
+                return
+            except StoreError:
+                if self._stop.wait(0.05):
+                    return
+                continue
+            self._changed.wait(1.0)
+
+
+class World:
+    """One ZooKeeper below one chroot, looked at from outside."""
+
+    def __init__(self, hosts: str) -> None:
+        self.hosts = hosts
+        self.store = open_store(hosts)
+        self.kafka = KafkaZnodes(self.store)
+        self._instances: list[Instance] = []
+        self._consumers: list[ScriptedConsumer] = []
+
+    def instance(self, broker_id: int, options: CoordinatorOptions = FAST) -> Instance:
+        self._instances.append(Instance(self.hosts, broker_id, options))
+        return self._instances[-1]
+
+    def consumer(self, name: str, group: str = "delays", **member: Any) -> ScriptedConsumer:
+        self._consumers.append(ScriptedConsumer(self.hosts, group, name, **member))
+        return self._consumers[-1]
+
+    def close(self) -> None:
+        for consumer in self._consumers:
+            consumer.close()
+        for instance in self._instances:
+            instance.stop()
+        self.store.close()
+
+    # --- what is on ZooKeeper ----------------------------------------------------------------------------------------
+
+    def node(self, path: str) -> Node | None:
+        try:
+            return self.store.get(path)
+        except NoNode:
+            return None
+
+    def value(self, path: str) -> dict[str, Any]:
+        return fields.load(self.store.get(path).data, path)
+
+    def children(self, path: str) -> tuple[str, ...]:
+        try:
+            return self.store.children(path)
+        except NoNode:
+            return ()
+
+    def target(self, group: str = "delays") -> Assignment | None:
+        node = self.node(layout.assignment(group))
+        path = layout.assignment(group)
+        return Assignment.from_json(fields.load(node.data, path), node.stat.version, path) if node else None
+
+    def ledgers(self, group: str = "delays") -> dict[str, Ledger]:
+        found = {}
+        for consumer in self.children(layout.owners(group)):
+            path = layout.ledger(group, consumer)
+            node = self.node(path)
+            if node is not None:
+                found[consumer] = Ledger.from_json(fields.load(node.data, path), consumer, node.stat.version, path)
+        return found
+
+    def outstanding(self, group: str = "delays") -> list[str]:
+        return [
+            f"{consumer}/{command}"
+            for consumer in self.children(layout.channels(group))
+            for command in self.children(layout.channel(group, consumer))
+        ]
+
+    def owned(self, group: str = "delays") -> dict[str, PartitionSet]:
+        return {consumer: ledger.owned for consumer, ledger in self.ledgers(group).items() if ledger.owned}
+
+    def settled(self, group: str = "delays") -> Assignment | None:
+        """The target once every ledger says exactly that and nothing is outstanding."""
+        target, ledgers = self.target(group), self.ledgers(group)
+        if target is None or self.outstanding(group) or any(led.stopping for led in ledgers.values()):
+            return None
+        wanted = {consumer: owned for consumer, owned in target.members.items() if owned}
+        return target if wanted == self.owned(group) else None
+
+    def settles(self, *members: str, group: str = "delays", partitions: int | None = None) -> Assignment:
+        """Waits until the group has settled with exactly these members (and this many partitions owned)."""
+
+        def reached() -> Assignment | None:
+            target = self.settled(group)
+            if target is None or set(target.members) != set(members):
+                return None
+            total = sum(map(len, target.members.values()))
+            return target if partitions is None or total == partitions else None
+
+        return eventually(reached)
+
+    def history(self, group: str = "delays") -> list[Any]:
+        path = layout.history(group)
+        node = self.node(path)
+        return list(history_from_json(fields.load(node.data, path), path)) if node else []
+
+    def ask(self, request: Request) -> Request:
+        """Writes a request and waits for its answer."""
+        path = self.store.create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
+
+        def answer() -> Request | None:
+            found = Request.from_json(fields.load(self.store.get(path).data, path), path.rpartition("/")[2], path)
+            return found if found.answered else None
+
+        return eventually(answer)

@@ -1,0 +1,253 @@
+"""Groups from the first member to the last, on a real ZooKeeper: what moves, what does not, and what is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.model import NO_OFFSET, PartitionSet, StartFetcher, StopFetcher, Subscription, TopicPartition
+from kafka_coord.zk import layout
+from tests.coordinator.harness import World
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.zookeeper
+
+
+def test_the_first_member_gets_everything_from_the_start(world: World):
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1").join()
+    target = world.settles("c1", partitions=4)
+    assert target.generation == 1
+    assert target.reason == "member c1 joined"
+    assert c1.started == {TopicPartition("flights", p): NO_OFFSET for p in range(4)}
+
+
+def test_a_second_member_takes_half_and_nothing_else_is_touched(world: World):
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    c1.position = {TopicPartition("flights", p): 100 + p for p in range(4)}
+    c2 = world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    assert [type(command) for command in c1.seen] == [StartFetcher, StopFetcher]
+    moved = c1.seen[-1].partitions
+    assert len(moved) == 2
+    assert c2.started == {tp: 100 + tp.partition for tp in moved}, "starts where the former owner committed"
+    assert c1.owned.isdisjoint(c2.owned)
+
+
+def test_nobody_is_started_before_the_owner_has_acknowledged(world: World):
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1", obedient=False).join()
+    eventually(c1.obey)
+    world.settles("c1", partitions=4)
+    c2 = world.consumer("c2").join()
+    eventually(lambda: world.ledgers()["c1"].stopping)
+    stop = eventually(lambda: c1.obey(acknowledge=False))
+    assert isinstance(stop, StopFetcher)
+    # a third event makes the coordinator look again while c1 has not acknowledged
+    world.consumer("c3").join()
+    eventually(lambda: "c3" in (target.members if (target := world.target()) else {}))
+    assert not any(tp in c2.started for tp in stop.partitions)
+    eventually(lambda: world.settled() is not None or (c1.obey(), False)[1])
+    world.settles("c1", "c2", "c3", partitions=4)
+
+
+def test_a_leaving_member_hands_over_what_it_committed(world: World):
+    world.instance(1).start_elected()
+    c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    c2.position = dict.fromkeys(c2.owned, 7)
+    left = c2.owned
+    c2.leave()
+    world.settles("c1", partitions=4)
+    assert {tp: c1.started[tp] for tp in left} == dict.fromkeys(left, 7)
+    assert "c1" not in {type(c).__name__ for c in c1.seen if isinstance(c, StopFetcher)}
+    assert not [c for c in c1.seen if isinstance(c, StopFetcher)], "what does not move is never stopped"
+
+
+def test_a_vanished_member_is_replaced_after_its_session(world: World):
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    c2 = world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    c2.close()
+    target = world.settles("c1", partitions=4)
+    assert target.reason == "member c2 left"
+    assert world.children(layout.channel("delays", "c2")) == (), "its commands are gone"
+    assert "c2" not in world.ledgers()
+
+
+def test_new_partitions_are_owned_without_stopping_anything(world: World):
+    world.instance(1).start_elected()
+    c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    world.kafka.topic("flights", 6)
+    target = world.settles("c1", "c2", partitions=6)
+    assert "flights" in target.reason
+    stops = [command for c in (c1, c2) for command in c.seen if isinstance(command, StopFetcher)]
+    assert len(stops) <= 1, "only the rebalance of the second join may have stopped anything"
+
+
+def test_a_topic_that_comes_later_is_taken_by_name_and_by_pattern(world: World):
+    world.instance(1).start_elected()
+    world.consumer("c1", topics=["routes"]).join()
+    world.consumer("w1", group="audit", subscription=Subscription.matching("ro.*")).join()
+    world.settles("c1", partitions=0)
+    world.settles("w1", group="audit", partitions=0)
+    world.kafka.topic("routes", 3)
+    world.settles("c1", partitions=3)
+    world.settles("w1", group="audit", partitions=3)
+
+
+def test_a_deleted_topic_is_stopped_and_its_offsets_stay(world: World):
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    c1.position = {TopicPartition("flights", p): 50 for p in range(4)}
+    world.kafka.delete_topic("flights")
+    world.settles("c1", partitions=0)
+    assert world.children(layout.topic_offsets("delays", "flights")) == ("0", "1", "2", "3")
+
+
+def test_a_recreated_topic_starts_anew_and_its_predecessors_offsets_are_gone(world: World):
+    world.kafka.topic("flights", 4, topic_id="first")
+    world.instance(1).start_elected()
+    c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    for c in (c1, c2):
+        c.position = {TopicPartition("flights", p): 5000 for p in range(4)}
+    world.kafka.topic("flights", 2, topic_id="second")  # deleted and made anew between two looks, with fewer
+    world.settles("c1", "c2", partitions=2)
+    eventually(lambda: world.node(layout.topic_offsets("delays", "flights")).data == b"second")
+    world.settles("c1", "c2", partitions=2)
+    started = c1.started | c2.started
+    assert [started[TopicPartition("flights", p)] for p in range(2)] == [NO_OFFSET, NO_OFFSET]
+    assert world.children(layout.topic_offsets("delays", "flights")) == ()
+
+
+def test_offsets_of_zero_eight_are_adopted(world: World):
+    world.store.ensure_path(layout.offset("delays", "flights", 0))
+    world.store.set(layout.offset("delays", "flights", 0), b"4711")
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    assert c1.started[TopicPartition("flights", 0)] == 4711
+
+
+def test_a_member_that_returns_within_its_grace_gets_its_own_back(world: World):
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1").join()
+    c2 = world.consumer("c2", rejoin_grace_ms=60_000).join()
+    world.settles("c1", "c2", partitions=4)
+    had, commands = c2.owned, len(c1.seen)
+    first = c2.registration.incarnation
+    c2.close()
+    eventually(lambda: world.node(layout.registration("delays", "c2")) is None)
+    again = world.consumer("c2", rejoin_grace_ms=60_000).join()
+    eventually(lambda: again.owned == had)
+    assert again.registration.incarnation != first
+    world.settles("c1", "c2", partitions=4)
+    assert len(c1.seen) == commands, "nobody else was told anything"
+
+
+def test_a_grace_that_ends_gives_the_partitions_to_the_others(world: World):
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    c2 = world.consumer("c2", rejoin_grace_ms=700).join()
+    world.settles("c1", "c2", partitions=4)
+    c2.close()
+    world.settles("c1", partitions=4)
+
+
+def test_the_next_generation_of_a_name_obeys_nothing_meant_for_the_last(world: World):
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1", obedient=False).join()
+    eventually(world.outstanding)
+    c1.close()  # with its start-fetcher unread
+    again = world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    assert {command.incarnation for command in again.seen} == {again.registration.incarnation}
+
+
+def test_a_consumer_that_does_not_acknowledge_is_evicted(world: World):
+    from kafka_coord.model import GroupSettings
+    from kafka_coord.model import json_fields as fields
+
+    world.store.ensure_path(layout.group("delays"))
+    world.store.set(layout.group("delays"), fields.dump(GroupSettings(rebalance_timeout_ms=500).to_json()))
+    world.instance(1).start_elected()
+    stuck = world.consumer("c1", obedient=False).join()
+    eventually(lambda: world.node(layout.registration("delays", "c1")) is None)
+    world.consumer("c2").join()
+    world.settles("c2", partitions=4)
+    assert stuck.seen == []
+
+
+def test_a_partition_with_an_unreadable_offset_is_left_alone_and_the_others_go_on(world: World):
+    path = layout.offset("delays", "flights", 2)
+    world.store.ensure_path(path)
+    world.store.set(path, b"twelve")
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1").join()
+    eventually(lambda: len(c1.owned) == 3)
+    assert TopicPartition("flights", 2) not in c1.started
+    assert world.node(path).data == b"twelve"
+    world.store.set(path, b"12")
+    world.settles("c1", partitions=4)
+    assert c1.started[TopicPartition("flights", 2)] == 12
+
+
+def test_history_tells_why_what_and_how_long(world: World):
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    first, second = eventually(lambda: [d for d in world.history() if d.settled_ms is not None][1:] and world.history())
+    assert (first.generation, first.reason, first.started, first.stopped) == (1, "member c1 joined", 4, 0)
+    assert (second.generation, second.reason, second.moved) == (2, "member c2 joined", 2)
+    assert second.moves["c1"]["lost"] == second.moves["c2"]["gained"]
+    assert 0 <= second.stopped_ms <= second.settled_ms
+
+
+def test_a_settled_group_is_not_written_to(world: World):
+    instance = world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    eventually(lambda: world.history()[-1].settled_ms is not None)
+    before = world.store.get("/consumers/coordinator_epoch").stat.mzxid
+    zxids = lambda: [  # noqa: E731
+        world.node(p).stat.mzxid
+        for p in (layout.assignment("delays"), layout.ledger("delays", "c1"), layout.history("delays"))
+    ]
+    settled = zxids()
+    passes = instance.service.coordinator.handler.passes
+    for _ in range(3):
+        instance.service.coordinator.queue.request("delays")
+        eventually(lambda p=passes: instance.service.coordinator.handler.passes > p)
+        passes = instance.service.coordinator.handler.passes
+    assert zxids() == settled
+    assert world.store.get("/consumers/coordinator_epoch").stat.mzxid == before
+
+
+def test_eager_members_all_stop_before_any_starts(world: World):
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1", mode="eager").join()
+    world.settles("c1", partitions=4)
+    c2 = world.consumer("c2", mode="eager").join()
+    world.settles("c1", "c2", partitions=4)
+    stops = [command for command in c1.seen if isinstance(command, StopFetcher)]
+    assert stops[0].partitions == PartitionSet({"flights": range(4)}), "as in 0.8: all of it"
+    assert len(c1.owned) == len(c2.owned) == 2
+
+
+def test_many_groups_settle_and_a_stuck_one_delays_none(world: World):
+    world.instance(1).start_elected()
+    stuck = world.consumer("stuck", group="stuck", obedient=False).join()
+    groups = [f"g{n}" for n in range(8)]
+    for group in groups:
+        world.consumer("c1", group=group).join()
+    for group in groups:
+        world.settles("c1", group=group, partitions=4)
+    assert stuck.seen == []
+    assert world.outstanding("stuck")

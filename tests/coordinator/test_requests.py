@@ -1,0 +1,120 @@
+"""What operators ask of the coordinator, and what it answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.model import PartitionSet, Pause, Request, RequestType, TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from tests.coordinator.harness import World
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def settled(world: World) -> World:
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    return world
+
+
+def test_a_rebalance_makes_a_new_generation_with_the_operators_reason(settled: World):
+    answer = settled.ask(Request(RequestType.REBALANCE, group="delays", reason="trying it out", by="ops"))
+    assert answer.result == "done"
+    target = settled.settles("c1", partitions=4)
+    assert target.generation == 2
+    assert "trying it out" in target.reason
+
+
+def test_an_evicted_consumer_must_register_again(settled: World):
+    c2 = settled.consumer("c2").join()
+    settled.settles("c1", "c2", partitions=4)
+    first = c2.registration.incarnation
+    answer = settled.ask(Request(RequestType.EVICT, group="delays", consumer="c2"))
+    assert answer.result == "done"
+    settled.settles("c1", partitions=4)
+    assert settled.node(layout.registration("delays", "c2")) is None
+    c2.halt()
+    c2.join()
+    settled.settles("c1", "c2", partitions=4)
+    assert c2.registration.incarnation != first
+
+
+@pytest.mark.parametrize(
+    ("request_", "sentence"),
+    [
+        (Request(RequestType.EVICT, group="delays", consumer="nobody"), "nobody"),
+        (Request(RequestType.REBALANCE, group="no-such-group"), "no-such-group"),
+        (Request(RequestType.DELETE_GROUP, group="delays"), "c1"),
+        (Request(RequestType.RESET_OFFSETS, group="delays", offsets={TopicPartition("flights", 0): 3}), "c1"),
+        (Request(RequestType.DELETE_OFFSETS, group="delays", partitions=PartitionSet({"flights": [0]})), "c1"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_reason(settled: World, request_: Request, sentence: str):
+    answer = settled.ask(request_)
+    assert answer.result == "refused"
+    assert sentence in answer.message
+
+
+def test_offsets_of_an_empty_group_are_reset_and_deleted(settled: World):
+    settled._consumers[0].leave()
+    settled.settles()
+    reset = Request(
+        RequestType.RESET_OFFSETS, group="delays", offsets={TopicPartition("flights", p): 9 for p in (0, 3)}
+    )
+    assert settled.ask(reset).result == "done"
+    assert settled.node(layout.offset("delays", "flights", 3)).data == b"9"
+    delete = Request(RequestType.DELETE_OFFSETS, group="delays", partitions=PartitionSet({"flights": [0, 1]}))
+    assert settled.ask(delete).result == "done"
+    assert settled.children(layout.topic_offsets("delays", "flights")) == ("3",)
+    again = settled.consumer("c9").join()
+    settled.settles("c9", partitions=4)
+    assert again.started[TopicPartition("flights", 3)] == 9
+
+
+def test_a_deleted_group_is_gone_with_all_it_had(settled: World):
+    settled._consumers[0].leave()
+    settled.settles()
+    assert settled.ask(Request(RequestType.DELETE_GROUP, group="delays")).result == "done"
+    eventually(lambda: settled.node(layout.group("delays")) is None)
+
+
+def test_a_paused_group_moves_nothing_until_it_is_resumed(settled: World):
+    settled.store.create(layout.paused("delays"), fields.dump(Pause("ops", "upgrade", 1).to_json()))
+    settled.ask(Request(RequestType.LOOK, group="delays"))
+    settled.consumer("c2").join()
+    assert settled.ask(Request(RequestType.LOOK, group="delays")).result == "done"
+    assert set(settled.target().members) == {"c1"}
+    settled.store.delete(layout.paused("delays"))
+    settled.ask(Request(RequestType.LOOK, group="delays"))
+    settled.settles("c1", "c2", partitions=4)
+
+
+def test_a_pause_of_everything_holds_every_group(settled: World):
+    settled.store.create(layout.PAUSED, b"")
+    settled.ask(Request(RequestType.LOOK, group="delays"))
+    settled.consumer("c2").join()
+    settled.consumer("x1", group="other").join()
+    assert settled.ask(Request(RequestType.LOOK, group="delays")).result == "done"
+    assert set(settled.target().members) == {"c1"}
+    settled.store.delete(layout.PAUSED)
+    settled.settles("c1", "c2", partitions=4)
+    settled.settles("x1", group="other", partitions=4)
+
+
+def test_a_malformed_request_is_left_alone_and_the_next_is_answered(settled: World):
+    path = settled.store.create(layout.REQUEST_PREFIX, b"\xff not json", sequence=True)
+    assert settled.ask(Request(RequestType.REBALANCE, group="delays")).result == "done"
+    assert settled.node(path).data == b"\xff not json"
+
+
+def test_an_operator_can_make_the_coordinator_resign(settled: World):
+    second = settled.instance(2).start()
+    answer = settled.ask(Request(RequestType.RESIGN, reason="maintenance"))
+    assert answer.result == "done"
+    eventually(lambda: second.service.leads)
+    settled.consumer("c2").join()
+    settled.settles("c1", "c2", partitions=4)
