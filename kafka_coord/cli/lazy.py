@@ -43,9 +43,9 @@ class LazyCommands(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if near and "did you mean" not in error.message.lower():
-                error.message += f" Did you mean {near[0]!r}?"
-            raise
+            if not near or "did you mean" in error.message.lower():
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = []

@@ -69,6 +69,13 @@ def read_cluster(store: Store) -> Cluster:
     )
 
 
+def read_coordinator(store: Store) -> CoordinatorInfo | None:
+    """Who coordinates; ``None`` where nobody is elected, or what is written there cannot be read."""
+    reading = Reading(store)
+    (elected,) = reading.many([GetData(layout.COORDINATOR)])
+    return reading.decode(layout.COORDINATOR, elected, _coordinator)
+
+
 def _coordinator(value: Mapping[str, object], _: Node, where: str) -> CoordinatorInfo:
     return CoordinatorInfo.from_json(value, where)
 

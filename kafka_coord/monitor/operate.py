@@ -1,0 +1,141 @@
+"""What operators change without asking: pauses and group settings, each followed by a request to look at the group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.errors import BadVersion, MalformedValue, NoNode, NotFound, RequestRefused, Timeout
+from kafka_coord.model import GroupSettings, Pause, Request, RequestType
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.monitor.requests import submit_many
+from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
+from kafka_coord.monitor.state import group_state
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Store
+
+EVERYWHERE = ""
+"""In place of a group's name: all groups."""
+
+_LOOK_AGAIN_S = 0.25
+
+
+def pause(store: Store, group: str, *, by: str, reason: str) -> None:
+    """Forbids rebalances of ``group``, or of all (:data:`EVERYWHERE`). A pause that is there is replaced.
+
+    Raises :class:`NotFound` where there is no such group.
+    """
+    _require(store, group)
+    value = Pause(by=by, reason=reason, since_ms=round(store.clock.time() * 1000))
+    path = layout.paused(group) if group else layout.PAUSED
+    store.ensure_path(path)
+    store.set(path, fields.dump(value.to_json()))
+    look(store, [group] if group else _groups(store), by=by, reason="paused")
+
+
+def resume(store: Store, group: str, *, by: str) -> None:
+    """Allows rebalances again. Raises :class:`RequestRefused` where nothing is paused, :class:`NotFound`."""
+    _require(store, group)
+    try:
+        store.delete(layout.paused(group) if group else layout.PAUSED)
+    except NoNode:
+        if group and store.exists(layout.PAUSED) is not None:
+            raise RequestRefused(
+                f"group {group!r} itself is not paused: all groups are; lift that with: kafka-coord groups resume --all"
+            ) from None
+        what = f"group {group!r} is" if group else "the groups are"
+        raise RequestRefused(f"{what} not paused; nothing was changed") from None
+    look(store, [group] if group else _groups(store), by=by, reason="resumed")
+
+
+def change_settings(
+    store: Store, group: str, change: Callable[[GroupSettings], GroupSettings], *, by: str, create: bool = False
+) -> GroupSettings:
+    """Applies ``change`` to the group's settings, read and written without losing anybody else's change.
+
+    ``create`` makes a group that does not exist yet. Raises :class:`NotFound`.
+    """
+    path = layout.group(group)
+    if create:
+        store.ensure_path(path)
+    while True:
+        try:
+            node = store.get(path)
+        except NoNode:
+            raise NotFound(
+                f"no group {group!r}; to prepare one before its first consumer comes, use --create"
+            ) from None
+        try:
+            found = GroupSettings.from_json(fields.load(node.data, path), path) if node.data else GroupSettings()
+        except MalformedValue:
+            found = GroupSettings()  # whoever sets it anew mends it
+        changed = change(found)
+        try:
+            store.set(path, fields.dump(changed.to_json()), node.stat.version)
+        except BadVersion:
+            continue
+        look(store, [group], by=by, reason="settings changed")
+        return changed
+
+
+def look(store: Store, groups: Iterable[str], *, by: str, reason: str) -> None:
+    """Makes the coordinator look at these groups now; nobody waits for the answers, and it removes them itself."""
+    submit_many(store, [Request(RequestType.LOOK, group=group, by=by, reason=reason) for group in groups])
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Where a wait ended: the group's state, and the generation of its target."""
+
+    state: GroupState
+    generation: int | None
+
+
+def wait_until(
+    store: Store,
+    group: str,
+    done: Callable[[GroupSnapshot, GroupState], bool],
+    *,
+    what: str,
+    timeout_s: float,
+    sleep: Callable[[float], object],
+) -> Settled:
+    """Looks at the group until ``done``. Raises :class:`Timeout` with what is still outstanding, :class:`NotFound`."""
+    deadline = store.clock.monotonic() + timeout_s
+    while True:
+        snapshot = read_groups(store, [group], read_cluster(store)).get(group)
+        if snapshot is None:
+            raise NotFound(f"group {group!r} is gone")
+        seen = snapshot.observation
+        state = group_state(seen)
+        if done(snapshot, state):
+            return Settled(state, seen.assignment.generation if seen.assignment else None)
+        if store.clock.monotonic() >= deadline:
+            waiting = ", ".join(f"{c} ({len(ids)})" for c, ids in snapshot.pending.items()) or "none"
+            raise Timeout(
+                f"group {group!r} is not {what} within {timeout_s:g} s: it is {state}; commands wait for: {waiting}"
+            )
+        sleep(_LOOK_AGAIN_S)
+
+
+def settled(snapshot: GroupSnapshot, state: GroupState) -> bool:
+    """Nothing is left to do."""
+    del snapshot
+    return state in {GroupState.STABLE, GroupState.EMPTY}
+
+
+def quiet(snapshot: GroupSnapshot, state: GroupState) -> bool:
+    """No command waits for anybody: while the group is paused nothing moves any more."""
+    del state
+    return not any(consumer in snapshot.observation.members for consumer in snapshot.pending)
+
+
+def _require(store: Store, group: str) -> None:
+    if group and store.exists(layout.group(group)) is None:
+        raise NotFound(f"no group {group!r}; nothing was changed")
+
+
+def _groups(store: Store) -> tuple[str, ...]:
+    return read_cluster(store).groups

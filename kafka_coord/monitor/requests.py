@@ -1,0 +1,142 @@
+"""Asking the coordinator: a request znode, its answer, its removal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from kafka_coord.errors import MalformedValue, NoNode, RequestRefused, StoreUnavailable, Timeout
+from kafka_coord.model import CoordinatorInfo, Request, Unreadable
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.cluster import read_coordinator
+from kafka_coord.monitor.reading import Reading
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Create, GetChildren, GetData, Node, Store
+
+REFUSED = "refused"
+
+OnProgress = Callable[[str], None]
+"""Hears a sentence now and then while an answer is awaited."""
+
+_IN_ONE_MULTI = 500
+
+_LOOK_AGAIN_S = 1.0
+"""A watch tells at once; this is for one that was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRequest:
+    """A request as it stands in the queue. ``since_ms`` is ZooKeeper's own time of its creation."""
+
+    request: Request
+    since_ms: int
+
+
+def submit(store: Store, request: Request) -> str:
+    """Writes the request and gives its id. Raises :class:`StoreUnavailable` where whether it was written is unknown."""
+    store.ensure_path(layout.REQUESTS)
+    stamped = replace(request, timestamp_ms=round(store.clock.time() * 1000))
+    try:
+        path = store.create(layout.REQUEST_PREFIX, fields.dump(stamped.to_json()), sequence=True)
+    except StoreUnavailable as error:
+        raise StoreUnavailable(
+            f"{error}; whether the request was written is unknown: see 'kafka-coord coordinator requests'", error.path
+        ) from error
+    return path.rpartition("/")[2]
+
+
+def submit_many(store: Store, requests: Sequence[Request]) -> None:
+    """Writes many requests whose answers nobody waits for; the coordinator removes them in time."""
+    store.ensure_path(layout.REQUESTS)
+    now_ms = round(store.clock.time() * 1000)
+    creates = [
+        Create(layout.REQUEST_PREFIX, fields.dump(replace(one, timestamp_ms=now_ms).to_json()), sequence=True)
+        for one in requests
+    ]
+    for at in range(0, len(creates), _IN_ONE_MULTI):
+        store.multi(creates[at : at + _IN_ONE_MULTI])
+
+
+def ask(store: Store, request: Request, timeout_s: float, on_progress: OnProgress) -> Request:
+    """Submits the request, waits for its answer, and removes it. Returns it as answered ("done").
+
+    Raises :class:`RequestRefused` with the coordinator's reason, and :class:`Timeout` if there is no answer within
+    ``timeout_s`` seconds: the request stays queued then.
+    """
+    request_id = submit(store, request)
+    answered = await_answer(store, request_id, timeout_s, on_progress)
+    withdraw(store, request_id)
+    if answered.result == REFUSED:
+        raise RequestRefused(f"refused: {answered.message}")
+    return answered
+
+
+def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: OnProgress) -> Request:
+    """Waits until the request is answered; raises :class:`Timeout` saying whether anyone is there to answer."""
+    path = layout.request(request_id)
+    deadline = store.clock.monotonic() + timeout_s
+    changed = threading.Event()
+    told = False
+    while True:
+        changed.clear()
+        found = _read(store, path, changed)
+        if found is not None and found.answered:
+            return found
+        left_s = deadline - store.clock.monotonic()
+        elected = read_coordinator(store)
+        if not told and elected is None:
+            on_progress(f"no coordinator is elected; {request_id} stays queued until one is")
+            told = True
+        if left_s <= 0:
+            raise Timeout(_no_answer(request_id, timeout_s, elected))
+        changed.wait(min(_LOOK_AGAIN_S, left_s))
+
+
+def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
+    try:
+        node = store.get(path, lambda _: changed.set())
+    except StoreUnavailable:
+        return None  # the deadline decides
+    except NoNode:
+        raise Timeout(
+            f"{path} is gone without an answer: somebody withdrew it, or the answer was kept too long"
+        ) from None
+    try:
+        return _request(fields.load(node.data, path), node, path)
+    except MalformedValue:
+        return None
+
+
+def _no_answer(request_id: str, timeout_s: float, elected: CoordinatorInfo | None) -> str:
+    stays = f"{request_id} stays queued (withdraw it: kafka-coord coordinator withdraw {request_id})"
+    if elected is None:
+        return f"no answer within {timeout_s:g} s: no coordinator is elected; {stays}"
+    return f"no answer within {timeout_s:g} s from coordinator {elected.broker_id} (epoch {elected.epoch}); {stays}"
+
+
+def withdraw(store: Store, request_id: str) -> bool:
+    """Removes a request, answered or not; whether it was there."""
+    try:
+        store.delete(layout.request(request_id))
+    except NoNode:
+        return False
+    return True
+
+
+def read_requests(store: Store) -> tuple[tuple[QueuedRequest, ...], tuple[Unreadable, ...]]:
+    """Everything in the queue, in the order it came, answered or not; and what cannot be decoded."""
+    reading = Reading(store)
+    (listing,) = reading.many([GetChildren(layout.REQUESTS)])
+    names = reading.names(layout.REQUESTS, listing)
+    queued = []
+    for name, node in zip(names, reading.many(GetData(layout.request(name)) for name in names), strict=True):
+        path = layout.request(name)
+        request = reading.decode(path, node, _request)
+        if request is not None and isinstance(node, Node):
+            queued.append(QueuedRequest(request, node.stat.ctime_ms))
+    return tuple(queued), tuple(reading.unreadable)
+
+
+def _request(value: fields.Json, _: Node, where: str) -> Request:
+    return Request.from_json(value, where.rpartition("/")[2], where)
