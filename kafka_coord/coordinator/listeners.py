@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
@@ -64,7 +65,7 @@ class TopicChangeListener:
     def on_children(self, topics: tuple[str, ...] | None) -> None:
         present = {topic for topic in topics or () if is_legal(topic)}
         for topic in sorted(present - self._watched):
-            self._watches.data(layout.broker_topic(topic), lambda node, t=topic: self._partitions.on_data(t, node))
+            self._watches.data(layout.broker_topic(topic), partial(self._partitions.on_data, topic))
         for topic in sorted(self._watched - present):
             self._watches.drop(layout.broker_topic(topic))
             if self._catalog.drop(topic):
@@ -94,7 +95,7 @@ class GroupChangeListener:
     def on_children(self, groups: tuple[str, ...] | None) -> None:
         present = frozenset(group for group in groups or () if is_legal(group))
         for group in sorted(present - self.groups):
-            self._watches.children(layout.ids(group), lambda found, g=group: self._members.on_children(g, found))
+            self._watches.children(layout.ids(group), partial(self._members.on_children, group))
             self._queue.request(group)
         for group in sorted(self.groups - present):
             self._watches.drop(layout.ids(group))

@@ -63,8 +63,9 @@ class CoordinatorService:
         self._thread.start()
 
     def wait_registered(self, timeout_s: float) -> bool:
-        """Waits until this instance stands under ``/consumers/coordinators``; raises what kept it from that for good
-        (another live instance has this broker id)."""
+        """Waits until this instance stands under ``/consumers/coordinators``.
+
+        Raises :class:`SettingsError` where another live instance has this broker id."""
         deadline = self._store.clock.monotonic() + timeout_s
         while not self._registered.wait(0.05):
             if self._failure is not None:
@@ -201,7 +202,7 @@ class CoordinatorService:
                     self._say(f"waiting for ZooKeeper. I am {self._broker_id}: {error}")
                     wait_s = self._options.retry_backoff_ms / 1000
                 except StoreError as error:
-                    log.warning("cannot go on yet broker_id=%d: %s", self._broker_id, error)
+                    self._say(f"cannot go on yet. I am {self._broker_id}: {error}")
                 self._awake.wait(wait_s)
         except KafkaCoordError as error:
             self._failure = error

@@ -7,7 +7,7 @@ import pytest
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.options import CoordinatorOptions
-from kafka_coord.errors import Fenced, NodeExists
+from kafka_coord.errors import Fenced, SettingsError
 from kafka_coord.model import Subscription
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import SetData
@@ -121,7 +121,7 @@ def test_a_second_instance_with_the_same_broker_id_is_refused(world: World):
     world.instance(1).start()
     twin = Instance(world.hosts, 1)
     twin.service.start()
-    with pytest.raises(NodeExists, match="1"):
+    with pytest.raises(SettingsError, match="broker id 1 is registered already"):
         twin.service.wait(20)
     twin.stop()
 
