@@ -1,0 +1,43 @@
+"""What the input says, counted from its file without anything that produced or consumed records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+from kafka_coord.dev.flights import flight_rows
+
+
+@dataclass(slots=True)
+class AirlineTotal:
+    """How many flights an airline had, how many of them arrived, and their delays added up, in minutes."""
+
+    flights: int = 0
+    arrived: int = 0
+    delay_minutes: int = 0
+
+    @property
+    def mean_delay(self) -> float | None:
+        """Minutes; None where none arrived."""
+        return self.delay_minutes / self.arrived if self.arrived else None
+
+    def add(self, delay: int | None, sign: int = 1) -> None:
+        """Count one flight (with ``sign`` -1: take it back)."""
+        self.flights += sign
+        if delay is not None:
+            self.arrived += sign
+            self.delay_minutes += sign * delay
+
+
+def count_input(limit: int | None = None, again: int = 0) -> dict[str, AirlineTotal]:
+    """Airline's code → its total over the first ``limit`` flights, the first ``again`` of them counted twice."""
+    totals: dict[str, AirlineTotal] = {}
+    with flight_rows() as (header, rows):
+        carrier, delay = header.index("carrier"), header.index("arr_delay")
+        for number, row in enumerate(islice(rows, limit)):
+            minutes = None if row[delay] in {"NA", ""} else int(row[delay])
+            total = totals.setdefault(row[carrier], AirlineTotal())
+            total.add(minutes)
+            if number < again:
+                total.add(minutes)
+    return totals

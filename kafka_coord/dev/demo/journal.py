@@ -1,0 +1,140 @@
+"""What one consumer of the demo writes down about its life: one JSON object a line, appended as it happens.
+
+A line about records is written after they were worked through and before the consumer asks for more. Since only
+asking for more makes them count as consumed, no offset is ever committed for a record that is in no journal, whenever
+the process is killed. A killed process may leave half a line; what that line was about was never committed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import PartitionSet, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Records of one partition with offsets ``first``, ``first + 1``, …: of which airline each was, and its delay on
+    arrival in minutes (None: unknown, it was cancelled or diverted). ``at_ms`` is when they had been worked through
+    (ms since 1970)."""
+
+    at_ms: int
+    partition: TopicPartition
+    first: int
+    airlines: tuple[str, ...]
+    delays: tuple[int | None, ...]
+
+    @property
+    def end(self) -> int:
+        """The offset after the last."""
+        return self.first + len(self.airlines)
+
+
+class Change(StrEnum):
+    """What became of a consumer's partitions."""
+
+    STARTED = "started"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A start-fetcher or stop-fetcher command reached the application."""
+
+    at_ms: int
+    change: Change
+    partitions: PartitionSet
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """All that one consumer wrote. ``left_ms`` is when it left cleanly, None if it never did."""
+
+    consumer: str
+    joined_ms: int | None = None
+    left_ms: int | None = None
+    runs: tuple[Run, ...] = ()
+    handed: tuple[Handed, ...] = ()
+
+
+class JournalWriter:
+    """Appends to ``path``, unbuffered: what was written survives ``kill -9`` of the writer."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def joined(self, at_ms: int) -> None:
+        self._write({"at_ms": at_ms, "event": "joined"})
+
+    def left(self, at_ms: int) -> None:
+        self._write({"at_ms": at_ms, "event": "left"})
+
+    def handed(self, at_ms: int, change: Change, partitions: PartitionSet) -> None:
+        self._write({"at_ms": at_ms, "event": str(change), "partitions": partitions.to_json()})
+
+    def records(self, at_ms: int, runs: Sequence[Run]) -> None:
+        """One line for all of them; each run's own ``at_ms`` is not written."""
+        written = [[*run.partition, run.first, list(run.airlines), list(run.delays)] for run in runs]
+        self._write({"at_ms": at_ms, "event": "records", "runs": written})
+
+    def _write(self, value: Mapping[str, Any]) -> None:
+        line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
+        written = self._file.write(line)
+        while written is not None and written < len(line):  # a raw file may take less than all of it
+            line = line[written:]
+            written = self._file.write(line)
+
+
+def read_journal(path: Path, consumer: str) -> Journal:
+    """Reads what ``consumer`` wrote so far; a last line without its end is left out, a missing file is an empty
+    journal. Raises :class:`~kafka_coord.errors.MalformedValue` with the line for anything else that is wrong."""
+    joined = left = None
+    runs: list[Run] = []
+    handed: list[Handed] = []
+    for number, line in enumerate(_whole_lines(path), 1):
+        where = f"{path}:{number}"
+        try:
+            value = json.loads(line)
+            at_ms, event = int(value["at_ms"]), value["event"]
+            if event == "records":
+                runs += (_run(at_ms, written) for written in value["runs"])
+            elif event == "joined":
+                joined = at_ms
+            elif event == "left":
+                left = at_ms
+            else:
+                partitions = PartitionSet.from_json(value["partitions"], where)
+                handed.append(Handed(at_ms, Change(event), partitions))
+        except (ValueError, TypeError, KeyError) as error:
+            raise MalformedValue(where, f"not a line of a journal ({error!r})") from error
+    return Journal(consumer, joined, left, tuple(runs), tuple(handed))
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    return content.split(b"\n")[:-1]
+
+
+def _run(at_ms: int, written: Sequence[Any]) -> Run:
+    topic, partition, first, airlines, delays = written
+    if len(airlines) != len(delays):
+        raise ValueError(f"{len(airlines)} airlines for {len(delays)} delays")
+    return Run(at_ms, TopicPartition(str(topic), int(partition)), int(first), tuple(airlines), tuple(delays))

@@ -1,0 +1,276 @@
+"""Whether the group consumed what there was to consume: pure, from the consumers' journals and the facts around them.
+
+The claim, for a topic whose partitions hold the offsets 0 … end - 1:
+
+- every record was consumed at least once;
+- none was consumed twice, except a record that a *killed* consumer had consumed and not committed: in a partition it
+  owned when it was killed, at or beyond the offset committed for that partition then. A clean handover repeats none;
+- in those partitions the next owner went on exactly at the committed offset: nothing of the killed consumer's
+  uncommitted work was taken for done;
+- what was consumed, each record counted once, is the input: the same number of flights and the same delays by airline;
+- what was committed is everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kafka_coord.dev.demo.expected import AirlineTotal
+from kafka_coord.dev.demo.journal import Journal, Run
+from kafka_coord.model import TopicPartition
+from kafka_coord.model.partitions import ranges
+
+MAX_DIFFERENCES = 20
+"""How many differences of one check are spelt out."""
+
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Killing:
+    """A consumer that was killed: when (ms since 1970), and the committed offset of each partition it owned then."""
+
+    consumer: str
+    at_ms: int
+    committed: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that the verification looks at.
+
+    ``ends`` are the partitions' end offsets, ``committed`` what the group has committed (as an operator reads it),
+    ``written`` the number of records produced, ``expected`` what the input itself says by airline.
+    """
+
+    ends: Offsets
+    committed: Offsets
+    written: int
+    journals: Sequence[Journal]
+    killings: Sequence[Killing]
+    expected: Mapping[str, AirlineTotal]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing verified. ``found`` says in a few words what was seen, ``differences`` what is wrong, if anything."""
+
+    name: str
+    found: str
+    differences: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return not self.differences
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The outcome. ``repeated`` counts the records consumed again after a killing, as they may be; ``consumed`` what
+    the group counted by airline, each record once."""
+
+    checks: tuple[Check, ...]
+    consumed: Mapping[str, AirlineTotal]
+    repeated: int
+
+    @property
+    def passed(self) -> bool:
+        return all(check.passed for check in self.checks)
+
+    def failures(self) -> tuple[str, ...]:
+        """One line for each check that failed."""
+        return tuple(
+            f"{check.name}: {check.differences[0]}"
+            + (f" (and {len(check.differences) - 1} more)" if len(check.differences) > 1 else "")
+            for check in self.checks
+            if not check.passed
+        )
+
+
+def verify(evidence: Evidence) -> Verification:
+    """Judges the evidence; see the module."""
+    tally = _Tally(evidence)
+    for journal in evidence.journals:
+        for run in journal.runs:
+            tally.add(journal.consumer, run)
+    checks = (
+        _all_written(evidence),
+        _all_consumed(evidence, tally),
+        _none_twice(evidence, tally),
+        _resumed(evidence, tally),
+        _airlines(evidence, tally),
+        _delays(evidence, tally),
+        _all_committed(evidence),
+    )
+    return Verification(checks, dict(sorted(tally.totals.items())), tally.allowed)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """How often each offset was consumed: by anyone, and (``tails``) by a killed consumer after its last commit."""
+
+    evidence: Evidence
+    times: dict[TopicPartition, bytearray] = field(init=False)
+    tails: dict[TopicPartition, bytearray] = field(init=False)
+    totals: dict[str, AirlineTotal] = field(default_factory=dict)
+    beyond: list[str] = field(default_factory=list)
+    allowed: int = 0
+
+    def __post_init__(self) -> None:
+        self.times = {tp: bytearray(end) for tp, end in self.evidence.ends.items()}
+        self.tails = {
+            tp: bytearray(self.evidence.ends.get(tp, 0))
+            for killing in self.evidence.killings
+            for tp in killing.committed
+        }
+
+    def add(self, consumer: str, run: Run) -> None:
+        times = self.times.get(run.partition)
+        if times is None or run.end > len(times):
+            end = "which the topic does not have" if times is None else f"whose end is {len(times)}"
+            self.beyond.append(f"{consumer} consumed {run.partition} up to offset {run.end - 1}, {end}")
+            return
+        uncommitted_from = min(
+            (k.committed[run.partition] for k in self._killings_of(consumer) if run.partition in k.committed),
+            default=run.end,
+        )
+        for offset, airline, delay in zip(range(run.first, run.end), run.airlines, run.delays, strict=True):
+            if not times[offset]:
+                self.totals.setdefault(airline, AirlineTotal()).add(delay)
+            times[offset] = min(times[offset] + 1, 255)
+            if offset >= uncommitted_from:
+                tail = self.tails[run.partition]
+                tail[offset] = min(tail[offset] + 1, 255)
+
+    def _killings_of(self, consumer: str) -> Iterable[Killing]:
+        return (killing for killing in self.evidence.killings if killing.consumer == consumer)
+
+
+def _all_written(evidence: Evidence) -> Check:
+    held = sum(evidence.ends.values())
+    name = "the topic holds every record that was written"
+    if held == evidence.written:
+        return Check(name, f"{held:,} records in {len(evidence.ends)} partitions")
+    return Check(name, f"{held:,} records", (f"{evidence.written:,} were written, {held:,} are there",))
+
+
+def _all_consumed(evidence: Evidence, tally: _Tally) -> Check:
+    differences = list(tally.beyond)
+    missing = 0
+    for tp, times in sorted(tally.times.items()):
+        if 0 in times:
+            lost = [offset for offset, count in enumerate(times) if not count]
+            missing += len(lost)
+            differences.append(f"{tp}: offsets {_some(lost)} were consumed by nobody")
+    consumed = sum(evidence.ends.values()) - missing
+    return Check("every record was consumed at least once", f"{consumed:,} records consumed", _bounded(differences))
+
+
+def _none_twice(evidence: Evidence, tally: _Tally) -> Check:
+    """Without the killed consumers' uncommitted work, every offset at most once."""
+    differences = []
+    for tp, times in sorted(tally.times.items()):
+        tail = tally.tails.get(tp)
+        if max(times, default=0) < 2:
+            continue
+        repeated = [offset for offset, count in enumerate(times) if count > 1]
+        wrong = [offset for offset in repeated if times[offset] - (tail[offset] if tail else 0) > 1]
+        tally.allowed += len(repeated) - len(wrong)
+        if wrong:
+            rule = _rule(tp, evidence.killings)
+            differences.append(f"{tp}: offsets {_some(wrong)} were consumed more than once; {rule}")
+    killed = ", ".join(killing.consumer for killing in evidence.killings)
+    found = f"{tally.allowed:,} repeated, all consumed by {killed} after its last commit" if killed else "none repeated"
+    return Check(
+        "none twice, but for what a killed consumer had not committed",
+        found if tally.allowed else "none repeated",
+        _bounded(differences),
+    )
+
+
+def _rule(tp: TopicPartition, killings: Sequence[Killing]) -> str:
+    allowed = [
+        f"{killing.consumer}'s from offset {killing.committed[tp]} on may be repeated"
+        for killing in killings
+        if tp in killing.committed
+    ]
+    return " and ".join(allowed) if allowed else "no killed consumer owned it, so none may be"
+
+
+def _resumed(evidence: Evidence, tally: _Tally) -> Check:
+    """What killed consumers had not committed, somebody else consumed too."""
+    differences = []
+    redone = 0
+    for tp, tail in sorted(tally.tails.items()):
+        times = tally.times.get(tp, bytearray())
+        skipped = [offset for offset, count in enumerate(tail) if count and times[offset] <= count]
+        redone += sum(1 for count in tail if count) - len(skipped)
+        if skipped:
+            differences.append(
+                f"{tp}: offsets {_some(skipped)} were not committed when their consumer was killed, and "
+                "nobody consumed them again"
+            )
+    name = "after a killing the next owner went on at the committed offset"
+    if not evidence.killings:
+        return Check(name, "nobody was killed")
+    owned = sum(len(killing.committed) for killing in evidence.killings)
+    return Check(name, f"in {owned} partitions; {redone:,} records done again", _bounded(differences))
+
+
+def _airlines(evidence: Evidence, tally: _Tally) -> Check:
+    differences = [
+        f"{airline}: {consumed:,} flights consumed, {there:,} in the input"
+        for airline in sorted(evidence.expected.keys() | tally.totals.keys())
+        if (consumed := _flights(tally.totals, airline)) != (there := _flights(evidence.expected, airline))
+    ]
+    total = sum(total.flights for total in tally.totals.values())
+    return Check(
+        "flights per airline equal the input's",
+        f"{total:,} flights of {len(tally.totals)} airlines",
+        _bounded(differences),
+    )
+
+
+def _delays(evidence: Evidence, tally: _Tally) -> Check:
+    nothing = AirlineTotal()
+    differences = []
+    for airline in sorted(evidence.expected.keys() | tally.totals.keys()):
+        seen, there = tally.totals.get(airline, nothing), evidence.expected.get(airline, nothing)
+        if (seen.arrived, seen.delay_minutes) != (there.arrived, there.delay_minutes):
+            differences.append(
+                f"{airline}: {seen.delay_minutes:,} minutes over {seen.arrived:,} arrivals consumed, "
+                f"{there.delay_minutes:,} over {there.arrived:,} in the input"
+            )
+    minutes = sum(total.delay_minutes for total in tally.totals.values())
+    return Check("delays per airline equal the input's", f"{minutes:,} minutes in all", _bounded(differences))
+
+
+def _all_committed(evidence: Evidence) -> Check:
+    differences = [
+        f"{tp}: committed {evidence.committed.get(tp, 'nothing')}, its end is {evidence.ends.get(tp, 'unknown')}"
+        for tp in sorted(evidence.ends.keys() | evidence.committed.keys())
+        if evidence.committed.get(tp) != evidence.ends.get(tp) and (evidence.ends.get(tp) or evidence.committed.get(tp))
+    ]
+    total = sum(evidence.committed.values())
+    if total != evidence.written:
+        differences.insert(0, f"the committed offsets add up to {total:,}, {evidence.written:,} records were written")
+    return Check("the committed offsets add up to the number of records", f"{total:,}", _bounded(differences))
+
+
+def _flights(totals: Mapping[str, AirlineTotal], airline: str) -> int:
+    found = totals.get(airline)
+    return found.flights if found else 0
+
+
+def _some(offsets: Sequence[int]) -> str:
+    """``5-90,107 (86)``, cut where it grows long."""
+    written = ranges(offsets)
+    shown = written if len(written) <= 60 else f"{written[:57]}…"
+    return f"{shown} ({len(offsets):,})"
+
+
+def _bounded(differences: Sequence[str]) -> tuple[str, ...]:
+    if len(differences) <= MAX_DIFFERENCES:
+        return tuple(differences)
+    return (*differences[:MAX_DIFFERENCES], f"{len(differences) - MAX_DIFFERENCES} more differences")

@@ -1,0 +1,74 @@
+"""A small world in which everything went well, for the tests to spoil in one respect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kafka_coord.dev.demo.expected import AirlineTotal
+from kafka_coord.dev.demo.journal import Change, Handed, Journal, Run
+from kafka_coord.dev.demo.verification import Evidence, Killing
+from kafka_coord.model import PartitionSet, TopicPartition
+
+AIRLINES = ("UA", "B6", "AA")
+START_MS = 1_800_000_000_000
+
+
+def tp(partition: int) -> TopicPartition:
+    return TopicPartition("flights", partition)
+
+
+def airline(offset: int) -> str:
+    return AIRLINES[offset % 3]
+
+
+def delay(offset: int) -> int | None:
+    return None if offset % 10 == 0 else offset % 7 - 2
+
+
+def run(partition: int, offsets: range, at_ms: int = START_MS + 5_000) -> Run:
+    """Records of one partition as the input has them."""
+    return Run(
+        at_ms, tp(partition), offsets.start, tuple(airline(o) for o in offsets), tuple(delay(o) for o in offsets)
+    )
+
+
+def totals(offsets_of_all: Iterable[int]) -> dict[str, AirlineTotal]:
+    found: dict[str, AirlineTotal] = {}
+    for offset in offsets_of_all:
+        found.setdefault(airline(offset), AirlineTotal()).add(delay(offset))
+    return found
+
+
+@dataclass
+class World:
+    """Partitions 0 and 1 with 100 records each. c1 took all of 0; c2 took 1 up to 60, had committed 50 of it and was
+    killed; c1 went on from 50."""
+
+    ends: dict[TopicPartition, int] = field(default_factory=lambda: {tp(0): 100, tp(1): 100})
+    committed: dict[TopicPartition, int] = field(default_factory=lambda: {tp(0): 100, tp(1): 100})
+    written: int = 200
+    c1: list[Run] = field(default_factory=lambda: [run(0, range(100)), run(1, range(50, 100), START_MS + 9_000)])
+    c2: list[Run] = field(default_factory=lambda: [run(1, range(60))])
+    killings: list[Killing] = field(default_factory=lambda: [Killing("c2", START_MS + 6_000, {tp(1): 50})])
+    expected: dict[str, AirlineTotal] = field(default_factory=lambda: totals([*range(100), *range(100)]))
+
+    def journals(self) -> list[Journal]:
+        one, other = PartitionSet({"flights": [0]}), PartitionSet({"flights": [1]})
+        return [
+            Journal(
+                "c1",
+                START_MS,
+                START_MS + 10_000,
+                tuple(self.c1),
+                (
+                    Handed(START_MS + 500, Change.STARTED, one),
+                    Handed(START_MS + 8_000, Change.STARTED, other),
+                    Handed(START_MS + 9_900, Change.STOPPED, one | other),
+                ),
+            ),
+            Journal("c2", START_MS + 100, None, tuple(self.c2), (Handed(START_MS + 600, Change.STARTED, other),)),
+        ]
+
+    def evidence(self) -> Evidence:
+        return Evidence(self.ends, self.committed, self.written, self.journals(), self.killings, self.expected)

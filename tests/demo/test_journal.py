@@ -1,0 +1,75 @@
+"""What a consumer wrote is read back, however its process ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.dev.demo.journal import Change, Handed, Journal, JournalWriter, read_journal
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import PartitionSet
+from tests.demo.evidence import run
+
+PARTITIONS = PartitionSet({"flights": [0, 1, 5]})
+
+
+def write(path: Path) -> Journal:
+    runs = (run(0, range(5, 9), 3_000), run(1, range(2), 3_000))
+    with JournalWriter(path) as journal:
+        journal.joined(1_000)
+        journal.handed(2_000, Change.STARTED, PARTITIONS)
+        journal.records(3_000, runs)
+        journal.handed(4_000, Change.STOPPED, PARTITIONS)
+        journal.left(5_000)
+    handed = (Handed(2_000, Change.STARTED, PARTITIONS), Handed(4_000, Change.STOPPED, PARTITIONS))
+    return Journal("c1", 1_000, 5_000, runs, handed)
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    written = write(tmp_path / "c1")
+
+    assert read_journal(tmp_path / "c1", "c1") == written
+
+
+def test_a_half_line_of_a_killed_writer_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "c1"
+    whole = write(path)
+    content = path.read_bytes()
+
+    for cut in range(1, len(content.splitlines()[-1]) + 1):
+        path.write_bytes(content[:-cut])
+        found = read_journal(path, "c1")
+        assert found.left_ms is None
+        assert found.runs == whole.runs
+
+
+def test_a_consumer_that_never_wrote_has_an_empty_journal(tmp_path: Path) -> None:
+    assert read_journal(tmp_path / "nobody", "nobody") == Journal("nobody")
+
+
+def test_writing_goes_on_where_it_ended(tmp_path: Path) -> None:
+    write(tmp_path / "c1")
+    with JournalWriter(tmp_path / "c1") as journal:
+        journal.records(9_000, [run(0, range(9, 10))])
+
+    assert read_journal(tmp_path / "c1", "c1").runs[-1].first == 9
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"nonsense",
+        b"[]",
+        b'{"at_ms":1,"event":"exploded"}',
+        b'{"at_ms":1,"event":"started","partitions":{"flights":"x"}}',
+        b'{"at_ms":1,"event":"records","runs":[["flights",0,1,["UA"],[]]]}',
+        b'{"event":"joined"}',
+    ],
+)
+def test_a_line_that_is_none_is_named(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "c1"
+    path.write_bytes(b'{"at_ms":1,"event":"joined"}\n' + line + b"\n")
+
+    with pytest.raises(MalformedValue, match="c1:2"):
+        read_journal(path, "c1")

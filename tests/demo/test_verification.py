@@ -1,0 +1,204 @@
+"""Whatever goes wrong is found, named, and nothing else is blamed."""
+
+from __future__ import annotations
+
+from kafka_coord.dev.demo.expected import AirlineTotal
+from kafka_coord.dev.demo.verification import MAX_DIFFERENCES, Verification, verify
+from tests.demo.evidence import World, run, tp
+
+WRITTEN = "the topic holds every record that was written"
+CONSUMED = "every record was consumed at least once"
+TWICE = "none twice, but for what a killed consumer had not committed"
+RESUMED = "after a killing the next owner went on at the committed offset"
+AIRLINES = "flights per airline equal the input's"
+DELAYS = "delays per airline equal the input's"
+COMMITTED = "the committed offsets add up to the number of records"
+
+
+def failed(verification: Verification) -> set[str]:
+    return {check.name for check in verification.checks if not check.passed}
+
+
+def differences(verification: Verification, name: str) -> str:
+    return "\n".join(next(check for check in verification.checks if check.name == name).differences)
+
+
+def test_a_run_in_which_only_the_killed_consumer_repeated_passes() -> None:
+    found = verify(World().evidence())
+
+    assert found.passed, found.failures()
+    assert found.repeated == 10
+    assert sum(total.flights for total in found.consumed.values()) == 200
+
+
+def test_records_nobody_consumed_are_named() -> None:
+    world = World()
+    world.c1[0] = run(0, range(97))
+
+    found = verify(world.evidence())
+
+    assert CONSUMED in failed(found)
+    assert "flights-0: offsets 97-99 (3)" in differences(found, CONSUMED)
+
+
+def test_a_missing_record_also_shows_in_its_airlines_count() -> None:
+    world = World()
+    world.c1[0] = run(0, range(99))
+
+    assert failed(verify(world.evidence())) == {CONSUMED, AIRLINES} | {DELAYS}
+
+
+def test_a_record_repeated_by_a_clean_handover_is_refused() -> None:
+    world = World()
+    world.c2 += [run(0, range(40, 42))]
+
+    found = verify(world.evidence())
+
+    assert failed(found) == {TWICE}
+    assert "flights-0: offsets 40-41 (2) were consumed more than once" in differences(found, TWICE)
+    assert "no killed consumer owned it" in differences(found, TWICE)
+
+
+def test_repeating_what_the_killed_consumer_had_committed_is_refused() -> None:
+    world = World()
+    world.c1[1] = run(1, range(45, 100))
+
+    found = verify(world.evidence())
+
+    assert failed(found) == {TWICE}
+    assert "flights-1: offsets 45-49 (5)" in differences(found, TWICE)
+    assert "c2's from offset 50 on may be repeated" in differences(found, TWICE)
+
+
+def test_a_third_delivery_after_a_killing_is_refused() -> None:
+    world = World()
+    world.c1.append(run(1, range(55, 57)))
+
+    found = verify(world.evidence())
+
+    assert failed(found) == {TWICE}
+    assert "flights-1: offsets 55-56 (2)" in differences(found, TWICE)
+
+
+def test_without_a_killing_no_repetition_is_allowed() -> None:
+    world = World()
+    world.killings = []
+
+    found = verify(world.evidence())
+
+    assert failed(found) == {TWICE}
+    assert "offsets 50-59 (10)" in differences(found, TWICE)
+
+
+def test_uncommitted_work_taken_for_done_is_found_although_somebody_did_it() -> None:
+    world = World()
+    world.c1[1] = run(1, range(60, 100))
+
+    found = verify(world.evidence())
+
+    assert failed(found) == {RESUMED}
+    assert "offsets 50-59 (10)" in differences(found, RESUMED)
+
+
+def test_an_airline_counted_wrongly_is_named_with_both_numbers() -> None:
+    world = World()
+    world.expected["B6"].flights += 1
+
+    found = verify(world.evidence())
+
+    assert failed(found) == {AIRLINES}
+    assert differences(found, AIRLINES) == "B6: 66 flights consumed, 67 in the input"
+
+
+def test_an_airline_the_input_does_not_have_is_found() -> None:
+    world = World()
+    del world.expected["AA"]
+
+    assert "AA: 66 flights consumed, 0 in the input" in differences(verify(world.evidence()), AIRLINES)
+
+
+def test_an_airline_that_never_came_is_found() -> None:
+    world = World()
+    world.expected["HA"] = AirlineTotal(flights=3, arrived=2, delay_minutes=-9)
+
+    found = verify(world.evidence())
+
+    assert differences(found, AIRLINES) == "HA: 0 flights consumed, 3 in the input"
+    assert "HA: 0 minutes over 0 arrivals consumed, -9 over 2 in the input" in differences(found, DELAYS)
+
+
+def test_delays_that_differ_are_found_where_the_counts_agree() -> None:
+    world = World()
+    world.expected["UA"].delay_minutes += 5
+
+    assert failed(verify(world.evidence())) == {DELAYS}
+
+
+def test_a_repetition_counts_a_flight_once() -> None:
+    """c2 and c1 both consumed 50 … 59; the airlines' totals are still those of the input."""
+    assert AIRLINES not in failed(verify(World().evidence()))
+
+
+def test_an_offset_not_committed_to_the_end_is_found() -> None:
+    world = World()
+    world.committed[tp(1)] = 99
+
+    found = verify(world.evidence())
+
+    assert failed(found) == {COMMITTED}
+    assert "add up to 199, 200 records were written" in differences(found, COMMITTED)
+    assert "flights-1: committed 99, its end is 100" in differences(found, COMMITTED)
+
+
+def test_a_partition_nothing_was_committed_for_is_found() -> None:
+    world = World()
+    del world.committed[tp(0)]
+
+    assert "flights-0: committed nothing, its end is 100" in differences(verify(world.evidence()), COMMITTED)
+
+
+def test_an_empty_partition_needs_no_commit() -> None:
+    world = World()
+    world.ends[tp(2)] = 0
+
+    assert verify(world.evidence()).passed
+
+
+def test_offsets_committed_for_a_partition_beyond_another_do_not_make_up_for_it() -> None:
+    world = World()
+    world.committed = {tp(0): 101, tp(1): 99}
+
+    found = verify(world.evidence())
+
+    assert failed(found) == {COMMITTED}
+    assert "flights-0: committed 101" in differences(found, COMMITTED)
+
+
+def test_records_lost_between_producer_and_topic_are_found() -> None:
+    world = World()
+    world.written = 201
+
+    assert "201 were written, 200 are there" in differences(verify(world.evidence()), WRITTEN)
+
+
+def test_consuming_what_the_topic_does_not_have_is_found() -> None:
+    world = World()
+    world.c1.append(run(0, range(98, 103)))
+    world.c1.append(run(7, range(1)))
+
+    found = verify(world.evidence())
+
+    assert "c1 consumed flights-0 up to offset 102, whose end is 100" in differences(found, CONSUMED)
+    assert "c1 consumed flights-7 up to offset 0, which the topic does not have" in differences(found, CONSUMED)
+
+
+def test_a_thousand_differences_are_told_in_a_few_lines() -> None:
+    world = World()
+    for partition in range(2, 100):
+        world.ends[tp(partition)] = 10
+    found = verify(world.evidence())
+
+    check = next(check for check in found.checks if check.name == CONSUMED)
+    assert len(check.differences) == MAX_DIFFERENCES + 1
+    assert check.differences[-1] == "78 more differences"
+    assert len(found.failures()) == len(failed(found))
