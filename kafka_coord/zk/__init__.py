@@ -1,0 +1,22 @@
+"""ZooKeeper, and the only package that imports kazoo.
+
+:func:`connect` opens a :class:`~kafka_coord.zk.store.Store`. It is looked up when first used, so that code written
+against the store's interface (or run on a simulated one) does not load kazoo.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kafka_coord.zk.session import KazooStore, connect
+
+__all__ = ["KazooStore", "connect"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from kafka_coord.zk import session
+
+        return getattr(session, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -38,6 +38,7 @@ from kafka_coord.zk.store import (
     Clock,
     Create,
     GetData,
+    Listing,
     Node,
     Op,
     OpResult,
@@ -236,6 +237,17 @@ class KazooStore(Store):
         watch = self._watch(watcher)
         found = self._calls.pipelined("exists", paths, lambda path: self._client.exists_async(self._at(path), watch))
         return tuple(to_stat(stat) if stat is not None else None for stat in found)
+
+    def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
+        watch = self._watch(watcher)
+        found = self._calls.pipelined(
+            "get children of",
+            paths,
+            lambda path: self._client.get_children_async(self._at(path), watch, include_data=True),
+        )
+        return tuple(
+            Listing(tuple(sorted(answer[0])), to_stat(answer[1])) if answer is not None else None for answer in found
+        )
 
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
         return bulk.in_chunks(reads, self._read_chunk)

@@ -52,6 +52,14 @@ class Node:
     stat: Stat
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A znode's children, sorted, and its facts: ``cversion`` tells a child that came back from one that stayed."""
+
+    names: tuple[str, ...]
+    stat: Stat
+
+
 # --- operations of a multi ---------------------------------------------------------------------------------------
 
 
@@ -200,6 +208,9 @@ class Store(Protocol):
 
     def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
         """As :meth:`exists` for many paths, pipelined: one round trip rather than one each."""
+
+    def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
+        """As :meth:`children` for many paths, pipelined, with facts; ``None`` (and no watch) where there is none."""
 
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
         """Many reads at once: one multi-read per chunk on servers ≥ 3.6, pipelined reads on older ones."""

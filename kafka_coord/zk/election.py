@@ -1,0 +1,340 @@
+"""Which of the running instances coordinates.
+
+Protocol (the design's section 5): watch ``/consumers/coordinator`` first, then try. Winning is one multi, the ephemeral
+znode and a compare-and-set of ``/consumers/coordinator_epoch``; so the epoch grows by one with every election, and the
+version that znode then has fences every write of the winner. Losing is reading who leads.
+
+A lost reply is never answered by trying again blindly: the next attempt begins by reading, and finds the znode this
+session made. Epochs never go back: whoever cannot read the stored one does not elect.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kafka_coord.errors import (
+    BadVersion,
+    MalformedValue,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    StoreUnavailable,
+)
+from kafka_coord.model.json_fields import dump, load, number
+from kafka_coord.model.operations import CoordinatorInfo
+from kafka_coord.zk import layout
+from kafka_coord.zk.instance import InstanceRegistration
+from kafka_coord.zk.store import (
+    Check,
+    Create,
+    Delete,
+    GetData,
+    Node,
+    Op,
+    SessionState,
+    SetData,
+    Stat,
+    Store,
+    WatchEvent,
+)
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 5.0
+"""A lost watch costs time, never correctness: who leads is read again this often without any event."""
+MAX_EPOCH = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """An election won. ``fence`` begins every multi of this leader and fails as soon as another is elected."""
+
+    epoch: int
+    fence: Check
+    session_id: int
+
+
+class ZkElection:
+    """One instance's part in the election. Its owner's thread calls everything but :meth:`still_leads`, which any may.
+
+    No thread of its own and no waiting: ``wake`` is called (on a thread of the store) when there is something to do,
+    then the owner calls :meth:`step` and, if it wants to lead, :meth:`elect`.
+    """
+
+    def __init__(self, store: Store, broker_id: int, endpoints: Mapping[str, str], wake: Callable[[], None]) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._endpoints = dict(endpoints)
+        self._wake = wake
+        self._instance = InstanceRegistration(store, broker_id, endpoints, wake)
+        self._leadership: Leadership | None = None
+        self._fired = True
+        self._looked_at = 0.0
+        self._seen: Node | None = None
+        self._unresolved = False
+        self._complaints: dict[str, str] = {}
+
+    # --- the instance ------------------------------------------------------------------------------------------------
+
+    def register_instance(self) -> None:
+        """See :meth:`InstanceRegistration.register`."""
+        self._instance.register()
+
+    def is_registered(self) -> bool:
+        """Whether this instance's znode stands, in the session of now."""
+        return self._instance.is_registered()
+
+    def unregister_instance(self) -> None:
+        """Takes the instance's znode away, before its session ends."""
+        self._instance.unregister()
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Arms the watch of ``/consumers/coordinator`` and reads who leads, if anything may have changed."""
+        now = self._store.clock.monotonic()
+        if not self._fired and now < self._looked_at + LOOK_AGAIN_S:
+            return
+        self._fired = False  # before the read: what fires from here on is seen by the next look
+        try:
+            self._seen = self._read_and_watch()
+        except BaseException:
+            self._fired = True
+            raise
+        self._looked_at = now
+
+    def _read_and_watch(self) -> Node | None:
+        while True:
+            try:
+                return self._store.get(layout.COORDINATOR, self._on_event)
+            except NoNode:
+                if self._store.exists(layout.COORDINATOR, self._on_event) is None:
+                    return None
+
+    def _on_event(self, _event: WatchEvent) -> None:
+        """On a thread of the store."""
+        self._fired = True
+        self._wake()
+
+    def leader(self) -> CoordinatorInfo | None:
+        """Who coordinates as of the last look; None when nobody does or what it wrote cannot be read (logged)."""
+        self.watch()
+        if self._seen is None:
+            return None
+        try:
+            return _decoded(self._seen)
+        except MalformedValue as error:
+            self._complain("leader", f"cannot tell who coordinates: {error}")
+            return None
+
+    def step(self) -> None:
+        """Notices what happened to this instance's leadership. Raises :class:`StoreUnavailable`: come again."""
+        self.watch()
+        leadership = self._leadership
+        if leadership is None:
+            return
+        lost = leadership.session_id != self._store.session.session_id or (
+            self._seen is None or self._seen.stat.ephemeral_owner != leadership.session_id
+        )
+        if lost:
+            log.warning("lost the leadership epoch=%d reason='%s'", leadership.epoch, self._why_lost(leadership))
+            self._leadership = None
+
+    def _why_lost(self, leadership: Leadership) -> str:
+        if leadership.session_id != self._store.session.session_id:
+            return "its ZooKeeper session ended"
+        return "somebody deleted its znode" if self._seen is None else "another instance coordinates"
+
+    def still_leads(self) -> bool:
+        """Whether this instance may decide at this moment: elected, connected, in the session it was elected in, and
+        that session proven to live. Costs nothing; safe on any thread."""
+        leadership, session = self._leadership, self._store.session
+        return (
+            leadership is not None
+            and session.state is SessionState.CONNECTED
+            and session.session_id == leadership.session_id
+            and self._store.clock.monotonic() < session.mine_until()
+        )
+
+    def is_mine(self) -> bool:
+        """Whether the election this instance won still stands, though it may not be able to act on it right now."""
+        leadership = self._leadership
+        if leadership is None or leadership.session_id != self._store.session.session_id:
+            return False
+        self.watch()
+        return self._seen is not None and self._seen.stat.ephemeral_owner == leadership.session_id
+
+    # --- electing ----------------------------------------------------------------------------------------------------
+
+    def elect(self) -> Leadership | None:
+        """Watches, then tries to become the coordinator. None: somebody else leads, or nobody may (logged why).
+
+        Raises :class:`StoreUnavailable` where the outcome is unknown; the next call finds it out. An election this
+        session won already, in whatever attempt, is given again.
+        """
+        if self._unresolved:
+            self._store.sync(layout.COORDINATOR)  # another server may not have heard of our own write yet
+            self._fired = True
+            self._unresolved = False
+        self.watch()
+        session_id = self._store.session.session_id
+        if self._seen is not None:
+            owner = self._seen.stat.ephemeral_owner
+            if not owner:
+                self._complain(
+                    "znode",
+                    f"cannot elect anybody: {layout.COORDINATOR} is not ephemeral, so it never goes: delete it",
+                )
+                return None
+            return self._own_election(self._seen, session_id) if owner == session_id else None
+        try:
+            stored = self._stored_epoch()
+            return self._try(*stored, session_id) if stored is not None else None
+        except StoreUnavailable:
+            self._unresolved = True
+            raise
+
+    def _try(self, epoch: int, version: int, session_id: int) -> Leadership | None:
+        info = CoordinatorInfo(self._broker_id, epoch + 1, str(int(self._store.clock.time() * 1000)), self._endpoints)
+        self._fired = True
+        try:
+            _, stat = self._store.multi(
+                [
+                    Create(layout.COORDINATOR, dump(info.to_json()), ephemeral=True),
+                    SetData(layout.COORDINATOR_EPOCH, str(epoch + 1).encode(), version),
+                ]
+            )
+        except MultiFailed as error:
+            if not isinstance(error.cause, NodeExists | BadVersion | NoNode):
+                raise
+            log.debug("lost the election epoch=%d reason=%s", epoch + 1, error.cause)
+            self.watch()
+            return None
+        if not isinstance(stat, Stat):
+            raise StoreUnavailable("the election's multi was answered without a stat: reading back", layout.COORDINATOR)
+        return self._won(epoch + 1, stat.version, session_id)
+
+    def _own_election(self, node: Node, session_id: int) -> Leadership | None:
+        """``/consumers/coordinator`` is this session's: by an attempt whose reply was lost, or led already."""
+        if self._leadership is not None and self._leadership.session_id == session_id:
+            return self._leadership
+        stored = self._stored_epoch()
+        if stored is None:
+            return None
+        epoch, version = stored
+        try:
+            mine = _decoded(node)
+        except MalformedValue:
+            mine = None
+        if mine is not None and mine.broker_id == self._broker_id and mine.epoch == epoch:
+            return self._won(epoch, version, session_id)
+        log.warning("gave up an election of this session that the epoch does not bear out epoch=%d", epoch)
+        self._delete_own(node, version)
+        return None
+
+    def _won(self, epoch: int, version: int, session_id: int) -> Leadership:
+        self._leadership = Leadership(epoch, Check(layout.COORDINATOR_EPOCH, version), session_id)
+        self._complaints.clear()
+        return self._leadership
+
+    def _stored_epoch(self) -> tuple[int, int] | None:
+        """(epoch, znode version), the znode made where it is missing; None where no epoch can be told."""
+        try:
+            node = self._store.get(layout.COORDINATOR_EPOCH)
+        except NoNode:
+            first = self._highest_epoch_written()
+            self._store.ensure_path(layout.CONSUMERS)
+            with suppress(NodeExists):
+                self._store.create(layout.COORDINATOR_EPOCH, str(first).encode())
+            node = self._store.get(layout.COORDINATOR_EPOCH)
+        written = node.data.decode("ascii", "replace").strip()
+        if written.isascii() and written.isdigit() and int(written[:11]) < MAX_EPOCH and len(written) < 11:
+            return int(written), node.stat.version
+        if self._complaints.get("epoch") != written:
+            self._complaints["epoch"] = written
+            log.error(
+                "cannot elect anybody: %s holds %r, not a decimal epoch below %d. Repair it by setting it to the "
+                "highest epoch ever used (the assignments written so far name %d), never to a lower one",
+                layout.COORDINATOR_EPOCH,
+                written[:40],
+                MAX_EPOCH,
+                self._highest_epoch_written(),
+            )
+        return None
+
+    def _highest_epoch_written(self) -> int:
+        """The highest epoch any group's assignment names: where to go on when the stored epoch was lost."""
+        try:
+            groups = self._store.children(layout.GROUPS)
+        except NoNode:
+            return 0
+        highest = 0
+        paths = [layout.assignment(group) for group in groups]
+        for path, node in zip(paths, self._store.read_many([GetData(path) for path in paths]), strict=True):
+            if isinstance(node, Node):
+                try:
+                    highest = max(highest, number(load(node.data, path), "epoch", path, 0, at_least=0))
+                except MalformedValue:
+                    continue
+        return min(highest, MAX_EPOCH - 1)
+
+    def _complain(self, about: str, sentence: str) -> None:
+        """Logs once what stays the same."""
+        if self._complaints.get(about) != sentence:
+            self._complaints[about] = sentence
+            log.error("%s", sentence)
+
+    # --- stepping down -----------------------------------------------------------------------------------------------
+
+    def resign(self) -> None:
+        """Deletes this session's ``/consumers/coordinator``, if there is one: others elect at once.
+
+        Raises :class:`StoreUnavailable` when it cannot be told whether it is gone; it goes with the session at last.
+        """
+        self._leadership = None
+        self._fired = True
+        try:
+            self._delete_if_own()
+        except StoreUnavailable:
+            # the reply was lost, or the request was: a delete of our own znode may be asked again
+            self._store.sync(layout.COORDINATOR)
+            self._delete_if_own()
+
+    def _delete_if_own(self) -> None:
+        epoch, node = self._store.read_many([GetData(layout.COORDINATOR_EPOCH), GetData(layout.COORDINATOR)])
+        session_id = self._store.session.session_id
+        if isinstance(node, Node) and node.stat.ephemeral_owner == session_id and session_id:
+            self._delete_own(node, epoch.stat.version if isinstance(epoch, Node) else None)
+
+    def _delete_own(self, node: Node, epoch_version: int | None) -> None:
+        """Deletes the znode read as our own, unless another was elected since (whose znode has the same version)."""
+        self._fired = True
+        ops: list[Op] = [Delete(layout.COORDINATOR, node.stat.version)]
+        if epoch_version is not None:
+            ops.insert(0, Check(layout.COORDINATOR_EPOCH, epoch_version))
+        try:
+            self._store.multi(ops)
+        except MultiFailed as error:
+            if not isinstance(error.cause, NoNode | BadVersion):
+                raise
+
+    def forget(self) -> None:
+        """Stops leading on this side alone; on ZooKeeper nothing is changed."""
+        self._leadership = None
+        self._fired = True
+
+    def close(self) -> None:
+        """Does not lead any more and wakes nobody any more."""
+        self._leadership = None
+        self._wake = _nobody
+
+
+def _nobody() -> None:
+    return
+
+
+def _decoded(node: Node) -> CoordinatorInfo:
+    return CoordinatorInfo.from_json(load(node.data, layout.COORDINATOR), layout.COORDINATOR)

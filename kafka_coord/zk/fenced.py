@@ -1,0 +1,66 @@
+"""Writes that take effect only under the coordinator epoch they were decided under."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from kafka_coord.errors import Fenced, MultiFailed
+from kafka_coord.zk.sizes import op_size
+from kafka_coord.zk.store import Check, Op, OpResult, Store
+
+MAX_BYTES = 900_000
+"""Of the 1,048,575 a server takes: paths grow by the chroot, and not everyone keeps the default."""
+MAX_OPS = 1_000
+"""Longer multis are no faster, and hold up everyone else's writes."""
+
+
+def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> list[tuple[OpResult, ...]]:
+    """Writes units in order, as many to a multi as fit; each multi begins with ``fence``. Gives each unit's results.
+
+    A unit is never split: all of it takes effect or nothing. Units already written stay written when a later one fails.
+
+    Raises :class:`Fenced` when the fence failed (another coordinator was elected), :class:`MultiFailed` when an
+    operation did (``index`` counts within its multi, the fence being 0), :class:`RequestTooLarge` for a unit that fits
+    no multi, :class:`StoreUnavailable` when the outcome is unknown.
+    """
+    results: list[tuple[OpResult, ...]] = []
+    for batch in _packed(units):
+        results += _write(store, fence, batch)
+    return results
+
+
+def _write(store: Store, fence: Check, units: Sequence[Sequence[Op]]) -> Iterator[tuple[OpResult, ...]]:
+    ops: list[Op] = [fence]
+    for unit in units:
+        ops += unit
+    try:
+        found = store.multi(ops)
+    except MultiFailed as error:
+        if error.index != 0:
+            raise
+        raise Fenced(
+            f"deposed: {fence.path} is no longer at version {fence.version}, another coordinator was elected; "
+            "nothing was written",
+            fence.path,
+            0,
+            error.cause,
+        ) from error
+    at = 1
+    for unit in units:
+        yield found[at : at + len(unit)]
+        at += len(unit)
+
+
+def _packed(units: Iterable[Sequence[Op]]) -> Iterator[list[Sequence[Op]]]:
+    batch: list[Sequence[Op]] = []
+    size = count = 0
+    for unit in units:
+        unit_size = sum(op_size(op) for op in unit)
+        if batch and (size + unit_size > MAX_BYTES or count + len(unit) > MAX_OPS):
+            yield batch
+            batch, size, count = [], 0, 0
+        batch.append(unit)
+        size += unit_size
+        count += len(unit)
+    if batch:
+        yield batch

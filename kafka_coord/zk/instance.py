@@ -1,0 +1,126 @@
+"""Who runs: ``/consumers/coordinators/<brokerId>``, an ephemeral znode of each instance, elected or not."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+
+from kafka_coord.errors import BadVersion, NodeExists, NoNode, SettingsError, StoreUnavailable
+from kafka_coord.model.json_fields import dump
+from kafka_coord.model.operations import CoordinatorInfo
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Node, Store, WatchEvent
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_FIELD = "session_timeout_ms"
+_GRACE_SHARE = 0.25
+"""Servers end a session up to a tick late, and learn of touches up to half a tick late."""
+
+
+class InstanceRegistration:
+    """Registers one broker id, and tells a namesake that lives from the ghost of this instance's earlier session."""
+
+    def __init__(self, store: Store, broker_id: int, endpoints: Mapping[str, str], wake: Callable[[], None]) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._endpoints = dict(endpoints)
+        self._wake = wake
+        self._path = layout.instance(broker_id)
+        self._registered_in = 0
+        self._watched_in = 0
+        self._namesake_since: float | None = None
+
+    def is_registered(self) -> bool:
+        """Whether the znode is known to stand, in the session of now."""
+        return self._registered_in != 0 and self._registered_in == self._store.session.session_id
+
+    def register(self) -> None:
+        """Creates the znode, or finds that it is there already; safe to repeat.
+
+        Raises :class:`NodeExists` while another session holds it that may be this instance's own, not ended yet (try
+        again), :class:`SettingsError` once that cannot be any more: the broker id is taken. :class:`StoreUnavailable`
+        leaves the outcome to the next call.
+        """
+        session_id = self._store.session.session_id
+        try:
+            self._store.create(self._path, self._value(), ephemeral=True)
+        except NodeExists:
+            self._look_at_holder(session_id)
+        self._registered_in = session_id
+        self._namesake_since = None
+        self._watch(session_id)
+
+    def _watch(self, session_id: int) -> None:
+        if self._watched_in != session_id:
+            self._watched_in = session_id
+            try:
+                stat = self._store.exists(self._path, self._on_event)
+            except StoreUnavailable:
+                self._watched_in = 0
+                raise
+            if stat is None:
+                self._registered_in = 0
+
+    def _on_event(self, _event: WatchEvent) -> None:
+        """On a thread of the store: somebody deleted or wrote the znode, or the connection changed."""
+        self._registered_in = self._watched_in = 0
+        self._wake()
+
+    def _look_at_holder(self, session_id: int) -> None:
+        try:
+            node = self._store.get(self._path, self._on_event)
+        except NoNode:
+            raise NodeExists(
+                f"{self._path} was there a moment ago and is gone: registering again", self._path
+            ) from None
+        if node.stat.ephemeral_owner == session_id:
+            return
+        if node.stat.ephemeral_owner == 0:
+            raise SettingsError(
+                f"{self._path} is not of a running instance (it is not ephemeral): delete it, then start again"
+            )
+        now = self._store.clock.monotonic()
+        if self._namesake_since is None:
+            self._namesake_since = now
+        patience_s = self._timeout_s(node) * (1 + _GRACE_SHARE)
+        left_s = self._namesake_since + patience_s - now
+        described = f"an instance for broker id {self._broker_id} is registered already ({_shown(node)})"
+        if left_s <= 0:
+            raise SettingsError(
+                f"{described} and lives on after {patience_s:.0f} s: stop it, or give this one another broker id"
+            )
+        raise NodeExists(
+            f"{described}; waiting {left_s:.0f} s more in case it was this one before a restart", self._path
+        )
+
+    def unregister(self) -> None:
+        """Deletes the znode if it is this session's."""
+        self._registered_in = self._watched_in = 0
+        try:
+            node = self._store.get(self._path)
+            if node.stat.ephemeral_owner == self._store.session.session_id:
+                self._store.delete(self._path, node.stat.version)
+        except (NoNode, BadVersion):
+            return
+
+    def _value(self) -> bytes:
+        info = CoordinatorInfo(self._broker_id, 0, str(int(self._store.clock.time() * 1000)), self._endpoints)
+        value = info.to_json() | {_TIMEOUT_FIELD: self._store.session.timeout_ms}
+        del value["epoch"]
+        return dump(value)
+
+    def _timeout_s(self, node: Node) -> float:
+        """The holder's session timeout if it says so, else ours."""
+        try:
+            told = json.loads(node.data).get(_TIMEOUT_FIELD)
+        except (ValueError, AttributeError, RecursionError):
+            told = None
+        usable = isinstance(told, int) and 0 < told <= 3_600_000
+        return (told if usable else self._store.session.timeout_ms) / 1000
+
+
+def _shown(node: Node) -> str:
+    value = node.data[:200].decode("utf-8", "replace")
+    return f"session {node.stat.ephemeral_owner:#x}, {value}"

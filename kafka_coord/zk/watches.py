@@ -1,0 +1,279 @@
+"""Level-triggered watches over ZooKeeper's one-shot ones, for an owner with one thread.
+
+ZooKeeper tells once that something changed, on a thread of its client, and forgets the watch. Here the event only marks
+the path and wakes the owner, who calls :meth:`Watches.step`: everything marked is armed again, then read, then its
+listener is called with what is there now. However many changes came in between, there is one call with the last.
+
+Data watches are armed by ``exists``, which also tells of creation: they outlive delete-and-recreate (where kazoo's own
+``ChildrenWatch`` dies silently). A children watch falls back to ``exists`` while its znode is missing. When the
+connection changes, everything is armed and compared again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from kafka_coord.errors import StoreError, StoreUnavailable
+from kafka_coord.zk.store import GetData, Node, SessionState, Stat, Store, WatchEvent, WatchType
+
+log = logging.getLogger(__name__)
+
+DataListener = Callable[[Node | None], None]
+ChildrenListener = Callable[[tuple[str, ...] | None], None]
+GoneListener = Callable[[str], None]
+
+REFUSED_AGAIN_S = 30.0
+"""How often a znode is tried again whose ACL forbids reading it (a changed ACL fires no watch)."""
+
+
+class _Kind(Enum):
+    DATA = "data"
+    CHILDREN = "children"
+    GONE = "gone"
+
+
+_NEVER = (-1, -1)
+"""What a znode looked like before it was first seen."""
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    kind: _Kind
+    path: str
+    listener: Callable[..., None]
+    seen: tuple[int, int] | None = _NEVER
+    """What the listener was last told: (czxid, mzxid or cversion), None for no znode."""
+    dropped: bool = False
+    complaint: str = ""
+    """The last failure logged, so that a lasting one is logged once."""
+
+
+class Watches:
+    """All watches of one owner. Every method but the watcher itself is called on the owner's thread.
+
+    ``wake`` is called, on whatever thread, when :meth:`step` has something to do. Listeners may add and drop watches.
+
+    A listener that raises takes nothing with it: the failure is logged with the path (once, while it stays the same),
+    the others are served, the watch stays armed, and the listener is called again with the then current value at the
+    next step. So a listener whose own reading failed gets another chance, and no event is lost.
+    """
+
+    def __init__(self, store: Store, wake: Callable[[], None]) -> None:
+        self._store = store
+        self._wake = wake
+        self._watched: dict[tuple[_Kind, str], _Watched] = {}
+        self._due: dict[_Watched, None] = {}
+        self._refused: dict[_Watched, float] = {}
+        self._lock = threading.Lock()
+        self._fired: set[str] = set()
+        self._all_fired = False
+        self._closed = False
+        self._unsubscribe = store.on_session(self._on_session)
+
+    # --- what is watched ---------------------------------------------------------------------------------------------
+
+    def data(self, path: str, listener: DataListener) -> None:
+        """Calls ``listener`` with the znode (None: there is none) at the next step and after every change."""
+        self._add(_Watched(_Kind.DATA, path, listener))
+
+    def children(self, path: str, listener: ChildrenListener) -> None:
+        """Calls ``listener`` with the sorted child names (None: no znode) at the next step and after every change.
+
+        A child that was deleted and created again between two steps is a change although the names are the same.
+        """
+        self._add(_Watched(_Kind.CHILDREN, path, listener))
+
+    def gone(self, paths: Iterable[str], listener: GoneListener) -> None:
+        """Calls ``listener`` once for each path as soon as the znode there now does not exist any more."""
+        for path in paths:
+            self._add(_Watched(_Kind.GONE, path, listener))
+
+    def drop(self, path: str) -> None:
+        """Forgets every watch of this path."""
+        for kind in _Kind:
+            self._forget(self._watched.get((kind, path)))
+
+    def close(self) -> None:
+        """Forgets everything; listeners are not called any more."""
+        self._closed = True
+        self._unsubscribe()
+        for watched in self._watched.values():
+            watched.dropped = True
+        self._watched.clear()
+        self._due.clear()
+        self._refused.clear()
+
+    def _add(self, watched: _Watched) -> None:
+        self._forget(self._watched.get((watched.kind, watched.path)))
+        self._watched[watched.kind, watched.path] = watched
+        self._due[watched] = None
+
+    def _forget(self, watched: _Watched | None) -> None:
+        if watched is None:
+            return
+        watched.dropped = True
+        self._watched.pop((watched.kind, watched.path), None)
+        self._due.pop(watched, None)
+        self._refused.pop(watched, None)
+
+    # --- what happened -----------------------------------------------------------------------------------------------
+
+    def _on_event(self, event: WatchEvent) -> None:
+        """On a thread of the store."""
+        with self._lock:
+            if event.type is WatchType.CONNECTION:
+                self._all_fired = True
+            else:
+                self._fired.add(event.path)
+        self._wake()
+
+    def _on_session(self, _state: SessionState) -> None:
+        """On a thread of the store: reconnected, there is arming to do."""
+        self._wake()
+
+    def _take_fired(self) -> None:
+        with self._lock:
+            fired, self._fired = self._fired, set()
+            everything, self._all_fired = self._all_fired, False
+        if everything:
+            self._due.update(dict.fromkeys(self._watched.values()))
+            return
+        for path in fired:
+            for kind in _Kind:
+                watched = self._watched.get((kind, path))
+                if watched is not None:
+                    self._due[watched] = None
+        now = self._store.clock.monotonic()
+        for watched in [w for w, again_at in self._refused.items() if again_at <= now]:
+            del self._refused[watched]
+            self._due[watched] = None
+
+    # --- one step ----------------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Arms again what fired and calls the listeners of what changed, those added meanwhile included.
+
+        True when everything is armed and every listener was told; False when not (no connection, a listener that
+        failed): call again soon, or when woken. Every watch is served at most once a step, so a znode that never rests
+        cannot hold the owner.
+        """
+        served: set[_Watched] = set()
+        while not self._closed:
+            self._take_fired()
+            due = [watched for watched in self._due if watched not in served]
+            if not due:
+                break
+            if self._store.session.state is not SessionState.CONNECTED:
+                return False
+            served.update(due)
+            try:
+                self._serve(due)
+            except StoreUnavailable as error:
+                log.debug("watches stay unarmed due=%d reason=%s", len(self._due), error)
+                return False
+        return not self._due
+
+    def _serve(self, due: Sequence[_Watched]) -> None:
+        by_kind = {kind: [watched for watched in due if watched.kind is kind] for kind in _Kind}
+        for kind, serve in (
+            (_Kind.GONE, self._serve_gone),
+            (_Kind.CHILDREN, self._serve_children),
+            (_Kind.DATA, self._serve_data),
+        ):
+            if not by_kind[kind]:
+                continue
+            try:
+                serve(by_kind[kind])
+            except StoreUnavailable:
+                raise
+            except StoreError:  # one of them is refused: find out which
+                for watched in by_kind[kind]:
+                    self._serve_alone(watched, serve)
+
+    def _serve_alone(self, watched: _Watched, serve: Callable[[Sequence[_Watched]], None]) -> None:
+        try:
+            serve([watched])
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            self._complain(watched, f"cannot be watched, trying again every {REFUSED_AGAIN_S:.0f} s: {error}")
+            self._due.pop(watched, None)
+            self._refused[watched] = self._store.clock.monotonic() + REFUSED_AGAIN_S
+
+    def _serve_data(self, due: Sequence[_Watched]) -> None:
+        stats = self._store.exists_many([watched.path for watched in due], self._on_event)
+        changed = []
+        for watched, stat in zip(due, stats, strict=True):
+            if _data_key(stat) == watched.seen:
+                self._settled(watched)
+            elif stat is None:
+                self._tell(watched, None, None)
+            else:
+                changed.append(watched)
+        nodes = self._store.read_many([GetData(watched.path) for watched in changed]) if changed else ()
+        for watched, node in zip(changed, nodes, strict=True):
+            found = node if isinstance(node, Node) else None
+            self._tell(watched, _data_key(found.stat if found else None), found)
+
+    def _serve_children(self, due: Sequence[_Watched]) -> None:
+        listings = self._store.children_many([watched.path for watched in due], self._on_event)
+        missing = []
+        for watched, listing in zip(due, listings, strict=True):
+            if listing is None:
+                missing.append(watched)
+                continue
+            key = (listing.stat.czxid, listing.stat.cversion)
+            if key == watched.seen:
+                self._settled(watched)
+            else:
+                self._tell(watched, key, listing.names)
+        stats = self._store.exists_many([watched.path for watched in missing], self._on_event) if missing else ()
+        for watched, stat in zip(missing, stats, strict=True):
+            if stat is not None:  # created in between: ask for its children at once
+                with self._lock:
+                    self._fired.add(watched.path)
+                self._wake()
+            if watched.seen is None:
+                self._settled(watched)
+            else:
+                self._tell(watched, None, None)
+
+    def _serve_gone(self, due: Sequence[_Watched]) -> None:
+        stats = self._store.exists_many([watched.path for watched in due], self._on_event)
+        for watched, stat in zip(due, stats, strict=True):
+            if stat is None or (watched.seen not in {_NEVER, (stat.czxid, 0)}):
+                self._tell(watched, None, watched.path)
+            else:
+                watched.seen = (stat.czxid, 0)
+                self._settled(watched)
+
+    def _settled(self, watched: _Watched) -> None:
+        self._due.pop(watched, None)
+        watched.complaint = ""
+
+    def _tell(self, watched: _Watched, seen: tuple[int, int] | None, value: object) -> None:
+        if watched.dropped:
+            return
+        try:
+            watched.listener(value)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other watches must not suffer
+            self._complain(watched, f"its listener failed and is called again: {error!r}", trace=error)
+            return
+        watched.seen = seen
+        if watched.kind is _Kind.GONE:
+            self._forget(watched)
+        self._settled(watched)
+
+    def _complain(self, watched: _Watched, sentence: str, trace: BaseException | None = None) -> None:
+        if sentence == watched.complaint:
+            return
+        watched.complaint = sentence
+        log.warning("watch of %s path=%s: %s", watched.kind.value, watched.path, sentence, exc_info=trace)
+
+
+def _data_key(stat: Stat | None) -> tuple[int, int] | None:
+    return (stat.czxid, stat.mzxid) if stat is not None else None
