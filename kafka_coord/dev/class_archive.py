@@ -2,7 +2,8 @@
 
 Kafka starts in 1.2 s with one and in 2.2 s without. The archive is written by the first server of its kind that ends
 cleanly (``-XX:ArchiveClassesAtExit``, about 3 s), into its own directory, and moved into the cache from there. It is
-only ever a shortcut: a Java that cannot use it (``-Xshare:auto``) starts as if it were not there.
+only ever a shortcut. A Java for which it was not made starts as if it were not there (``-Xshare:auto``); but Java 17
+aborts on one that is truncated behind its header, so a server that crashes with one is started again without.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from kafka_coord.dev.cache import cache_directory
 from kafka_coord.dev.java import Java
 
 _NEW = ".new"
+_USE = "-XX:SharedArchiveFile="
 # Only what goes wrong: writing an archive names every class it leaves out.
 _QUIET = "-Xlog:cds*=off"
 
@@ -33,7 +35,7 @@ def archive_flags(name: str, java: Java, class_path: Sequence[Path], directory: 
     """
     archive = cache_directory() / "classes" / f"{name}-{_digest(java, class_path)}.jsa"
     if archive.is_file():
-        return (f"-XX:SharedArchiveFile={archive}", _QUIET)
+        return (f"{_USE}{archive}", _QUIET)
     with _lock:
         if _being_written.setdefault(archive, directory) != directory:
             return ()
@@ -49,8 +51,11 @@ def keep_archives(directory: Path) -> None:
         # A cache that cannot be written costs a second at the next start, and nothing else.
         with contextlib.suppress(OSError):
             home.mkdir(parents=True, exist_ok=True)
-            shutil.move(written, beside)
-            beside.replace(archive)
+            try:
+                shutil.move(written, beside)
+                beside.replace(archive)
+            finally:
+                beside.unlink(missing_ok=True)
     discard_archives(directory)
 
 
@@ -61,6 +66,15 @@ def discard_archives(directory: Path) -> None:
     with _lock:
         for archive in [archive for archive, writer in _being_written.items() if writer == directory]:
             del _being_written[archive]
+
+
+def drop_archive(command: Sequence[str]) -> bool:
+    """Remove the archive that ``command`` uses; False if it uses none."""
+    for argument in command:
+        if argument.startswith(_USE):
+            Path(argument.removeprefix(_USE)).unlink(missing_ok=True)
+            return True
+    return False
 
 
 def _digest(java: Java, class_path: Sequence[Path]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +11,11 @@ from types import TracebackType
 from typing import Self
 
 from kafka_coord.dev import record
-from kafka_coord.dev.class_archive import keep_archives
 from kafka_coord.dev.coordinator import Coordinator, CoordinatorCommand, serve_command
 from kafka_coord.dev.identity import boot_id
 from kafka_coord.dev.jars import KAFKA_VERSION, kafka_class_path
 from kafka_coord.dev.kafka import KafkaBroker, KafkaCluster, KafkaSettings
+from kafka_coord.dev.leftovers import end_servers
 from kafka_coord.dev.lock import DirectoryLock
 from kafka_coord.dev.ports import port_is_free
 from kafka_coord.dev.probe import write_and_read_back
@@ -29,7 +28,6 @@ from kafka_coord.errors import DevClusterError, KafkaCoordError
 
 # Less than this and Kafka would soon shut down for want of space, with a longer story.
 _MINIMUM_FREE_BYTES = 256 * 1024 * 1024
-_STOP_TIMEOUT_S = 20.0
 
 
 class DevCluster:
@@ -115,6 +113,7 @@ class DevCluster:
             try:
                 before = record.load(self.directory)
                 if before is not None:
+                    self._require_down(before)
                     self._require_same_shape(before)
                     self._end_leftovers(before)
                 self._start_all(before, timeout_s)
@@ -137,7 +136,7 @@ class DevCluster:
             try:
                 self._stop_own()
                 if (found := record.load(self.directory)) is not None:
-                    self._end(found.running())
+                    end_servers(found.running())
                     self._save_stopped(found)
             finally:
                 self._lock.release()
@@ -145,13 +144,17 @@ class DevCluster:
     def detach(self) -> None:
         """Leave it running when this process ends; another process may now :meth:`down` it."""
         with self._verbs:
+            self._save()
             for child in self._own_processes():
                 child.let_outlive_parent()
             self._lock.release()
 
     def status(self) -> ClusterStatus:
         """What runs in the directory now, whoever started it."""
-        return read_status(self.directory)
+        with self._verbs:
+            if self._lock.held and self._ensemble is not None:
+                self._save()  # a server may have been killed and started again by its own verbs
+            return read_status(self.directory)
 
     def __enter__(self) -> Self:
         self.up()
@@ -162,8 +165,6 @@ class DevCluster:
     ) -> None:
         self.down()
 
-    # up, step by step
-
     def _require_space(self) -> None:
         free = shutil.disk_usage(self.directory).free
         if free < _MINIMUM_FREE_BYTES:
@@ -171,6 +172,10 @@ class DevCluster:
                 f"only {free // 2**20} MB are free in {self.directory}, and a cluster needs "
                 f"{_MINIMUM_FREE_BYTES // 2**20} MB to start; free some space, or use another directory"
             )
+
+    def _require_down(self, before: ClusterRecord) -> None:
+        if before.servers and len(before.running()) == len(before.servers):
+            raise DevClusterError(f"the cluster in {self.directory} is up already; bring it down first")
 
     def _require_same_shape(self, before: ClusterRecord) -> None:
         brokers, zookeepers = len(before.of_kind("kafka")), len(before.of_kind("zookeeper"))
@@ -181,12 +186,9 @@ class DevCluster:
             )
 
     def _end_leftovers(self, before: ClusterRecord) -> None:
-        running = before.running()
-        if running and len(running) == len(before.servers):
-            raise DevClusterError(f"the cluster in {self.directory} is up already; bring it down first")
-        if running:
+        if running := before.running():
             self._progress(f"stopping {', '.join(server.name for server in running)}, left by an earlier time")
-            self._end(running)
+            end_servers(running)
 
     def _start_all(self, before: ClusterRecord | None, timeout_s: float) -> None:
         settings = self._kafka_settings or KafkaSettings(replication=min(self._broker_count, 3))
@@ -241,8 +243,6 @@ class DevCluster:
         for coordinator in self._coordinators.values():
             coordinator.wait_ready(timeout_s)
 
-    # what runs, written down
-
     def _save(self) -> None:
         servers = [_record("zookeeper", server) for server in self.ensemble.servers]
         servers += [_record("kafka", broker) for broker in self.kafka.brokers]
@@ -257,8 +257,6 @@ class DevCluster:
             ServerRecord(server.name, server.kind, server.log, server.port, None) for server in found.servers
         )
         record.save(self.directory, ClusterRecord(servers, found.boot_id, found.kafka_version))
-
-    # ending
 
     def _own_processes(self) -> list[ChildProcess]:
         children = [coordinator.process for coordinator in self._coordinators.values()]
@@ -281,22 +279,6 @@ class DevCluster:
     def _kill_own(self) -> None:
         for child in self._own_processes():
             child.kill()
-
-    def _end(self, servers: tuple[ServerRecord, ...]) -> None:
-        """End processes that are not this one's children, in the order of their kinds."""
-        for kind in record.KINDS:
-            ending = [server for server in servers if server.kind == kind and server.process is not None]
-            for server in ending:
-                assert server.process is not None  # noqa: S101 - for the type checker
-                server.process.signal(signal.SIGTERM)
-                server.process.signal(signal.SIGCONT)
-            for server in ending:
-                assert server.process is not None  # noqa: S101 - for the type checker
-                if server.process.wait(_STOP_TIMEOUT_S):
-                    keep_archives(server.log.parent)
-                else:
-                    server.process.signal(signal.SIGKILL)
-                    server.process.wait(_STOP_TIMEOUT_S)
 
     @contextlib.contextmanager
     def _errors_explained(self) -> Iterator[None]:

@@ -172,7 +172,7 @@ class KafkaCluster(Startable):
             broker.launch()
         everyone = {broker.broker_id for broker in self.brokers}
         for broker in self.brokers:
-            broker.process.wait_until(lambda broker=broker: broker.sees(everyone), timeout_s)  # type: ignore[misc]
+            broker.wait_until(lambda broker=broker: broker.sees(everyone), timeout_s)  # type: ignore[misc]
 
     def stop(self) -> None:
         """Stop all brokers at once, cleanly."""

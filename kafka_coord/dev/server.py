@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kafka_coord.dev.class_archive import archive_flags, discard_archives, keep_archives
+from kafka_coord.dev.class_archive import archive_flags, discard_archives, drop_archive, keep_archives
 from kafka_coord.dev.java import find_java
 from kafka_coord.dev.ports import free_port, port_is_free, require_free
 from kafka_coord.dev.process import ChildProcess
@@ -17,6 +18,9 @@ from kafka_coord.errors import DevClusterError
 
 # Kafka and ZooKeeper of this size are bound by start-up, so: one compiler tier, the collector with least set-up.
 _JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
+
+# How a JVM ends that finds its own data damaged (as Popen reports it).
+_CRASHES = {-signal.SIGABRT, -signal.SIGBUS, -signal.SIGSEGV}
 
 _LOG4J = """\
 status = error
@@ -130,7 +134,17 @@ class JvmServer(Startable):
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Wait until it serves. Raises :class:`DevClusterError` with the end of its log if it does not."""
-        self._process.wait_until(self.serving, timeout_s)
+        self.wait_until(self.serving, timeout_s)
+
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
+        """As :meth:`wait_ready`, with a condition of the caller's."""
+        try:
+            self._process.wait_until(ready, timeout_s)
+        except DevClusterError:
+            if self._process.exit_code not in _CRASHES or not drop_archive(self._process.command):
+                raise
+            self.launch()
+            self._process.wait_until(ready, timeout_s)
 
     def stop(self, timeout_s: float = 15.0) -> None:
         """Let it end cleanly (SIGTERM), by SIGKILL if that takes longer than ``timeout_s`` seconds."""

@@ -15,7 +15,10 @@ from kafka_coord.zk import layout
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """One server: ``pid`` None if it does not run, ``state`` a word or two (``leader``, ``controller``, ``stopped``, …), ``address`` None for a server without a port of its own."""
+    """One server: ``pid`` None if it does not run, ``state`` a word or two (``leader``, ``broker``, ``stopped``, …).
+
+    ``address`` is None for a server without a port of its own.
+    """
 
     name: str
     kind: str
