@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kafka_coord.coordinator.steps import GroupState
@@ -10,7 +10,7 @@ from kafka_coord.errors import BadVersion, MalformedValue, NoNode, NotFound, Req
 from kafka_coord.model import GroupSettings, Pause, Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.requests import submit_many
+from kafka_coord.monitor.requests import submit
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.monitor.state import group_state
 from kafka_coord.zk import layout
@@ -32,7 +32,7 @@ def pause(store: Store, group: str, *, by: str, reason: str) -> None:
     path = layout.paused(group) if group else layout.PAUSED
     store.ensure_path(path)
     store.set(path, fields.dump(value.to_json()))
-    look(store, [group] if group else _groups(store), by=by, reason="paused")
+    _look(store, group, by=by, reason="paused")
 
 
 def resume(store: Store, group: str, *, by: str) -> None:
@@ -47,7 +47,7 @@ def resume(store: Store, group: str, *, by: str) -> None:
             ) from None
         what = f"group {group!r} is" if group else "the groups are"
         raise RequestRefused(f"{what} not paused; nothing was changed") from None
-    look(store, [group] if group else _groups(store), by=by, reason="resumed")
+    _look(store, group, by=by, reason="resumed")
 
 
 def change_settings(
@@ -76,13 +76,15 @@ def change_settings(
             store.set(path, fields.dump(changed.to_json()), node.stat.version)
         except BadVersion:
             continue
-        look(store, [group], by=by, reason="settings changed")
+        _look(store, group, by=by, reason="settings changed")
         return changed
 
 
-def look(store: Store, groups: Iterable[str], *, by: str, reason: str) -> None:
-    """Makes the coordinator look at these groups now; nobody waits for the answers, and it removes them itself."""
-    submit_many(store, [Request(RequestType.LOOK, group=group, by=by, reason=reason) for group in groups])
+def _look(store: Store, group: str, *, by: str, reason: str) -> None:
+    """Makes the coordinator look now; nobody waits for the answer, and it removes it itself. The global pause needs
+    none: the coordinator watches it."""
+    if group:
+        submit(store, Request(RequestType.LOOK, group=group, by=by, reason=reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,3 @@ def quiet(snapshot: GroupSnapshot, state: GroupState) -> bool:
 def _require(store: Store, group: str) -> None:
     if group and store.exists(layout.group(group)) is None:
         raise NotFound(f"no group {group!r}; nothing was changed")
-
-
-def _groups(store: Store) -> tuple[str, ...]:
-    return read_cluster(store).groups

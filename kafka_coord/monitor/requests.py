@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kafka_coord.errors import MalformedValue, NoNode, RequestRefused, StoreUnavailable, Timeout
@@ -12,14 +12,12 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.cluster import read_coordinator
 from kafka_coord.monitor.reading import Reading
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Create, GetChildren, GetData, Node, Store
+from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 
 REFUSED = "refused"
 
 OnProgress = Callable[[str], None]
 """Hears a sentence now and then while an answer is awaited."""
-
-_IN_ONE_MULTI = 500
 
 _LOOK_AGAIN_S = 1.0
 """A watch tells at once; this is for one that was lost."""
@@ -44,18 +42,6 @@ def submit(store: Store, request: Request) -> str:
             f"{error}; whether the request was written is unknown: see 'kafka-coord coordinator requests'", error.path
         ) from error
     return path.rpartition("/")[2]
-
-
-def submit_many(store: Store, requests: Sequence[Request]) -> None:
-    """Writes many requests whose answers nobody waits for; the coordinator removes them in time."""
-    store.ensure_path(layout.REQUESTS)
-    now_ms = round(store.clock.time() * 1000)
-    creates = [
-        Create(layout.REQUEST_PREFIX, fields.dump(replace(one, timestamp_ms=now_ms).to_json()), sequence=True)
-        for one in requests
-    ]
-    for at in range(0, len(creates), _IN_ONE_MULTI):
-        store.multi(creates[at : at + _IN_ONE_MULTI])
 
 
 def ask(store: Store, request: Request, timeout_s: float, on_progress: OnProgress) -> Request:

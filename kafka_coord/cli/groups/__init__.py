@@ -9,6 +9,15 @@ from kafka_coord.cli.lazy import LazyCommands
 _COMMANDS = {
     "list": ("kafka_coord.cli.groups.show:list_command", "All groups, with their state."),
     "describe": ("kafka_coord.cli.groups.show:describe", "One group: state, members, offsets and lag."),
+    "history": ("kafka_coord.cli.groups.history:history", "The last decisions, their reasons and durations."),
+    "rebalance": ("kafka_coord.cli.groups.operate:rebalance", "Decide a new target now."),
+    "evict": ("kafka_coord.cli.groups.operate:evict", "Delete a consumer's registration."),
+    "pause": ("kafka_coord.cli.groups.operate:pause", "Forbid rebalances of a group, or of all."),
+    "resume": ("kafka_coord.cli.groups.operate:resume", "Allow rebalances again."),
+    "settings": ("kafka_coord.cli.groups.operate:settings", "Show or change a group's settings."),
+    "reset-offsets": ("kafka_coord.cli.groups.reset:reset_offsets", "Set committed offsets, by a rule."),
+    "delete-offsets": ("kafka_coord.cli.groups.operate:delete_offsets", "Forget committed offsets."),
+    "delete": ("kafka_coord.cli.groups.operate:delete", "Remove groups with all they have."),
 }
 
 

@@ -1,0 +1,68 @@
+"""What the commands share that ask the coordinator something: their options, the asking, the printing of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from kafka_coord.cli.connection import connection_options
+from kafka_coord.cli.options import output_option, timeout_option
+from kafka_coord.cli.output import Column, Format, Section, note, show
+from kafka_coord.errors import RequestRefused
+from kafka_coord.model import Request
+from kafka_coord.monitor.requests import ask
+from kafka_coord.zk.store import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ANSWER_TIMEOUT_S = 30.0
+
+
+def asking_options(command: F) -> F:
+    """``--timeout``, ``--output`` and those of the connection."""
+    for option in (
+        connection_options,
+        output_option,
+        timeout_option(ANSWER_TIMEOUT_S, "How long to wait for the coordinator's answer; the request stays queued."),
+    ):
+        command = option(command)
+    return command
+
+
+reason_option = click.option(
+    "--reason", default="", metavar="TEXT", help="Why; it is kept with the request and in the group's history."
+)
+
+
+def asked(store: Store, request: Request, timeout_s: float) -> dict[str, Any]:
+    """Asks and waits; gives the answer as a row."""
+    answered = ask(store, request, timeout_s, note)
+    return {
+        "request": answered.request_id,
+        "type": str(answered.type),
+        "group": answered.group or None,
+        "result": answered.result,
+        "message": answered.message,
+    }
+
+
+def show_answers(output: Format, answers: list[dict[str, Any]]) -> None:
+    """For people the sentence is enough; programs get the whole answer."""
+    if output is Format.TABLE:
+        for answer in answers:
+            click.echo(f"{answer['result']}: {answer['message']}" if answer["message"] else answer["result"])
+        return
+    columns = [Column(key) for key in ("request", "type", "group", "result", "message")]
+    show(output, answers, [Section("answers", columns, answers)])
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks at a terminal; elsewhere ``--yes`` must have been given. Raises :class:`RequestRefused`."""
+    if yes:
+        return
+    if not click.get_text_stream("stdin").isatty():
+        raise RequestRefused(f"{question} Nothing was changed: nobody can be asked here, so say --yes")
+    if not click.confirm(question, err=True):
+        raise RequestRefused("nothing was changed")

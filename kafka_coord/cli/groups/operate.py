@@ -1,0 +1,238 @@
+"""``groups rebalance``, ``evict``, ``pause``, ``resume``, ``settings``, ``delete``, ``delete-offsets``."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import click
+
+from kafka_coord.cli.asking import asked, asking_options, confirm, reason_option, show_answers
+from kafka_coord.cli.connection import connection_options, open_store
+from kafka_coord.cli.groups.partitions import parse_scope
+from kafka_coord.cli.options import CONSUMER, GROUP, group_argument, output_option, timeout_option, who
+from kafka_coord.cli.output import Column, Format, Section, show
+from kafka_coord.errors import SettingsError
+from kafka_coord.model import GroupSettings, PartitionSet, Request, RequestType
+from kafka_coord.model.operations import DEFAULT_ASSIGNOR
+from kafka_coord.monitor import operate
+from kafka_coord.monitor.groups import snapshot_of
+from kafka_coord.monitor.offsets import read_committed
+from kafka_coord.zk.store import Store
+
+wait_option = click.option("--wait", is_flag=True, help="Return only when nothing is left to do, within --timeout.")
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+
+@click.command()
+@group_argument
+@reason_option
+@wait_option
+@asking_options
+def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: Format) -> None:
+    """Decide a new target for the group, even where nothing changed.
+
+    \b
+    kafka-coord groups rebalance delays --reason "after adding memory" --wait
+    """
+    with open_store() as store:
+        answer = asked(store, Request(RequestType.REBALANCE, group=group, reason=reason, by=who()), timeout_s)
+        if wait:
+            _wait_settled(store, group, timeout_s)
+    show_answers(output, [answer])
+
+
+@click.command()
+@group_argument
+@click.argument("consumer", type=CONSUMER)
+@reason_option
+@wait_option
+@asking_options
+def evict(group: str, consumer: str, reason: str, wait: bool, timeout_s: float, output: Format) -> None:
+    """Delete a consumer's registration: its partitions go to others, and it must register again.
+
+    \b
+    kafka-coord groups evict delays c3 --reason "stuck since noon"
+    """
+    request = Request(RequestType.EVICT, group=group, consumer=consumer, reason=reason, by=who())
+    with open_store() as store:
+        answer = asked(store, request, timeout_s)
+        if wait:
+            _wait_settled(store, group, timeout_s)
+    show_answers(output, [answer])
+
+
+@click.command()
+@click.argument("group", type=GROUP, required=False)
+@click.option("--all", "everywhere", is_flag=True, help="All groups, those to come as well.")
+@reason_option
+@click.option("--wait", is_flag=True, help="Return only when no command waits for a consumer any more.")
+@timeout_option(60.0, "How long to wait with --wait.")
+@connection_options
+def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_s: float) -> None:
+    """Forbid rebalances of one group, or with --all of every group.
+
+    What was begun is still acknowledged; nothing new is decided until `resume`. Consumers go on with what
+    they own; what a dying consumer owned stays unowned.
+
+    \b
+    kafka-coord groups pause delays --reason "moving disks" --wait
+    kafka-coord groups pause --all --reason "upgrading the brokers"
+    """
+    target = _one_or_all(group, everywhere)
+    with open_store() as store:
+        operate.pause(store, target, by=who(), reason=reason)
+        for one in _affected(store, target) if wait else ():
+            operate.wait_until(store, one, operate.quiet, what="quiet", timeout_s=timeout_s, sleep=time.sleep)
+    click.echo(f"{_named(target)} paused; lift it with: kafka-coord groups resume {target or '--all'}")
+
+
+@click.command()
+@click.argument("group", type=GROUP, required=False)
+@click.option("--all", "everywhere", is_flag=True, help="Lift the pause of all groups.")
+@click.option("--wait", is_flag=True, help="Return only when the group is stable again (with --all: every group).")
+@timeout_option(60.0, "How long to wait with --wait, for each group.")
+@connection_options
+def resume(group: str | None, everywhere: bool, wait: bool, timeout_s: float) -> None:
+    """Allow rebalances again, of one group or with --all in general (groups paused by name stay paused).
+
+    \b
+    kafka-coord groups resume delays --wait
+    kafka-coord groups resume --all
+    """
+    target = _one_or_all(group, everywhere)
+    with open_store() as store:
+        operate.resume(store, target, by=who())
+        for one in _affected(store, target) if wait else ():
+            _wait_settled(store, one, timeout_s)
+    click.echo(f"{_named(target)} resumed")
+
+
+@click.command()
+@group_argument
+@click.option("--assignor", metavar="NAME", help="range, roundrobin, sticky, weighted, one of your own, or 'default'.")
+@click.option("--rebalance-timeout-ms", type=click.IntRange(1, 86_400_000), metavar="MS")
+@click.option("--offsets-retention-ms", type=click.IntRange(0, 10 * 365 * 86_400_000), metavar="MS")
+@click.option("--create", is_flag=True, help="Make the group if it does not exist yet.")
+@output_option
+@connection_options
+def settings(
+    group: str,
+    assignor: str | None,
+    rebalance_timeout_ms: int | None,
+    offsets_retention_ms: int | None,
+    create: bool,
+    output: Format,
+) -> None:
+    """Show a group's settings, or change those that are given.
+
+    \b
+    kafka-coord groups settings delays
+    kafka-coord groups settings delays --assignor range --rebalance-timeout-ms 30000
+    """
+    if assignor not in {None, "default"}:
+        _require_assignor(str(assignor))
+    given = {
+        "assignor": assignor,
+        "rebalance_timeout_ms": rebalance_timeout_ms,
+        "offsets_retention_ms": offsets_retention_ms,
+    }
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if assignor == "default":
+        changes["assignor"] = None
+    with open_store() as store:
+        if changes or create:
+            found = operate.change_settings(
+                store, group, lambda old: dataclasses.replace(old, **changes), by=who(), create=create
+            )
+        else:
+            found = snapshot_of(store, group)[1].observation.settings
+    document = _settings_document(group, found)
+    shown = document | {"assignor": found.assignor or f"{DEFAULT_ASSIGNOR} (default)"}
+    rows = [{"setting": name, "value": value} for name, value in shown.items()]
+    show(output, document, [Section("settings", (Column("setting"), Column("value")), rows)])
+
+
+@click.command()
+@click.argument("groups", type=GROUP, nargs=-1, required=True, metavar="GROUP…")
+@yes_option
+@asking_options
+def delete(groups: tuple[str, ...], yes: bool, timeout_s: float, output: Format) -> None:
+    """Remove groups with their offsets, history and settings; refused while a group has members.
+
+    \b
+    kafka-coord groups delete delays --yes
+    """
+    confirm(f"Delete {', '.join(groups)} with all committed offsets?", yes=yes)
+    with open_store() as store:
+        answers = [
+            asked(store, Request(RequestType.DELETE_GROUP, group=group, by=who()), timeout_s) for group in groups
+        ]
+    show_answers(output, answers)
+
+
+@click.command("delete-offsets")
+@group_argument
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1-3]", help="A topic, or some of its partitions.")
+@click.option("--all-topics", is_flag=True, help="Every topic the group has an offset for.")
+@yes_option
+@asking_options
+def delete_offsets(
+    group: str, topics: tuple[str, ...], all_topics: bool, yes: bool, timeout_s: float, output: Format
+) -> None:
+    """Forget committed offsets; refused while a member owns one of the partitions.
+
+    \b
+    kafka-coord groups delete-offsets delays --topic flights:0,3-5
+    """
+    scope = parse_scope(topics, all_topics=all_topics)
+    with open_store() as store:
+        cluster, _ = snapshot_of(store, group)
+        committed = read_committed(store, group, cluster.topics)
+        stored = PartitionSet.of(committed.offsets) | committed.of_earlier_topic
+        chosen = scope.choose(stored, group)
+        confirm(f"Forget the offsets of group {group} for {chosen}?", yes=yes)
+        answer = asked(store, Request(RequestType.DELETE_OFFSETS, group=group, partitions=chosen, by=who()), timeout_s)
+    show_answers(output, [answer])
+
+
+def _wait_settled(store: Store, group: str, timeout_s: float) -> None:
+    operate.wait_until(store, group, operate.settled, what="stable", timeout_s=timeout_s, sleep=time.sleep)
+
+
+def _one_or_all(group: str | None, everywhere: bool) -> str:
+    if (group is None) is not everywhere:
+        raise SettingsError(
+            "name one group, or say --all" if group is None else "name one group or say --all, not both"
+        )
+    return group or operate.EVERYWHERE
+
+
+def _affected(store: Store, target: str) -> tuple[str, ...]:
+    if target:
+        return (target,)
+    from kafka_coord.monitor.cluster import read_cluster
+
+    return read_cluster(store).groups
+
+
+def _named(target: str) -> str:
+    return f"group {target}" if target else "all groups"
+
+
+def _require_assignor(name: str) -> None:
+    from kafka_coord.coordinator.assignors import load_assignors
+
+    known = sorted(load_assignors())
+    if name not in known:
+        raise SettingsError(f"assignor {name!r} is not installed here; known are {', '.join(known)}")
+
+
+def _settings_document(group: str, found: GroupSettings) -> dict[str, Any]:
+    return {
+        "group": group,
+        "assignor": found.assignor,
+        "rebalance_timeout_ms": found.rebalance_timeout_ms,
+        "offsets_retention_ms": found.offsets_retention_ms,
+    }

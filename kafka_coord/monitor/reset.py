@@ -1,0 +1,194 @@
+"""Where offsets are reset to: the rules of Kafka's own ``kafka-consumer-groups --reset-offsets``.
+
+Offsets outside of what the log holds are moved to its nearest end, as Kafka does, and the row says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Protocol
+
+from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, SettingsError
+from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.model.names import is_legal
+from kafka_coord.model.partitions import MAX_PARTITION
+from kafka_coord.monitor.lag import BrokerOffsets
+
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.IGNORECASE)
+_MAX_OFFSET = (1 << 63) - 1
+
+
+class RuleKind(StrEnum):
+    TO_EARLIEST = "to-earliest"
+    TO_LATEST = "to-latest"
+    TO_CURRENT = "to-current"
+    TO_OFFSET = "to-offset"
+    SHIFT_BY = "shift-by"
+    TO_TIME = "to-time"
+    FROM_FILE = "from-file"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. ``number`` is the offset, the shift, or the time in ms since 1970."""
+
+    kind: RuleKind
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRow:
+    """What one partition is reset to. ``note`` says where Kafka's rule changed what was asked for."""
+
+    topic: str
+    partition: int
+    current_offset: int | None
+    new_offset: int
+    note: str = ""
+
+
+class Log(Protocol):
+    """What must be known of the partitions' logs; :class:`kafka_coord.monitor.lag.OffsetReader` knows it."""
+
+    def latest(self, partitions: PartitionSet) -> BrokerOffsets: ...
+
+    def earliest(self, partitions: PartitionSet) -> BrokerOffsets: ...
+
+    def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets: ...
+
+
+def compute(
+    rule: Rule,
+    wanted: PartitionSet,
+    committed: Mapping[TopicPartition, int],
+    log: Log,
+    from_file: Mapping[TopicPartition, int] | None = None,
+) -> tuple[ResetRow, ...]:
+    """The new offset of each partition of ``wanted``.
+
+    Raises :class:`BrokerError` where a partition's log must be known and its broker cannot be asked, and
+    :class:`RequestRefused` for a shift of a partition without a committed offset (Kafka's rule).
+    """
+    match rule.kind:
+        case RuleKind.TO_EARLIEST:
+            return _rows(wanted, committed, _all(log.earliest, wanted))
+        case RuleKind.TO_LATEST:
+            return _rows(wanted, committed, _all(log.latest, wanted))
+        case RuleKind.TO_TIME:
+            return _rows(wanted, committed, _all(lambda found: log.at_time(found, rule.number), wanted))
+        case RuleKind.TO_CURRENT:
+            missing = PartitionSet.of(tp for tp in wanted if tp not in committed)
+            ends = _all(log.latest, missing)
+            notes = dict.fromkeys(missing, "nothing committed: the end of the log")
+            return _rows(wanted, committed, {**ends, **{tp: committed[tp] for tp in wanted if tp in committed}}, notes)
+        case RuleKind.TO_OFFSET:
+            return _within(wanted, committed, dict.fromkeys(wanted, rule.number), log)
+        case RuleKind.FROM_FILE:
+            return _within(wanted, committed, from_file or {}, log)
+        case RuleKind.SHIFT_BY:
+            missing = PartitionSet.of(tp for tp in wanted if tp not in committed)
+            if missing:
+                raise RequestRefused(f"cannot shift {missing}: nothing is committed there; nothing was changed")
+            return _within(wanted, committed, {tp: committed[tp] + rule.number for tp in wanted}, log)
+
+
+def _all(ask: Callable[[PartitionSet], BrokerOffsets], wanted: PartitionSet) -> Mapping[TopicPartition, int]:
+    if not wanted:
+        return {}
+    found = ask(wanted)
+    missing = PartitionSet.of(tp for tp in wanted if tp not in found.offsets)
+    if missing:
+        raise BrokerError(f"the brokers did not say what {missing} hold: {found.note or 'no answer'}")
+    return found.offsets
+
+
+def _within(
+    wanted: PartitionSet,
+    committed: Mapping[TopicPartition, int],
+    asked: Mapping[TopicPartition, int],
+    log: Log,
+) -> tuple[ResetRow, ...]:
+    first, end = _all(log.earliest, wanted), _all(log.latest, wanted)
+    offsets, notes = {}, {}
+    for tp in wanted:
+        offsets[tp] = max(first[tp], min(end[tp], asked[tp]))
+        if asked[tp] > end[tp]:
+            notes[tp] = f"{asked[tp]} is beyond the end of the log"
+        elif asked[tp] < first[tp]:
+            notes[tp] = f"{asked[tp]} is before the start of the log"
+    return _rows(wanted, committed, offsets, notes)
+
+
+def _rows(
+    wanted: PartitionSet,
+    committed: Mapping[TopicPartition, int],
+    offsets: Mapping[TopicPartition, int],
+    notes: Mapping[TopicPartition, str] | None = None,
+) -> tuple[ResetRow, ...]:
+    told = notes or {}
+    return tuple(ResetRow(tp.topic, tp.partition, committed.get(tp), offsets[tp], told.get(tp, "")) for tp in wanted)
+
+
+def duration_ms(written: str) -> int:
+    """An ISO 8601 duration such as ``P1DT2H30M`` or ``PT15S``, in ms. Raises :class:`SettingsError`."""
+    match = _DURATION.fullmatch(written.strip())
+    if match is None or not any(match.groups()):
+        raise SettingsError(f"duration {written!r} is not of the form PnDTnHnMnS, for example P1DT12H or PT15M")
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+def time_ms(written: str) -> int:
+    """``2026-01-31T12:00:00.000`` (UTC unless it names an offset), in ms since 1970. Raises :class:`SettingsError`."""
+    try:
+        moment = datetime.fromisoformat(written.strip())
+    except ValueError:
+        raise SettingsError(
+            f"time {written!r} is not of the form YYYY-MM-DDTHH:MM:SS.sss, with Z or +HH:MM behind if it is not UTC"
+        ) from None
+    milliseconds = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    if milliseconds < 0:
+        raise SettingsError(f"time {written!r} is before 1970: no record is that old")
+    return milliseconds
+
+
+def read_csv(lines: Iterable[str], group: str, where: str) -> dict[TopicPartition, int]:
+    """``topic,partition,offset`` or ``group,topic,partition,offset``, one a line, as Kafka's ``--export`` writes it.
+
+    Lines of other groups are skipped. Raises :class:`MalformedValue` naming the line.
+    """
+    offsets: dict[TopicPartition, int] = {}
+    for at, line in enumerate(lines, 1):
+        fields = [field.strip().strip('"') for field in line.strip().split(",")]
+        if fields == [""]:
+            continue
+        if len(fields) == 4:
+            if fields[0] != group:
+                continue
+            del fields[0]
+        if len(fields) != 3:
+            raise MalformedValue(f"{where}:{at}", f"{line.strip()[:80]!r} is not topic,partition,offset")
+        topic, partition, offset = fields
+        if not is_legal(topic):
+            raise MalformedValue(f"{where}:{at}", f"{topic[:60]!r} is not a legal topic name")
+        if not (_is_number(partition) and _is_number(offset)):
+            raise MalformedValue(
+                f"{where}:{at}", f"partition {partition[:30]!r} or offset {offset[:30]!r} is no number"
+            )
+        if int(partition) > MAX_PARTITION or int(offset) > _MAX_OFFSET:
+            raise MalformedValue(f"{where}:{at}", f"partition {partition} or offset {offset} is too large")
+        tp = TopicPartition(topic, int(partition))
+        if tp in offsets:
+            raise MalformedValue(f"{where}:{at}", f"{tp} is named a second time")
+        offsets[tp] = int(offset)
+    if not offsets:
+        raise MalformedValue(where, f"names no partition of group {group}")
+    return offsets
+
+
+def _is_number(written: str) -> bool:
+    return written.isascii() and written.isdigit() and len(written) <= 19
