@@ -1,0 +1,46 @@
+"""Which assignors there are: the built-in ones, and those installed packages offer by entry point."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import entry_points
+
+from kafka_coord.coordinator.assignors.base import Assignor
+from kafka_coord.coordinator.assignors.range import RangeAssignor
+from kafka_coord.coordinator.assignors.roundrobin import RoundRobinAssignor
+from kafka_coord.coordinator.assignors.sticky import StickyAssignor
+from kafka_coord.coordinator.assignors.weighted import WeightedAssignor
+
+ENTRY_POINTS = "kafka_coord.assignors"
+
+_log = logging.getLogger(__name__)
+
+
+def built_in_assignors() -> dict[str, Assignor]:
+    """Those that are always there, whatever is installed."""
+    return {
+        "range": RangeAssignor(),
+        "roundrobin": RoundRobinAssignor(),
+        "sticky": StickyAssignor(),
+        "weighted": WeightedAssignor(),
+    }
+
+
+def load_assignors() -> dict[str, Assignor]:
+    """name → assignor. One that cannot be loaded is logged and left out; none replaces a built-in one."""
+    assignors = built_in_assignors()
+    for entry_point in entry_points(group=ENTRY_POINTS):
+        if entry_point.name in assignors:
+            if entry_point.module.partition(".")[0] != __name__.partition(".")[0]:
+                _log.warning("ignored assignor name=%s from=%s: the name is taken", entry_point.name, entry_point.value)
+            continue
+        try:
+            assignor = entry_point.load()()
+        except Exception as error:  # noqa: BLE001  a plug-in may fail in any way; the others must still load
+            _log.warning("left out assignor name=%s from=%s: %r", entry_point.name, entry_point.value, error)
+            continue
+        if not isinstance(assignor, Assignor):
+            _log.warning("left out assignor name=%s from=%s: no assign()", entry_point.name, entry_point.value)
+            continue
+        assignors[entry_point.name] = assignor
+    return assignors
