@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -62,7 +63,7 @@ def confirm(question: str, *, yes: bool) -> None:
     """Asks at a terminal; elsewhere ``--yes`` must have been given. Raises :class:`RequestRefused`."""
     if yes:
         return
-    if not click.get_text_stream("stdin").isatty():
+    if not sys.stdin.isatty():
         raise RequestRefused(f"{question} Nothing was changed: nobody can be asked here, so say --yes")
     if not click.confirm(question, err=True):
         raise RequestRefused("nothing was changed")

@@ -1,38 +1,62 @@
-"""End offsets for the commands that show lag."""
+"""What the brokers know, for the commands that show lag or reset offsets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
 
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.monitor.groups import EndOffsets
-from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
+from kafka_coord.monitor.lag import BrokerOffsets, OffsetReader, bootstrap_servers
 from kafka_coord.settings import Settings
 from kafka_coord.zk.store import Store
 
 
-@contextmanager
-def offset_reader(store: Store, settings: Settings) -> Iterator[OffsetReader]:
-    """A connection to the live brokers; raises :class:`BrokerError` where none is registered."""
-    properties = settings.kafka.properties
-    reader = OffsetReader(bootstrap_servers(store, properties), properties)
-    try:
-        yield reader
-    finally:
-        reader.close()
+class BrokerLog:
+    """The live brokers, connected to at the first question: a command that asks none needs none.
+
+    A question raises :class:`BrokerError` where no usable broker is registered.
+    """
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._properties = settings.kafka.properties
+        self._reader: OffsetReader | None = None
+
+    def latest(self, partitions: PartitionSet) -> BrokerOffsets:
+        return self._connected().latest(partitions)
+
+    def earliest(self, partitions: PartitionSet) -> BrokerOffsets:
+        return self._connected().earliest(partitions)
+
+    def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets:
+        return self._connected().at_time(partitions, timestamp_ms)
+
+    def _connected(self) -> OffsetReader:
+        if self._reader is None:
+            self._reader = OffsetReader(bootstrap_servers(self._store, self._properties), self._properties)
+        return self._reader
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._reader is not None:
+            self._reader.close()
 
 
-def end_offsets_reader(store: Store, settings: Settings) -> EndOffsets:
-    """Asks the brokers only when called, and turns what goes wrong into a sentence."""
+def end_offsets_reader(log: BrokerLog) -> EndOffsets:
+    """End offsets, with what goes wrong turned into a sentence."""
 
     def read(partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
         if not partitions:
             return {}, ""
         try:
-            with offset_reader(store, settings) as reader:
-                found = reader.latest(partitions)
+            found = log.latest(partitions)
         except BrokerError as error:
             return {}, f"lag is unknown: {error}"
         return found.offsets, found.note

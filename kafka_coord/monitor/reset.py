@@ -176,9 +176,7 @@ def read_csv(lines: Iterable[str], group: str, where: str) -> dict[TopicPartitio
         if not is_legal(topic):
             raise MalformedValue(f"{where}:{at}", f"{topic[:60]!r} is not a legal topic name")
         if not (_is_number(partition) and _is_number(offset)):
-            raise MalformedValue(
-                f"{where}:{at}", f"partition {partition[:30]!r} or offset {offset[:30]!r} is no number"
-            )
+            raise MalformedValue(f"{where}:{at}", f"{partition[:30]!r} or {offset[:30]!r} is not a number")
         if int(partition) > MAX_PARTITION or int(offset) > _MAX_OFFSET:
             raise MalformedValue(f"{where}:{at}", f"partition {partition} or offset {offset} is too large")
         tp = TopicPartition(topic, int(partition))

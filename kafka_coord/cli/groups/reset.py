@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 from kafka_coord.cli.asking import asked, asking_options, reason_option
 from kafka_coord.cli.connection import current_settings, open_store
 from kafka_coord.cli.groups.partitions import all_partitions, parse_scope
-from kafka_coord.cli.lag import offset_reader
+from kafka_coord.cli.lag import BrokerLog
 from kafka_coord.cli.options import group_argument, who
 from kafka_coord.cli.output import Column, Format, Section, note, number, show
 from kafka_coord.errors import NotFound, RequestRefused, SettingsError
@@ -114,7 +115,7 @@ def reset_offsets(
         elif scope is not None:
             known = partitions_of(snapshot.observation, committed) & all_partitions(cluster.topics)
             wanted = scope.choose(all_partitions(cluster.topics) if topics else known, group)
-        with offset_reader(store, settings) as log:
+        with BrokerLog(store, settings) as log:
             rows = compute(rule, wanted, committed.offsets, log, explicit)
         if execute:
             _execute(store, group, snapshot, rows, reason, timeout_s)
@@ -144,7 +145,7 @@ def _rule(given: Mapping[RuleKind, Any], by_duration: str | None, to_datetime: s
 def _read_file(name: str, group: str) -> dict[TopicPartition, int]:
     try:
         if name == "-":
-            return read_csv(click.get_text_stream("stdin"), group, "standard input")
+            return read_csv(sys.stdin, group, "standard input")
         return read_csv(Path(name).read_text(encoding="utf-8").splitlines(), group, name)
     except OSError as error:
         raise SettingsError(f"--from-file {name!r} cannot be read: {error.strerror}") from None

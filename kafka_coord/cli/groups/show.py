@@ -8,7 +8,7 @@ import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.documents import describe_document, group_document
-from kafka_coord.cli.lag import end_offsets_reader
+from kafka_coord.cli.lag import BrokerLog, end_offsets_reader
 from kafka_coord.cli.options import group_argument, output_option
 from kafka_coord.cli.output import Column, Format, Section, cell, duration, iso_time, note, number, show
 from kafka_coord.model import Unreadable
@@ -118,9 +118,8 @@ def describe(group: str, members: bool, offsets: bool, state: bool, verbose: boo
     if not any(chosen.values()):
         chosen = dict.fromkeys(chosen, True)
     settings = current_settings()
-    with open_store(settings) as store:
-        read_ends = end_offsets_reader(store, settings) if chosen["offsets"] else None
-        found = describe_group(store, group, read_ends)
+    with open_store(settings) as store, BrokerLog(store, settings) as log:
+        found = describe_group(store, group, end_offsets_reader(log) if chosen["offsets"] else None)
     document = describe_document(found, chosen)
     show(output, document, _sections(found, document, chosen, verbose=verbose))
     if chosen["offsets"]:
