@@ -1,0 +1,74 @@
+"""A consumer coordinator for Kafka clusters that keep their metadata in ZooKeeper.
+
+What users import is here: :class:`Consumer`, :class:`Record`, :class:`Stream`, :class:`TopicPartition`, and the errors
+of :mod:`kafka_coord.errors`. Each is loaded when it is first asked for, so that importing one package of this project
+does not import them all (an operator's ``serve`` needs no librdkafka).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from kafka_coord.version import __version__
+
+if TYPE_CHECKING:
+    from kafka_coord.consumer.consumer import Consumer, ConsumerStats
+    from kafka_coord.consumer.record import Record
+    from kafka_coord.consumer.stream import Stream
+    from kafka_coord.errors import (
+        BrokerError,
+        ConsumerClosed,
+        ConsumerError,
+        ConsumerIdInUse,
+        InvalidName,
+        InvalidPattern,
+        KafkaCoordError,
+        MembershipLost,
+        NoOffset,
+        NotFound,
+        SettingsError,
+        StoreError,
+        StoreUnavailable,
+    )
+    from kafka_coord.model.partitions import TopicPartition
+
+__all__ = [
+    "BrokerError",
+    "Consumer",
+    "ConsumerClosed",
+    "ConsumerError",
+    "ConsumerIdInUse",
+    "ConsumerStats",
+    "InvalidName",
+    "InvalidPattern",
+    "KafkaCoordError",
+    "MembershipLost",
+    "NoOffset",
+    "NotFound",
+    "Record",
+    "SettingsError",
+    "StoreError",
+    "StoreUnavailable",
+    "Stream",
+    "TopicPartition",
+    "__version__",
+]
+
+_HOME = {
+    "Consumer": "kafka_coord.consumer.consumer",
+    "ConsumerStats": "kafka_coord.consumer.consumer",
+    "Record": "kafka_coord.consumer.record",
+    "Stream": "kafka_coord.consumer.stream",
+    "TopicPartition": "kafka_coord.model.partitions",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME.get(name, "kafka_coord.errors")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

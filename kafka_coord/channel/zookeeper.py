@@ -27,7 +27,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Delete, GetData, Node, Op, Stat, Store, Watcher
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
 """How often a request is rebuilt when the tree changed under it; each attempt starts from a fresh look."""
@@ -187,7 +187,7 @@ class ConsumerChannel:
                 self._stored.update(wanted)
                 break
         if missing:
-            _log.warning(
+            log.warning(
                 "dropped offsets group=%s topics=%s: they were removed from ZooKeeper, as for a deleted topic",
                 self.group,
                 ",".join(sorted(missing)),

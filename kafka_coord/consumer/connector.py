@@ -1,0 +1,589 @@
+"""The consumer's side of the protocol (docs/protocol.md), as a state machine that one thread steps.
+
+It registers, obeys commands in order, commits, notices that the membership is lost, and starts again; it assigns
+nothing. It never waits: :meth:`Connector.step` does what can be done now and says when to be called again; watches,
+session listeners and fetchers only raise a flag and call ``wake``. So the same code runs on a real ZooKeeper and in a
+simulated one, where the caller decides what time it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kafka_coord.channel.operations import Offsets, Registration
+from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
+from kafka_coord.errors import (
+    ConsumerClosed,
+    ConsumerIdInUse,
+    KafkaCoordError,
+    MalformedValue,
+    MembershipLost,
+    NoAuth,
+    NoNode,
+    NotFound,
+    StoreError,
+    StoreUnavailable,
+)
+from kafka_coord.model import (
+    NO_OFFSET,
+    Command,
+    CommandId,
+    StartFetcher,
+    StartPoint,
+    StopFetcher,
+    TopicPartition,
+)
+from kafka_coord.zk.store import Op, SessionState, Store, WatchEvent
+
+log = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S = 3.0
+"""How often the channel is looked at without any event: what a lost watch costs at most."""
+
+_RETRY_S = 0.25
+_NAME_RETRY_S = 0.5
+
+
+class Fetchers(Protocol):
+    """What the connector needs of whatever fetches. Nothing here blocks; all is called on the connector's thread."""
+
+    def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
+        """Take partitions over, without fetching them yet. Those held already are left as they are."""
+
+    def resolved(self) -> bool:
+        """Whether all held partitions know where to begin; goes on finding out if not, and wakes the connector."""
+
+    def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch them and hand their records out."""
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> None:
+        """From now on hand out nothing of them."""
+
+    def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether the application is not done with records of them; if so, wake the connector when it is."""
+
+    def held_partitions(self) -> Iterable[TopicPartition]:
+        """All that is held."""
+
+    def release(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """Forget stopped partitions; what of theirs is still to be committed."""
+
+    def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
+        """What is to be committed now, of these or of all."""
+
+    def admissible(self, offsets: Offsets) -> Offsets:
+        """Those of ``offsets`` that may be stored: of partitions held, and not going back unasked."""
+
+    def stored(self, offsets: Offsets) -> None:
+        """They are committed."""
+
+    def abandon(self) -> Iterable[TopicPartition]:
+        """Let everything go at once; what was held."""
+
+    def orphans_in_hand(self) -> bool:
+        """Whether the application still works on records of a lost incarnation; if so, wake when it no longer does."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has happened so far."""
+
+    registrations: int = 0
+    starts: int = 0
+    stops: int = 0
+    dropped_commands: int = 0
+    malformed_commands: int = 0
+    commits: int = 0
+    losses: int = 0
+    last_loss: str = ""
+
+
+@dataclass(slots=True)
+class _CommitRequest:
+    registration: Registration
+    offsets: Offsets
+    future: Future[None]
+
+
+@dataclass(slots=True)
+class _Obeying:
+    """The command being obeyed, and how far: each part is done once, however often the store fails in between."""
+
+    command_id: CommandId
+    command: Command
+    told: bool = False
+    released: Offsets | None = None
+
+
+@dataclass(slots=True)
+class _Closing:
+    deadline: float
+    also: tuple[Op, ...] = ()
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    stopped: bool = False
+
+
+Listener = Callable[[frozenset[TopicPartition]], None]
+
+
+def _ignore(_: frozenset[TopicPartition]) -> None:
+    """Nobody wants to hear of it."""
+
+
+class Connector:
+    """``registration_value`` gives the value of a new registration; ``auto_commit_interval_s`` ``None`` is off.
+
+    ``on_start``, ``on_stop`` and ``on_lost`` are called from :meth:`step`; what they raise is logged and changes
+    nothing. :meth:`commit` and :meth:`close` may be called on any thread, all else on the one that steps.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        channel: ConsumerChannel,
+        fetchers: Fetchers,
+        *,
+        registration_value: Callable[[], bytes],
+        wake: Callable[[], None],
+        auto_commit_interval_s: float | None = 1.0,
+        look_interval_s: float = LOOK_INTERVAL_S,
+        on_start: Listener | None = None,
+        on_stop: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        self._store = store
+        self._channel = channel
+        self._fetchers = fetchers
+        self._registration_value = registration_value
+        self._wake = wake
+        self._auto_commit_interval_s = auto_commit_interval_s
+        self._look_interval_s = look_interval_s
+        self._on_start = on_start or _ignore
+        self._on_stop = on_stop or _ignore
+        self._on_lost = on_lost or _ignore
+        self._registration: Registration | None = None
+        self._value: bytes | None = None
+        self._name_taken_since: float | None = None
+        self._evicted = False
+        self._registration_changed = False
+        self._channel_changed = False
+        self._look_due = 0.0
+        self._commit_due = 0.0
+        self._queue: deque[CommandId] = deque()
+        self._obeying: _Obeying | None = None
+        self._reported: set[str] = set()
+        self._commit_requests: deque[_CommitRequest] = deque()
+        self._closing: _Closing | None = None
+        self.done = False
+        self.failure: KafkaCoordError | None = None
+        self.counters = Counters()
+        self._unlisten = store.on_session(self._on_session)
+
+    # --- facts, for any thread ---------------------------------------------------------------------------------------
+
+    @property
+    def registration(self) -> Registration | None:
+        """The incarnation this consumer lives as, ``None`` while it is not registered."""
+        return self._registration
+
+    def may_hand_out(self) -> bool:
+        """Whether, at this moment, the registration is proven to exist: records may be handed out."""
+        registration = self._registration
+        if registration is None:
+            return False
+        session = self._store.session
+        return session.mine_until() > self._store.clock.monotonic() and session.session_id == registration.session_id
+
+    def commit(self, offsets: Offsets) -> Future[None]:
+        """Commits on the connector's thread. The future fails with :class:`MembershipLost` or :class:`NotFound`."""
+        future: Future[None] = Future()
+        registration = self._registration
+        if registration is None or self.done:
+            future.set_exception(self._lost_error())
+            return future
+        self._commit_requests.append(_CommitRequest(registration, offsets, future))
+        self._wake()
+        return future
+
+    def commit_now(self, offsets: Offsets) -> None:
+        """As :meth:`commit`, from a callback, which runs on the connector's thread already."""
+        registration = self._registration
+        if registration is None:
+            raise self._lost_error()
+        self._write(registration, offsets)
+
+    def close(self, timeout_s: float, also: Iterable[Op] = ()) -> None:
+        """Asks for the end: stop handing out, commit, delete the registration. :attr:`done` when it is over."""
+        if self._closing is None:
+            self._closing = _Closing(self._store.clock.monotonic() + timeout_s, tuple(also))
+            self._wake()
+
+    # --- the step ----------------------------------------------------------------------------------------------------
+
+    def step(self) -> float | None:
+        """Does what can be done now; the clock's time at which to step again at the latest, ``None`` when done."""
+        if self.done:
+            return None
+        now = self._store.clock.monotonic()
+        try:
+            return self._step(now)
+        except MembershipLost as error:
+            self._lose(str(error))
+            return now
+        except StoreUnavailable as error:
+            log.debug("could not ask ZooKeeper consumer=%s: %s", self._channel.consumer, error)
+            return now + _RETRY_S
+        except NoAuth as error:
+            self._fail(error)
+            return None
+        except StoreError as error:
+            log.warning("was refused by ZooKeeper consumer=%s: %s; trying again", self._channel.consumer, error)
+            return now + _RETRY_S
+
+    def _step(self, now: float) -> float | None:
+        registration = self._registration
+        if registration is not None:
+            why = self._why_lost(registration, now)
+            if why:
+                self._lose(why)
+                registration = None
+        if self._closing is not None:
+            return self._leave(self._closing, now)
+        if registration is None:
+            return self._join(now)
+        if self._store.session.state is not SessionState.CONNECTED:
+            return self._store.session.mine_until()
+        if self._registration_changed and not self._still_registered(registration):
+            self._evicted = self._store.session.session_id == registration.session_id
+            self._lose("its registration was deleted: evicted by the coordinator or an operator")
+            return now
+        self._carry_out_commits()
+        due = self._obey(registration, now)
+        return min(due, self._auto_commit(registration, now), self._look_due, self._store.session.mine_until())
+
+    # --- registration ------------------------------------------------------------------------------------------------
+
+    def _join(self, now: float) -> float:
+        self._refuse_commits()
+        if self._store.session.state is not SessionState.CONNECTED:
+            return now + 1.0
+        if self._evicted and self._fetchers.orphans_in_hand():
+            # It was evicted because the application takes too long; it would only be given partitions it cannot
+            # serve. As in Kafka after max.poll.interval.ms, it is a member again when the application comes back.
+            return now + 1.0
+        if self._value is None:
+            self._value = self._registration_value()
+        found = self._channel.register(self._value)
+        if isinstance(found, Holder):
+            return self._wait_for_name(found, now)
+        self._registration = found
+        self._value = None
+        self._evicted = False
+        self._name_taken_since = None
+        self.counters.registrations += 1
+        self._registration_changed = True  # sets the watch
+        self._channel_changed = True
+        self._commit_due = now + (self._auto_commit_interval_s or 0.0)
+        log.info("registered consumer=%s group=%s incarnation=%d", found.consumer, found.group, found.incarnation)
+        return now
+
+    def _wait_for_name(self, holder: Holder, now: float) -> float:
+        """The name may be held by our own ghost, whose session the server has not yet ended."""
+        if self._name_taken_since is None:
+            self._name_taken_since = now
+            log.warning("waiting for the name consumer=%s incarnation=%d", self._channel.consumer, holder.incarnation)
+        timeout_ms = (holder.member.session_timeout_ms if holder.member else None) or self._store.session.timeout_ms
+        until = self._name_taken_since + 1.0 + max(timeout_ms, self._store.session.timeout_ms) * 1.2 / 1000
+        if now >= until:
+            member = holder.member
+            who = f"a consumer on host {member.host or 'unknown'} ({member.client})" if member else "another consumer"
+            self._fail(
+                ConsumerIdInUse(
+                    f"consumer id {self._channel.consumer!r} of group {self._channel.group!r} is held by {who}, alive"
+                    f" since before this one came: give each consumer its own consumer_id, or none to have one made"
+                )
+            )
+            return now
+        return min(now + _NAME_RETRY_S, until)
+
+    def _still_registered(self, registration: Registration) -> bool:
+        self._registration_changed = False
+        try:
+            return self._channel.is_registered(registration, self._on_registration_event)
+        except BaseException:
+            self._registration_changed = True
+            raise
+
+    def _why_lost(self, registration: Registration, now: float) -> str:
+        session = self._store.session
+        if session.session_id != registration.session_id:
+            return "its ZooKeeper session ended"
+        if session.state in {SessionState.LOST, SessionState.CLOSED}:
+            return f"its ZooKeeper session is {session.state.value}"
+        if session.mine_until() <= now:
+            return "ZooKeeper was not heard of for so long that the session may have ended"
+        return ""
+
+    def _lose(self, why: str) -> None:
+        """The lost-connection procedure: close the fetchers, clear the queues, forget, and start over."""
+        registration, self._registration = self._registration, None
+        if registration is None:
+            return
+        lost = frozenset(self._fetchers.abandon())
+        self._channel.abandon(registration)
+        self._queue.clear()
+        self._obeying = None
+        self._reported.clear()
+        self.counters.losses += 1
+        self.counters.last_loss = why
+        self._refuse_commits()
+        log.warning(
+            "lost its membership consumer=%s incarnation=%d partitions=%d reason=%r",
+            registration.consumer,
+            registration.incarnation,
+            len(lost),
+            why,
+        )
+        self._tell(self._on_lost, lost, "on_lost")
+
+    def _fail(self, error: KafkaCoordError) -> None:
+        """Nothing the consumer could go on with; the application is told at its next call."""
+        log.error("gave up consumer=%s: %s", self._channel.consumer, error)
+        self._lose(str(error))
+        self._finish(error)
+
+    def _finish(self, error: KafkaCoordError | None = None) -> None:
+        self.failure = error
+        self.done = True
+        self._unlisten()
+        self._refuse_commits()
+        self._wake()
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    def _obey(self, registration: Registration, now: float) -> float:
+        if self._channel_changed or now >= self._look_due:
+            self._look(now)
+        while self._queue:
+            if not self._obey_next(registration, self._queue[0]):
+                # Woken by the fetchers, by the end offsets or by a change of the channel; the time is for safety.
+                return now + _RETRY_S
+            if self._queue:
+                self._queue.popleft()
+        return float("inf")
+
+    def _look(self, now: float) -> None:
+        self._channel_changed = False
+        try:
+            commands, strays = self._channel.outstanding(self._on_channel_event)
+        except NoNode:
+            self._registration_changed = True
+            raise StoreUnavailable("the channel is gone: looking whether the registration is too") from None
+        except BaseException:
+            self._channel_changed = True
+            raise
+        self._look_due = now + self._look_interval_s
+        self._queue = deque(commands)
+        if self._obeying is not None and self._obeying.command_id not in commands:
+            # Somebody deleted it, which the coordinator takes for our acknowledgement: finish what was begun. It does
+            # so itself only to a consumer that is no longer registered.
+            self._queue.appendleft(self._obeying.command_id)
+            self._registration_changed = True
+        for name in strays:
+            self._report(name, "is not a command's name; it is left alone")
+
+    def _report(self, name: str, what: str) -> None:
+        if name not in self._reported:
+            self._reported.add(name)
+            self.counters.malformed_commands += 1
+            log.error("found in the channel consumer=%s znode=%s: %s", self._channel.consumer, name, what)
+
+    def _obey_next(self, registration: Registration, command_id: CommandId) -> bool:
+        """Whether this command is done with, one way or the other."""
+        if self._obeying is None or self._obeying.command_id != command_id:
+            try:
+                command = self._channel.read(command_id)
+            except MalformedValue as error:
+                self._report(
+                    command_id.name, f"cannot be obeyed, and nothing after it until it is gone: {error.reason}"
+                )
+                return False
+            if command is None:
+                return True
+            if command.incarnation != registration.incarnation:
+                self._channel.drop(command_id)
+                self.counters.dropped_commands += 1
+                log.info("dropped command=%s reason='for incarnation %d'", command_id.name, command.incarnation)
+                return True
+            self._obeying = _Obeying(command_id, command)
+        if isinstance(self._obeying.command, StopFetcher):
+            return self._obey_stop(registration, self._obeying, self._obeying.command)
+        return self._obey_start(registration, self._obeying, self._obeying.command)
+
+    def _obey_stop(self, registration: Registration, obeying: _Obeying, command: StopFetcher) -> bool:
+        if obeying.released is None:
+            self._fetchers.stop(command.partitions)
+            if self._fetchers.in_hand(command.partitions):
+                return False
+            if not obeying.told:
+                obeying.told = True
+                self._tell(self._on_stop, frozenset(command.partitions), "on_stop")
+            obeying.released = self._fetchers.release(command.partitions)
+        self._acknowledge(registration, obeying, obeying.released)
+        self.counters.stops += 1
+        return True
+
+    def _obey_start(self, registration: Registration, obeying: _Obeying, command: StartFetcher) -> bool:
+        if not obeying.told:
+            self._fetchers.hold(command.starts)
+            self._channel.started_at({tp: point.offset for tp, point in command.starts.items()})
+        if not self._fetchers.resolved():
+            return False
+        if not obeying.told:
+            obeying.told = True
+            self._tell(self._on_start, frozenset(command.starts), "on_start")
+            self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset != NO_OFFSET)
+        # An end offset just resolved is committed before anything from there on is handed out: were it only in
+        # memory, a crash would make "latest" mean a later moment, and skip what came in between.
+        offsets = self._fetchers.uncommitted(command.partitions)
+        self._acknowledge(registration, obeying, offsets)
+        self._fetchers.stored(offsets)
+        self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset == NO_OFFSET)
+        self.counters.starts += 1
+        return True
+
+    def _acknowledge(self, registration: Registration, obeying: _Obeying, offsets: Offsets) -> None:
+        self._channel.acknowledge(registration, obeying.command_id, offsets)
+        self._obeying = None
+        log.info(
+            "obeyed command=%s generation=%d partitions=%d offsets=%d",
+            obeying.command_id.name,
+            obeying.command.generation,
+            len(obeying.command.partitions),
+            len(offsets),
+        )
+
+    def _tell(self, listener: Listener, partitions: frozenset[TopicPartition], name: str) -> None:
+        try:
+            listener(partitions)
+        except Exception:  # the application's own code: a handover must not hang on it
+            log.exception("called %s, which raised; going on", name)
+
+    # --- commits -----------------------------------------------------------------------------------------------------
+
+    def _carry_out_commits(self) -> None:
+        while self._commit_requests:
+            request = self._commit_requests[0]
+            if request.future.cancelled():
+                self._commit_requests.popleft()
+                continue
+            try:
+                if request.registration is not self._registration:
+                    raise self._lost_error()
+                self._write(request.registration, request.offsets)
+            except StoreUnavailable:
+                raise  # unknown: it stays first in line
+            except MembershipLost as error:
+                self._commit_requests.popleft()
+                _fail_future(request.future, error)
+                raise
+            except KafkaCoordError as error:
+                self._commit_requests.popleft()
+                _fail_future(request.future, error)
+            else:
+                self._commit_requests.popleft()
+                if request.future.set_running_or_notify_cancel():
+                    request.future.set_result(None)
+
+    def _write(self, registration: Registration, offsets: Offsets) -> None:
+        wanted = self._fetchers.admissible(offsets)
+        if not wanted:
+            return
+        missing = self._channel.commit(registration, wanted)
+        self._fetchers.stored(wanted)
+        self.counters.commits += 1
+        if missing:
+            raise NotFound(
+                f"offsets of {', '.join(sorted(missing))} were removed from ZooKeeper: is the topic deleted?"
+            )
+
+    def _auto_commit(self, registration: Registration, now: float) -> float:
+        if self._auto_commit_interval_s is None:
+            return float("inf")
+        if now >= self._commit_due:
+            self._commit_due = now + self._auto_commit_interval_s
+            offsets = self._fetchers.uncommitted()
+            if offsets:
+                self._channel.commit(registration, offsets)
+                self._fetchers.stored(offsets)
+                self.counters.commits += 1
+        return self._commit_due
+
+    def _refuse_commits(self) -> None:
+        while self._commit_requests:
+            _fail_future(self._commit_requests.popleft().future, self._lost_error())
+
+    def _lost_error(self) -> KafkaCoordError:
+        if self.failure is not None:
+            return self.failure
+        if self.done:
+            return ConsumerClosed(f"consumer {self._channel.consumer!r} is closed")
+        return MembershipLost(
+            f"consumer {self._channel.consumer!r} lost its membership in group {self._channel.group!r}"
+            f" ({self.counters.last_loss or 'it is not registered yet'}): its partitions may belong to others by now,"
+            " and what was not committed before will be read again"
+        )
+
+    # --- leaving -----------------------------------------------------------------------------------------------------
+
+    def _leave(self, closing: _Closing, now: float) -> float | None:
+        registration = self._registration
+        if registration is None or now >= closing.deadline:
+            if registration is not None:
+                log.warning("left without saying so consumer=%s: ZooKeeper did not answer", self._channel.consumer)
+                self._fetchers.abandon()
+                self._registration = None
+            self._finish()
+            return None
+        if self._store.session.state is not SessionState.CONNECTED:
+            return min(closing.deadline, now + _RETRY_S)
+        self._carry_out_commits()
+        if not closing.stopped:
+            closing.stopped = True
+            partitions = frozenset(self._fetchers.held_partitions())
+            self._fetchers.stop(partitions)
+            self._tell(self._on_stop, partitions, "on_stop")
+            closing.offsets = dict(self._fetchers.uncommitted())
+        self._channel.leave(registration, closing.offsets, closing.also)
+        self._fetchers.abandon()
+        self._registration = None
+        log.info(
+            "left consumer=%s group=%s offsets=%d", registration.consumer, registration.group, len(closing.offsets)
+        )
+        self._finish()
+        return None
+
+    # --- events: note, and wake --------------------------------------------------------------------------------------
+
+    def _on_session(self, _state: SessionState) -> None:
+        self._registration_changed = True
+        self._channel_changed = True
+        self._wake()
+
+    def _on_registration_event(self, _event: WatchEvent) -> None:
+        self._registration_changed = True
+        self._wake()
+
+    def _on_channel_event(self, _event: WatchEvent) -> None:
+        self._channel_changed = True
+        self._wake()
+
+
+def _fail_future(future: Future[None], error: BaseException) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)

@@ -1,0 +1,506 @@
+"""The consumer users import."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, overload
+
+from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.consumer.brokers import BrokerDirectory
+from kafka_coord.consumer.connector import Connector
+from kafka_coord.consumer.fetchers import KafkaFetchers, client_settings
+from kafka_coord.consumer.record import Record
+from kafka_coord.consumer.reset import OffsetReset
+from kafka_coord.consumer.settings import between, membership, offset_reset, one_of, stream_count
+from kafka_coord.consumer.stream import DEFAULT_MAX_RECORDS, Stream
+from kafka_coord.errors import (
+    BrokerError,
+    ConsumerClosed,
+    ConsumerError,
+    KafkaCoordError,
+    MembershipLost,
+    SettingsError,
+    StoreUnavailable,
+)
+from kafka_coord.model import Request, RequestType, TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.options import ZkOptions
+from kafka_coord.zk.store import Create, Op, SessionState, Store
+
+log = logging.getLogger(__name__)
+
+_BROKER_LOOK_S = 30.0
+_BROKER_RETRY_S = 1.0
+
+Partition = TopicPartition | tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStats:
+    """What a consumer has done since it was made. ``last_loss`` says why the membership was lost last ("" never)."""
+
+    records: int
+    registrations: int
+    starts: int
+    stops: int
+    dropped_commands: int
+    malformed_commands: int
+    commits: int
+    losses: int
+    last_loss: str
+
+
+class Consumer:
+    """A member of a group: registers, is given partitions by the coordinator, hands out their records, commits.
+
+    ::
+
+        with Consumer(zookeeper="localhost:2181", group="delays", topics=["flights"]) as consumer:
+            for record in consumer:
+                ...
+
+    **What is consumed.** A record (or batch) counts as consumed when the application comes back for the next one,
+    leaves the ``with`` block normally, or commits it. An exception leaves what is in hand unconsumed: it will be read
+    again. When a partition moves, the record in hand is waited for, so a record that takes long delays the handover
+    of its own partition (never of others), and past the group's rebalance timeout the consumer is evicted.
+
+    **Threads.** ``poll``, ``consume`` and iteration belong to one thread per stream; everything else may be called from
+    any. ``on_start(partitions)`` is called before the first record of them is fetched (it may ``seek``),
+    ``on_stop(partitions)`` when the application has none of their records in hand and before their offsets are
+    committed (it may ``commit``), ``on_lost(partitions)`` when they are gone without notice. All three run on the
+    connector's thread and should be quick; what they raise is logged and does not hold up the handover.
+
+    **Errors.** Any call may raise :class:`ConsumerClosed`, :class:`ConsumerIdInUse` (the name is taken),
+    :class:`NoOffset` (until the partition is sought), :class:`BrokerError` (no usable listener, or not authorised).
+    A lost ZooKeeper session raises nothing by itself: the consumer starts again; ``commit`` raises
+    :class:`MembershipLost` for what can no longer be committed.
+
+    Arguments, besides those that say it themselves:
+
+    ``zookeeper``
+        ``host:port,host:port/chroot``, the one Kafka uses.
+    ``topics`` | ``white_list`` | ``black_list``
+        A list of topics or ``{topic: streams}``, or a regular expression over topic names (comma means ``|``).
+    ``consumer_id``
+        A name of its own within the group; one is made if none is given. With ``rejoin_grace_ms`` it is what a
+        restarted consumer gets its partitions back by.
+    ``streams``
+        How many fetchers, each to be read from a thread of its own through :attr:`streams`.
+    ``auto_commit_interval_ms``
+        How often consumed offsets are committed; 0 or ``None``: only by :meth:`commit` (then a partition that moves
+        goes on from what was committed, so commit in ``on_stop``).
+    ``auto_offset_reset``
+        Where to begin without a stored offset, or when it is no longer in the log: ``earliest``, ``latest`` or
+        ``error``. The default is Kafka's own, ``latest`` (0.8: ``largest``), for who comes from there expects it.
+        ``latest`` is made firm at the start of a partition: its end is committed before the first record is handed
+        out. ``earliest`` is right for whoever must see partitions added later from their first record on.
+    ``rejoin_grace_ms``
+        How long the coordinator keeps its partitions for it after it vanished (Kafka's static membership).
+    ``mode``
+        ``incremental``, or ``eager``: everything stops before anything starts, as in 0.8.
+    ``kafka``
+        Further librdkafka settings (TLS, SASL, fetch sizes, …). With ``bootstrap.servers`` the brokers' own znodes are
+        not consulted. ``listener`` picks a listener by name rather than by ``security.protocol``.
+    ``store``
+        A ZooKeeper store to use instead of opening one; it is not closed with the consumer.
+    """
+
+    def __init__(
+        self,
+        zookeeper: str | None = None,
+        *,
+        group: str,
+        topics: Iterable[str] | Mapping[str, int] | None = None,
+        white_list: str | None = None,
+        black_list: str | None = None,
+        consumer_id: str | None = None,
+        streams: int = 1,
+        auto_commit_interval_ms: int | None = 1_000,
+        auto_offset_reset: str = "latest",
+        rejoin_grace_ms: int = 0,
+        capacity: int = 1,
+        rack: str | None = None,
+        assignor: str | None = None,
+        mode: str = "incremental",
+        session_timeout_ms: int = 10_000,
+        zk_options: ZkOptions | None = None,
+        kafka: Mapping[str, Any] | None = None,
+        listener: str | None = None,
+        on_start: Callable[[frozenset[TopicPartition]], None] | None = None,
+        on_stop: Callable[[frozenset[TopicPartition]], None] | None = None,
+        on_lost: Callable[[frozenset[TopicPartition]], None] | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self._membership = membership(
+            group=group,
+            topics=topics,
+            white_list=white_list,
+            black_list=black_list,
+            consumer_id=consumer_id,
+            streams=streams,
+            assignor=assignor,
+            capacity=capacity,
+            rack=rack,
+            mode=mode,
+            rejoin_grace_ms=rejoin_grace_ms,
+        )
+        reset = offset_reset(auto_offset_reset)
+        interval_ms = between("auto_commit_interval_ms", auto_commit_interval_ms or 0, 0, 24 * 3600 * 1000)
+        between("session_timeout_ms", session_timeout_ms, 100, 3_600_000)
+        self._kafka = client_settings(group, self._membership.consumer, kafka or {})
+        self._pid = os.getpid()
+        self._closed = False
+        self._crash: KafkaCoordError | None = None
+        self._wakeup = threading.Event()
+        self._store, self._owns_store = _store(zookeeper, store, session_timeout_ms, zk_options)
+        self._channel = ConsumerChannel(self._store, group, self._membership.consumer)
+        self._fetchers = KafkaFetchers(
+            self._kafka,
+            streams=stream_count(self._membership.subscription),
+            reset=reset,
+            auto_commit=interval_ms > 0,
+            may_hand_out=self._may_hand_out,
+            check=self._check,
+            wake=self._wakeup.set,
+        )
+        self._connector = Connector(
+            self._store,
+            self._channel,
+            self._fetchers,
+            registration_value=self._registration_value,
+            wake=self._wakeup.set,
+            auto_commit_interval_s=interval_ms / 1000 or None,
+            on_start=on_start,
+            on_stop=on_stop,
+            on_lost=on_lost,
+        )
+        protocol = str(self._kafka.get("security.protocol", "plaintext"))
+        self._brokers = BrokerDirectory(self._store, self._wakeup.set, protocol=protocol, listener=listener)
+        self._brokers_due = 0.0
+        self._streams = tuple(Stream(fetcher, self._check_process) for fetcher in self._fetchers.streams)
+        self._thread = threading.Thread(target=self._run, name=f"kafka-coord-{self._membership.consumer}", daemon=True)
+        self._thread.start()
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_s: float = 1.0) -> Record | None:
+        """The next record, or ``None`` if none came within ``timeout_s`` seconds. The one before is done with."""
+        return self._only_stream().poll(timeout_s)
+
+    def consume(self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Record]:
+        """Up to ``max_records`` records, as soon as there is one; none if none came within ``timeout_s`` seconds.
+
+        All records got before are done with.
+        """
+        return self._only_stream().consume(max_records, timeout_s)
+
+    def __iter__(self) -> Iterator[Record]:
+        """The records as they come, until the consumer is closed. It may be left and taken up again."""
+        return iter(self._only_stream())
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """Each to be read from a thread of its own."""
+        return self._streams
+
+    def _only_stream(self) -> Stream:
+        if len(self._streams) > 1:
+            raise ConsumerError(
+                f"this consumer has {len(self._streams)} streams: read each of consumer.streams from its own thread"
+            )
+        return self._streams[0]
+
+    # --- positions ---------------------------------------------------------------------------------------------------
+
+    @overload
+    def commit(
+        self, offsets: Mapping[Partition, int] | None = None, *, asynchronous: Literal[False] = False
+    ) -> None: ...
+
+    @overload
+    def commit(
+        self, offsets: Mapping[Partition, int] | None = None, *, asynchronous: Literal[True]
+    ) -> Future[None]: ...
+
+    def commit(
+        self, offsets: Mapping[Partition, int] | None = None, *, asynchronous: bool = False
+    ) -> Future[None] | None:
+        """Commits all that was handed out, or the ``offsets`` given (of the next record to read).
+
+        With several streams, records in the hands of other threads are not counted. Waits until ZooKeeper has them;
+        while it is away that is until it is back or the session has ended. With ``asynchronous`` gives a future
+        instead.
+
+        Raises (or the future holds) :class:`MembershipLost` when the partitions may belong to others by now;
+        :class:`NotFound` when the topic was deleted; :class:`ConsumerError` for an offset beyond what was handed out,
+        or one that goes back without a ``seek`` before it.
+        """
+        self._check_process()
+        self._check()
+        on_connector = threading.current_thread() is self._thread
+        wanted = self._asked(offsets) if offsets is not None else self._consumed(on_connector=on_connector)
+        if on_connector:
+            if wanted:
+                self._connector.commit_now(wanted)
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done if asynchronous else None
+        if not wanted:
+            future: Future[None] = Future()
+            future.set_result(None)
+        else:
+            future = self._connector.commit(wanted)
+        if asynchronous:
+            return future
+        future.result()
+        return None
+
+    def _consumed(self, *, on_connector: bool) -> dict[TopicPartition, int]:
+        me = threading.get_ident()
+        found: dict[TopicPartition, int] = {}
+        for fetcher in self._fetchers.streams:
+            mine = not on_connector and (len(self._streams) == 1 or fetcher.last_taker == me)
+            if mine and fetcher.lost_uncommitted:
+                raise MembershipLost(
+                    f"consumer {self.consumer_id!r} lost its membership in group {self._membership.group!r}"
+                    f" ({self._connector.counters.last_loss}) before this commit: what was not committed is read again"
+                )
+            found |= fetcher.snapshot(with_in_hand=mine)
+        return found
+
+    def _asked(self, offsets: Mapping[Partition, int]) -> dict[TopicPartition, int]:
+        wanted: dict[TopicPartition, int] = {}
+        for key, offset in offsets.items():
+            partition = TopicPartition(*key)
+            try:
+                _, holding = self._fetchers.held(partition)
+            except ConsumerError as error:
+                raise MembershipLost(f"cannot commit: {error}") from None
+            between(f"the offset of {partition}", offset, 0, (1 << 63) - 1)
+            if offset > holding.position:
+                raise ConsumerError(
+                    f"cannot commit offset {offset} of {partition}: records were handed out up to {holding.position};"
+                    " to skip some, seek() beyond them"
+                )
+            if offset < holding.committed and not holding.may_go_back:
+                raise ConsumerError(
+                    f"cannot commit offset {offset} of {partition}: {holding.committed} is committed already;"
+                    " to go back, seek() first"
+                )
+            wanted[partition] = offset
+        for partition, offset in wanted.items():
+            fetcher, holding = self._fetchers.held(partition)
+            fetcher.ask(holding, offset)
+        return wanted
+
+    def position(self, partition: Partition) -> int | None:
+        """The offset of the next record to be handed out; ``None`` until that is known (begins at the log's start).
+
+        Raises :class:`ConsumerError` where the consumer does not hold the partition.
+        """
+        self._check_process()
+        _, holding = self._fetchers.held(TopicPartition(*partition))
+        return holding.position if holding.position >= 0 else None
+
+    def committed(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int | None]:
+        """What ZooKeeper has for these (default: all held); ``None`` where nothing is stored."""
+        self._check_process()
+        self._check()
+        wanted = self.assignment() if partitions is None else [TopicPartition(*partition) for partition in partitions]
+        return self._channel.committed(sorted(wanted))
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions held now, without those just being stopped."""
+        self._check_process()
+        return self._fetchers.assignment()
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Hands out nothing of these until :meth:`resume`; they stay this consumer's. A new start resumes them."""
+        self._pause(partitions, paused=True)
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        """Goes on with these where they were paused."""
+        self._pause(partitions, paused=False)
+
+    def _pause(self, partitions: Iterable[Partition], *, paused: bool) -> None:
+        self._check_process()
+        self._check()
+        for fetcher, holding in [self._fetchers.held(TopicPartition(*partition)) for partition in partitions]:
+            fetcher.pause(holding, paused=paused)
+
+    def seek(self, partition: Partition, offset: int | str) -> None:
+        """Goes on from ``offset``, ``"earliest"`` or ``"latest"``. Only this lets a later commit go back.
+
+        Raises :class:`ConsumerError` where the consumer does not hold the partition.
+        """
+        self._check_process()
+        self._check()
+        target = one_of("offset", offset, OffsetReset) if isinstance(offset, str) else offset
+        self._fetchers.seek(TopicPartition(*partition), target)
+
+    # --- itself ------------------------------------------------------------------------------------------------------
+
+    @property
+    def consumer_id(self) -> str:
+        """Its name in the group."""
+        return self._membership.consumer
+
+    @property
+    def group(self) -> str:
+        """The group it is a member of."""
+        return self._membership.group
+
+    @property
+    def registered(self) -> bool:
+        """Whether it is a member now."""
+        return self._connector.registration is not None
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What it has done since it was made."""
+        counters = self._connector.counters
+        return ConsumerStats(
+            records=sum(fetcher.records for fetcher in self._fetchers.streams),
+            registrations=counters.registrations,
+            starts=counters.starts,
+            stops=counters.stops,
+            dropped_commands=counters.dropped_commands,
+            malformed_commands=counters.malformed_commands,
+            commits=counters.commits,
+            losses=counters.losses,
+            last_loss=counters.last_loss,
+        )
+
+    # --- leaving -----------------------------------------------------------------------------------------------------
+
+    def close(self, *, leave: bool | None = None, timeout_s: float = 10.0) -> None:
+        """Stops handing out, commits what is consumed, deletes the registration in the same write, and lets all go.
+
+        The partitions move at once, unless the consumer has a ``rejoin_grace_ms``: then its place is kept for that
+        long, as Kafka keeps a static member's, and ``leave=True`` gives it up now. The record in hand is *not* counted:
+        commit first, or leave a ``with`` block normally. Needs no coordinator; without ZooKeeper it gives up after
+        ``timeout_s`` seconds, and the session's end does the rest. Safe to call twice, and from any thread.
+        """
+        if os.getpid() != self._pid:
+            return  # the parent's; nothing of it may be touched here
+        self._closed = True
+        give_up = bool(leave) and self._membership.rejoin_grace_ms > 0
+        self._connector.close(timeout_s, self._eviction() if give_up else ())
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s + 15.0)
+
+    def _eviction(self) -> tuple[Op, ...]:
+        request = Request(
+            type=RequestType.EVICT,
+            group=self._membership.group,
+            consumer=self.consumer_id,
+            reason="it left for good",
+            by=self.consumer_id,
+            timestamp_ms=int(self._store.clock.time() * 1000),
+        )
+        return (Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True),)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and os.getpid() == self._pid:
+            for fetcher in self._fetchers.streams:
+                if fetcher.last_taker == threading.get_ident():
+                    fetcher.settle()
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Consumer({self.consumer_id!r}, group={self.group!r}, {self._membership.subscription})"
+
+    # --- the connector's thread --------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        clock = self._store.clock
+        try:
+            while True:
+                self._wakeup.clear()
+                due = self._connector.step()
+                if due is None:
+                    break
+                due = min(due, self._find_brokers(clock.monotonic()))
+                self._wakeup.wait(max(0.0, due - clock.monotonic()))
+        except KafkaCoordError as error:
+            self._crash = error
+        except Exception as error:  # a defect; the application has to hear of it rather than wait for ever
+            log.exception("crashed consumer=%s", self.consumer_id)
+            self._crash = ConsumerError(f"the connector of consumer {self.consumer_id!r} crashed: {error!r}")
+        finally:
+            self._fetchers.abandon()
+            self._fetchers.close()
+            if self._owns_store:
+                self._store.close()
+
+    def _find_brokers(self, now: float) -> float:
+        """Keeps the fetchers told of the brokers; when to look again."""
+        given = self._kafka.get("bootstrap.servers")
+        if given:
+            self._fetchers.connect(tuple(str(given).split(",")))
+            return float("inf")
+        if now >= self._brokers_due:
+            self._brokers.look_again()
+        if self._store.session.state is not SessionState.CONNECTED:
+            return now + _BROKER_RETRY_S
+        try:
+            if self._brokers.step():
+                self._brokers_due = now + _BROKER_LOOK_S
+        except StoreUnavailable:
+            self._brokers_due = now + _BROKER_RETRY_S
+            return self._brokers_due
+        if now >= self._brokers_due:
+            self._brokers_due = now + (_BROKER_LOOK_S if self._brokers.addresses else _BROKER_RETRY_S)
+        self._fetchers.connect(self._brokers.addresses)
+        return self._brokers_due
+
+    def _registration_value(self) -> bytes:
+        return self._membership.registration_value(self._store.session.timeout_ms, int(self._store.clock.time() * 1000))
+
+    def _may_hand_out(self) -> bool:
+        return self._connector.may_hand_out()
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ConsumerError(
+                f"consumer {self.consumer_id!r} belongs to process {self._pid} and was carried into process"
+                f" {os.getpid()} by a fork: connections cannot be shared, make a consumer in each process"
+            )
+
+    def _check(self) -> None:
+        failure = self._connector.failure or self._crash
+        if failure is not None:
+            raise failure.with_traceback(None)
+        if self._closed or self._connector.done:
+            raise ConsumerClosed(f"consumer {self.consumer_id!r} is closed")
+        if self._brokers.problem and not self._brokers.addresses:
+            raise BrokerError(self._brokers.problem)
+
+
+def _store(
+    zookeeper: str | None, store: Store | None, session_timeout_ms: int, options: ZkOptions | None
+) -> tuple[Store, bool]:
+    if store is not None:
+        return store, False
+    if not zookeeper:
+        raise SettingsError("zookeeper is not given: use host:port,host:port/chroot, the address Kafka's brokers use")
+    from kafka_coord.zk.session import connect
+
+    return connect(zookeeper, session_timeout_ms=session_timeout_ms, options=options), True
+
+
+__all__ = ["Consumer", "ConsumerStats"]

@@ -1,0 +1,313 @@
+"""All streams of a consumer together: what the connector commands, carried out with librdkafka."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Assigned
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # untold exports
+
+from kafka_coord.consumer.fetcher import Fetcher, offsets_of
+from kafka_coord.consumer.holding import Holding
+from kafka_coord.consumer.reset import OffsetReset
+from kafka_coord.errors import ConsumerError, NoOffset, SettingsError
+from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
+
+log = logging.getLogger(__name__)
+rdkafka_log = logging.getLogger("kafka_coord.librdkafka")
+
+GROUP_PREFIX = "kafka-coord."
+"""librdkafka wants a ``group.id`` even from who assigns partitions by hand, and looks up that group's coordinator. It
+is never joined and nothing is committed to it; the prefix keeps it apart from a Kafka group of the same name."""
+
+_END_RETRY_S = 0.2
+
+_OURS = {
+    "enable.auto.commit": "offsets are committed to ZooKeeper, set auto_commit_interval_ms instead",
+    "enable.auto.offset.store": "offsets are committed to ZooKeeper",
+    "auto.offset.reset": "use auto_offset_reset instead",
+    "enable.partition.eof": "the end of a partition is no record",
+}
+
+
+def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """librdkafka's settings: ours below the user's. Raises :class:`SettingsError` for those that are not his to set."""
+    for name, why in _OURS.items():
+        if name in given:
+            raise SettingsError(f"kafka={{{name!r}: …}} cannot be set here: {why}")
+    return {
+        "group.id": f"{GROUP_PREFIX}{group}",
+        "client.id": consumer_id,
+        # The first record after a start waits for the fetch in flight to return: 500 ms by default.
+        "fetch.wait.max.ms": 50,
+        "fetch.error.backoff.ms": 100,
+        "reconnect.backoff.max.ms": 1_000,
+        **given,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": False,
+        "auto.offset.reset": "error",  # reset by the fetcher, see there
+    }
+
+
+class KafkaFetchers:
+    """The fetchers of one consumer, one per stream. ``addresses`` are set once brokers are known."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        *,
+        streams: int,
+        reset: OffsetReset,
+        auto_commit: bool,
+        may_hand_out: Callable[[], bool],
+        check: Callable[[], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._settings = dict(settings)
+        self._reset = reset
+        self._auto_commit = auto_commit
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._brokers_down = False
+        self._used: tuple[str, ...] = ()
+        self._admin: AdminClient | None = None
+        self._ends: dict[TopicPartition, Future[Any]] = {}
+        self._ends_at = 0.0
+        self._unresolved: set[TopicPartition] = set()
+        self.streams = tuple(
+            Fetcher(number, reset=reset, may_hand_out=may_hand_out, check=check, wake=wake) for number in range(streams)
+        )
+        self._stream_of: dict[TopicPartition, Fetcher] = {}
+
+    # --- what the connector asks (kafka_coord.consumer.connector.Fetchers) -------------------------------------------
+
+    def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
+        by_stream: dict[Fetcher, list[Holding]] = {}
+        for partition, point in starts.items():
+            if partition in self._stream_of:
+                continue  # held already: a start obeyed before, whose acknowledgement was lost
+            holding = Holding(partition, point.offset)
+            if point.offset == NO_OFFSET and self._reset is OffsetReset.LATEST:
+                self._unresolved.add(partition)
+            elif point.offset == NO_OFFSET and self._reset is OffsetReset.ERROR:
+                holding.failure = NoOffset(
+                    f"no offset is stored for {partition}, and auto_offset_reset is 'error': seek() to where to begin"
+                )
+            fetcher = self.streams[point.stream % len(self.streams)]
+            self._stream_of[partition] = fetcher
+            by_stream.setdefault(fetcher, []).append(holding)
+        for fetcher, holdings in by_stream.items():
+            fetcher.hold(holdings)
+
+    def resolved(self) -> bool:
+        """Whether every position is known; asks the brokers for the ends still missing, without waiting."""
+        for partition in [p for p, future in self._ends.items() if future.done()]:
+            self._take_end(partition, self._ends.pop(partition))
+        missing = [partition for partition in self._unresolved if partition not in self._ends]
+        if missing and time.monotonic() >= self._ends_at:
+            self._ask_ends(missing)
+        return not self._unresolved
+
+    def _take_end(self, partition: TopicPartition, future: Future[Any]) -> None:
+        try:
+            offset = int(future.result().offset)
+        except KafkaException as error:
+            self._ends_at = time.monotonic() + _END_RETRY_S
+            log.warning("could not learn the end of partition=%s: %s; asking again", partition, error)
+            return
+        holding = self.holding(partition)
+        self._unresolved.discard(partition)
+        if holding is not None and holding.position == NO_OFFSET:
+            holding.position = holding.consumed = holding.asked = offset
+
+    def _ask_ends(self, partitions: Iterable[TopicPartition]) -> None:
+        if self._admin is None:
+            return
+        self._ends_at = time.monotonic() + _END_RETRY_S
+        isolation = IsolationLevel.READ_COMMITTED
+        if self._settings.get("isolation.level") == "read_uncommitted":
+            isolation = IsolationLevel.READ_UNCOMMITTED
+        asked = self._admin.list_offsets(
+            {Assigned(*partition): _latest() for partition in partitions},
+            isolation_level=isolation,
+            request_timeout=5.0,
+        )
+        for assigned, future in asked.items():
+            self._ends[TopicPartition(assigned.topic, assigned.partition)] = future
+            future.add_done_callback(lambda _: self._wake())
+
+    def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        for fetcher, wanted in self._by_stream(partitions).items():
+            holdings = [fetcher.holding(partition) for partition in wanted]
+            fetcher.begin([holding for holding in holdings if holding is not None])
+
+    def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        if partitions is None:
+            found: dict[TopicPartition, int] = {}
+            for fetcher in self.streams:
+                found |= fetcher.uncommitted(auto_commit=self._auto_commit)
+            return found
+        holdings = [holding for partition in partitions if (holding := self.holding(partition)) is not None]
+        return offsets_of(holdings, auto_commit=self._auto_commit)
+
+    def admissible(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        admitted = {}
+        for partition, offset in offsets.items():
+            holding = self.holding(partition)
+            if holding is not None and holding.admit(offset) is not None:
+                admitted[partition] = offset
+        return admitted
+
+    def stored(self, offsets: Mapping[TopicPartition, int]) -> None:
+        for fetcher in self.streams:
+            fetcher.stored(offsets)
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> None:
+        for fetcher, wanted in self._by_stream(partitions).items():
+            fetcher.stop(wanted)
+
+    def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
+        return any(fetcher.in_hand(wanted) for fetcher, wanted in self._by_stream(partitions).items())
+
+    def release(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        offsets: dict[TopicPartition, int] = {}
+        for fetcher, wanted in self._by_stream(partitions).items():
+            offsets |= offsets_of(fetcher.release(wanted), auto_commit=self._auto_commit)
+            for partition in wanted:
+                self._forget(partition)
+        return offsets
+
+    def held_partitions(self) -> frozenset[TopicPartition]:
+        return frozenset(self._stream_of)
+
+    def abandon(self) -> frozenset[TopicPartition]:
+        lost = frozenset(self._stream_of)
+        for fetcher in self.streams:
+            fetcher.abandon()
+        for partition in lost:
+            self._forget(partition)
+        return lost
+
+    def orphans_in_hand(self) -> bool:
+        return any(fetcher.orphans_in_hand for fetcher in self.streams)
+
+    def _forget(self, partition: TopicPartition) -> None:
+        self._stream_of.pop(partition, None)
+        self._unresolved.discard(partition)
+        self._ends.pop(partition, None)
+
+    def _by_stream(self, partitions: Iterable[TopicPartition]) -> dict[Fetcher, list[TopicPartition]]:
+        found: dict[Fetcher, list[TopicPartition]] = {}
+        for partition in partitions:
+            fetcher = self._stream_of.get(partition)
+            if fetcher is not None:
+                found.setdefault(fetcher, []).append(partition)
+        return found
+
+    # --- what the application asks -----------------------------------------------------------------------------------
+
+    def holding(self, partition: TopicPartition) -> Holding | None:
+        fetcher = self._stream_of.get(partition)
+        return fetcher.holding(partition) if fetcher is not None else None
+
+    def held(self, partition: TopicPartition) -> tuple[Fetcher, Holding]:
+        """Raises :class:`ConsumerError` where the consumer does not hold it."""
+        fetcher = self._stream_of.get(partition)
+        holding = fetcher.holding(partition) if fetcher is not None else None
+        if fetcher is None or holding is None:
+            raise ConsumerError(f"partition {partition} is not assigned to this consumer (any more)")
+        return fetcher, holding
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(
+            holding.partition for fetcher in self.streams for holding in fetcher.holdings() if not holding.stopping
+        )
+
+    def seek(self, partition: TopicPartition, target: int | OffsetReset) -> None:
+        fetcher, holding = self.held(partition)
+        if target is OffsetReset.EARLIEST:
+            offset = NO_OFFSET
+        elif target is OffsetReset.LATEST:
+            offset = self._end_now(partition)
+        elif isinstance(target, int) and target >= 0:
+            offset = target
+        else:
+            raise SettingsError(f"cannot seek {partition} to {target!r}: use an offset, 'earliest' or 'latest'")
+        self._unresolved.discard(partition)
+        fetcher.seek(holding, offset)
+
+    def _end_now(self, partition: TopicPartition) -> int:
+        if self._admin is None:
+            raise ConsumerError(f"cannot seek {partition} to its end: no broker is known yet")
+        asked = self._admin.list_offsets({Assigned(*partition): _latest()}, request_timeout=5.0)
+        try:
+            return int(next(iter(asked.values())).result().offset)
+        except KafkaException as error:
+            raise ConsumerError(f"cannot seek {partition} to its end: {error}") from error
+
+    # --- clients -----------------------------------------------------------------------------------------------------
+
+    def connect(self, addresses: tuple[str, ...]) -> None:
+        """Begins to fetch through these brokers; later calls matter only when none of the earlier is left.
+
+        A librdkafka client learns the brokers of its cluster by itself, but cannot be told of others: if all it knows
+        went away and others came, it has to be replaced.
+        """
+        if not addresses:
+            return
+        if self._used and (not self._brokers_down or set(addresses) & set(self._used)):
+            return
+        settings = self._settings | {"bootstrap.servers": ",".join(addresses)}
+        if self._used:
+            log.warning("connecting anew to brokers=%s: none of %s is left", ",".join(addresses), ",".join(self._used))
+        self._used = addresses
+        self._brokers_down = False
+        only_clients = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
+        try:
+            self._admin = AdminClient(only_clients, logger=rdkafka_log)
+            for fetcher in self.streams:
+                fetcher.use(KafkaConsumer(settings | {"error_cb": self._on_error}, logger=rdkafka_log))
+        except (KafkaException, ValueError, TypeError) as error:
+            raise SettingsError(f"librdkafka does not accept the kafka settings: {error}") from error
+        self._wake()
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._brokers_down = True
+            log.warning("lost all brokers: %s", error.str())
+        elif error.fatal() or error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+            log.error("heard from librdkafka error=%s: %s", error.name(), error.str())
+        else:
+            log.info("heard from librdkafka error=%s: %s", error.name(), error.str())
+
+    def close(self) -> None:
+        for fetcher in self.streams:
+            fetcher.close()
+        self._admin = None
+
+
+_CONSUMER_ONLY = frozenset(
+    {
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.partition.eof",
+        "auto.offset.reset",
+        "group.id",
+        "fetch.wait.max.ms",
+        "fetch.error.backoff.ms",
+        "isolation.level",
+    }
+)
+
+
+def _latest() -> OffsetSpec:
+    spec: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    return spec

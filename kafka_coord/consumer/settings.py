@@ -1,0 +1,143 @@
+"""What a consumer is made of: its arguments, checked, before anything is connected."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from kafka_coord.consumer.reset import OffsetReset
+from kafka_coord.errors import SettingsError
+from kafka_coord.model import Member, Mode, Subscription
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.member import MAX_GRACE_MS
+from kafka_coord.model.names import legal
+from kafka_coord.model.streams import MAX_STREAMS
+from kafka_coord.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """How a consumer registers, but for the moment it does so."""
+
+    group: str
+    consumer: str
+    subscription: Subscription
+    assignor: str | None
+    capacity: int
+    rack: str | None
+    mode: Mode
+    rejoin_grace_ms: int
+
+    def registration_value(self, session_timeout_ms: int, now_ms: int) -> bytes:
+        """The value of ``ids/<consumer>``."""
+        member = Member(
+            consumer=self.consumer,
+            incarnation=0,
+            subscription=self.subscription,
+            assignor=self.assignor,
+            capacity=self.capacity,
+            rack=self.rack,
+            mode=self.mode,
+            session_timeout_ms=session_timeout_ms,
+            rejoin_grace_ms=self.rejoin_grace_ms,
+            host=socket.gethostname(),
+            client=f"kafka-coord-python/{__version__} pid={os.getpid()}",
+            timestamp=str(now_ms),
+        )
+        return fields.dump(member.to_json())
+
+
+def generated_id(group: str) -> str:
+    """``<group>_<host>-<epoch ms>-<8 hex>``, as 0.8 made them, cut and cleaned to be a legal name."""
+    host = re.sub(r"[^a-zA-Z0-9._-]", "-", socket.gethostname())
+    tail = f"-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
+    return f"{group}_{host}"[: 249 - len(tail)] + tail
+
+
+def membership(
+    *,
+    group: str,
+    topics: Iterable[str] | Mapping[str, int] | None,
+    white_list: str | None,
+    black_list: str | None,
+    consumer_id: str | None,
+    streams: int,
+    assignor: str | None,
+    capacity: int,
+    rack: str | None,
+    mode: str,
+    rejoin_grace_ms: int,
+) -> Membership:
+    """Raises :class:`SettingsError` naming the argument at fault."""
+    legal("group", group)
+    between("streams", streams, 1, MAX_STREAMS)
+    between("capacity", capacity, 1, 1_000_000)
+    between("rejoin_grace_ms", rejoin_grace_ms, 0, MAX_GRACE_MS)
+    return Membership(
+        group=group,
+        consumer=legal("consumer", consumer_id) if consumer_id is not None else generated_id(group),
+        subscription=_subscription(topics, white_list, black_list, streams),
+        assignor=assignor,
+        capacity=capacity,
+        rack=rack,
+        mode=one_of("mode", mode, Mode),
+        rejoin_grace_ms=rejoin_grace_ms,
+    )
+
+
+def _subscription(
+    topics: Iterable[str] | Mapping[str, int] | None, white_list: str | None, black_list: str | None, streams: int
+) -> Subscription:
+    given = [
+        name
+        for name, value in (("topics", topics), ("white_list", white_list), ("black_list", black_list))
+        if value is not None
+    ]
+    if len(given) != 1:
+        raise SettingsError(f"give one of topics, white_list and black_list, not {' and '.join(given) or 'none'}")
+    if white_list is not None:
+        return Subscription.matching(white_list, streams=streams)
+    if black_list is not None:
+        return Subscription.matching(black_list, black_list=True, streams=streams)
+    if isinstance(topics, str):
+        raise SettingsError(f"topics={topics!r} is one string: give a list, topics=[{topics!r}]")
+    subscription = Subscription.to(topics or (), streams)
+    if not subscription.topics:
+        raise SettingsError("topics is empty: name at least one, or give a white_list")
+    for topic, count in subscription.topics.items():
+        between(f"topics[{topic!r}]", count, 1, MAX_STREAMS)
+    return subscription
+
+
+def stream_count(subscription: Subscription) -> int:
+    """How many streams the consumer runs: as many as its widest topic."""
+    return subscription.streams if subscription.is_wildcard else max(subscription.topics.values())
+
+
+def between(name: str, value: object, low: int, high: int) -> int:
+    """``value`` if it is a whole number in that range; raises :class:`SettingsError`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise SettingsError(f"{name} is {value!r}: use a whole number from {low} to {high}")
+    return value
+
+
+def one_of(name: str, value: str, choices: type[StrEnum]) -> Any:
+    """``value`` as a member of an enumeration; raises :class:`SettingsError`."""
+    try:
+        return choices(value)
+    except ValueError:
+        raise SettingsError(f"{name} is {value!r}: use one of {', '.join(choices)}") from None
+
+
+def offset_reset(value: str) -> OffsetReset:
+    """Kafka's own ``none`` and 0.8's ``smallest`` and ``largest`` are understood too."""
+    spelled = {"smallest": "earliest", "largest": "latest", "none": "error"}.get(str(value), value)
+    reset: OffsetReset = one_of("auto_offset_reset", spelled, OffsetReset)
+    return reset

@@ -1,0 +1,60 @@
+"""One stream of a consumer, as the application sees it: to be read from one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from kafka_coord.consumer.fetcher import Fetcher
+from kafka_coord.consumer.record import Record
+from kafka_coord.errors import ConsumerClosed
+from kafka_coord.model import TopicPartition
+
+DEFAULT_MAX_RECORDS = 500
+"""Kafka's ``max.poll.records``."""
+
+
+class Stream:
+    """The records of the partitions this stream fetches. Iterating ends when the consumer is closed."""
+
+    def __init__(self, fetcher: Fetcher, check_process: Callable[[], None]) -> None:
+        self._fetcher = fetcher
+        self._check_process = check_process
+
+    @property
+    def number(self) -> int:
+        """Its index among the consumer's streams."""
+        return self._fetcher.number
+
+    def poll(self, timeout_s: float = 1.0) -> Record | None:
+        """The next record, or ``None`` if none came within ``timeout_s`` seconds.
+
+        Calling it says that the record got before is done with: that one counts as consumed. Raises what
+        :class:`~kafka_coord.Consumer` says.
+        """
+        self._check_process()
+        return self._fetcher.take_one(timeout_s)
+
+    def consume(self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Record]:
+        """Up to ``max_records`` records, as soon as there is one; none if none came within ``timeout_s`` seconds.
+
+        Calling it says that all records got before are done with.
+        """
+        self._check_process()
+        return self._fetcher.take(max_records, timeout_s)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions this stream fetches now."""
+        return frozenset(holding.partition for holding in self._fetcher.holdings() if not holding.stopping)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        self._check_process()
+        try:
+            while True:
+                record = self._fetcher.take_one(1.0)
+                if record is not None:
+                    return record
+        except ConsumerClosed:
+            raise StopIteration from None

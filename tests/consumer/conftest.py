@@ -1,0 +1,77 @@
+"""Consumers against real brokers and a real ZooKeeper, with the test for a coordinator."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from kafka_coord import Consumer
+from kafka_coord.dev.kafka import KafkaCluster
+from kafka_coord.model import TopicPartition
+from kafka_coord.zk import connect
+from kafka_coord.zk.session import KazooStore
+from tests.consumer.by_hand import HandCoordinator
+
+_groups = itertools.count(1)
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{next(_groups)}"
+
+
+@pytest.fixture
+def store(kafka_cluster: KafkaCluster) -> Iterator[KazooStore]:
+    """The test's own session on the ZooKeeper of the brokers."""
+    store = connect(kafka_cluster.zookeeper, session_timeout_ms=10_000)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def coordinator(store: KazooStore, group: str) -> HandCoordinator:
+    return HandCoordinator(store, group)
+
+
+@pytest.fixture
+def make_consumer(kafka_cluster: KafkaCluster, group: str) -> Iterator[Callable[..., Consumer]]:
+    """``make_consumer(topics=[…], …)``: a consumer of this test's group, closed when the test ends."""
+    made: list[Consumer] = []
+
+    def make(**settings: object) -> Consumer:
+        arguments = {"group": group, "auto_offset_reset": "earliest", "session_timeout_ms": 4_000, **settings}
+        if "store" not in arguments:
+            arguments.setdefault("zookeeper", kafka_cluster.zookeeper)
+        consumer = Consumer(**arguments)  # type: ignore[arg-type]
+        made.append(consumer)
+        return consumer
+
+    yield make
+    for consumer in made:
+        consumer.close()
+
+
+@pytest.fixture
+def produce(kafka_cluster: KafkaCluster) -> Iterator[Callable[..., list[bytes]]]:
+    """``produce(topic, partition, count)``: writes records and gives their values."""
+    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "linger.ms": 1, "log_level": 0})
+    written = itertools.count()
+
+    def write(topic: str, partition: int, count: int) -> list[bytes]:
+        producer.list_topics(topic, timeout=15)  # a partition added lately
+        values = [b"%s-%d:%d" % (topic.encode(), partition, next(written)) for _ in range(count)]
+        for value in values:
+            producer.produce(topic, value, key=b"k", partition=partition)
+            producer.poll(0)
+        assert producer.flush(30) == 0
+        return values
+
+    yield write
+    producer.flush(5)
+
+
+def partitions_of(topic: str, *numbers: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in numbers]
