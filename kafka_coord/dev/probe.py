@@ -49,7 +49,11 @@ def _write(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: flo
 
 
 def _read(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: float) -> None:
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": TOPIC, "log_level": 0})
+    # librdkafka looks for the coordinator of its group even if it only assigns, whereupon Kafka makes
+    # __consumer_offsets; without a group (an empty one) it crashes in close().
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap_servers, "group.id": TOPIC, "enable.auto.commit": False, "log_level": 0}
+    )
     try:
         consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(partitions)])
         awaited = set(range(partitions))
