@@ -67,6 +67,9 @@ def _allowed(what: str, check: Callable[[Any], Any]) -> dict[str, Any]:
     return {"what": what, "check": check}
 
 
+_DURATION = "milliseconds, {} to {}"
+
+
 # --- what is allowed ---------------------------------------------------------------------------------------------
 
 
@@ -146,9 +149,12 @@ def _address(value: Any) -> str:
     return str(value).strip()
 
 
-# --- the sections ------------------------------------------------------------------------------------------------
+def _tuning(low: int, high: int) -> Any:
+    """A duration in ms that has its default where it is used."""
+    return field(default=None, metadata=_allowed(_DURATION.format(low, high), _between(low, high)))
 
-_DURATION = "milliseconds, {} to {}"
+
+# --- the sections ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +216,10 @@ class ZooKeeperSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """One instance beside a broker. Listen addresses are ``host:port``; others are told to connect there."""
+    """One instance beside a broker. Listen addresses are ``host:port``; others are told to connect there.
+
+    Durations left ``None`` are the coordinator's own (:class:`kafka_coord.coordinator.options.CoordinatorOptions`).
+    """
 
     broker_id: int | None = field(
         default=None,
@@ -221,10 +230,10 @@ class ServeSettings:
     log_level: str = field(
         default="INFO", metadata=_allowed("DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     )
-    rebalance_backoff_ms: int = field(default=50, metadata=_allowed(_DURATION.format(0, 600_000), _between(0, 600_000)))
-    look_interval_ms: int = field(
-        default=10_000, metadata=_allowed(_DURATION.format(100, 3_600_000), _between(100, 3_600_000))
-    )
+    look_interval_ms: int | None = _tuning(100, 3_600_000)
+    retry_backoff_ms: int | None = _tuning(1, 600_000)
+    retry_backoff_max_ms: int | None = _tuning(1, 3_600_000)
+    channel_retirement_ms: int | None = _tuning(1_000, 7 * 86_400_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from kafka_coord.errors import SettingsError
-from kafka_coord.settings import Settings, ZooKeeperSettings, load_settings
+from kafka_coord.settings import Settings, ZooKeeperSettings, load_settings, variable_of
 
 if TYPE_CHECKING:
     from kafka_coord.zk.options import ZkOptions
@@ -68,8 +70,15 @@ def current_settings(**flags: Any) -> Settings:
     given = dict(click.get_current_context().meta.get(_META, {}))
     config = given.pop("config", None)
     properties = dict(_property(written) for written in given.pop("kafka", ()))
-    given |= {key.replace("__", "."): value for key, value in flags.items()}
+    given |= {key.replace("__", "."): value for key, value in flags.items() if not _from_own_variable(key)}
     return load_settings(given, file=Path(config) if config else None, kafka_properties=properties)
+
+
+def _from_own_variable(key: str) -> bool:
+    """Whether click took the flag from the variable that the settings read themselves, and name as its origin."""
+    ctx = click.get_current_context()
+    source = ctx.get_parameter_source(key.partition("__")[2])
+    return source is ParameterSource.ENVIRONMENT and variable_of(key.replace("__", ".")) in os.environ
 
 
 def _property(written: str) -> tuple[str, str]:

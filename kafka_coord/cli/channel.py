@@ -1,0 +1,106 @@
+"""``kafka-coord channel``: commands on their way to consumers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kafka_coord.cli.connection import connection_options, open_store
+from kafka_coord.cli.documents import command_document
+from kafka_coord.cli.groups.show import report_unreadable
+from kafka_coord.cli.options import CONSUMER, GROUP, group_argument, output_option
+from kafka_coord.cli.output import Column, Format, Section, duration, show
+from kafka_coord.errors import NotFound
+from kafka_coord.monitor.channel import Waiting, read_waiting
+from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.monitor.groups import snapshot_of
+from kafka_coord.monitor.snapshot import read_groups
+
+_LIST = (
+    Column("group"),
+    Column("consumer"),
+    Column("command"),
+    Column("waits_for", "WAITS"),
+    Column("for_live", "LIVE"),
+    Column("partitions"),
+)
+_SHOW = (
+    Column("consumer"),
+    Column("command"),
+    Column("waits_for", "WAITS"),
+    Column("generation"),
+    Column("epoch"),
+    Column("incarnation"),
+    Column("for_live", "LIVE"),
+    Column("partitions"),
+    Column("reason"),
+)
+
+
+@click.group()
+def channel() -> None:
+    """Commands that no consumer has acknowledged yet: which wait for whom, and since when.
+
+    A command that waits long means a consumer that is stuck, or slow with the record in its hand. LIVE is
+    `no` where it names an incarnation that is gone: it will be dropped, not obeyed.
+
+    \b
+    kafka-coord channel list
+    kafka-coord channel show delays --consumer c1
+    """
+
+
+@channel.command("list")
+@click.option("--group", type=GROUP, default=None, help="Only this group.")
+@output_option
+@connection_options
+def list_command(group: str | None, output: Format) -> None:
+    """Every waiting command of every group.
+
+    \b
+    kafka-coord channel list -o tsv
+    """
+    with open_store() as store:
+        cluster = read_cluster(store)
+        if group is not None and group not in cluster.groups:
+            raise NotFound(f"no group {group!r}")
+        snapshots = read_groups(store, [group] if group else cluster.groups, cluster)
+        waiting = read_waiting(store, snapshots)
+        now_ms = round(store.clock.time() * 1000)
+    _show(output, waiting, now_ms, _LIST)
+
+
+@channel.command("show")
+@group_argument
+@click.option("--consumer", type=CONSUMER, default=None, help="Only this consumer.")
+@output_option
+@connection_options
+def show_command(group: str, consumer: str | None, output: Format) -> None:
+    """The waiting commands of one group in full, in the order they will be obeyed.
+
+    \b
+    kafka-coord channel show delays
+    """
+    with open_store() as store:
+        _, snapshot = snapshot_of(store, group)
+        if consumer is not None and consumer not in snapshot.observation.channels:
+            known = ", ".join(sorted(snapshot.observation.channels)) or "none"
+            raise NotFound(f"group {group!r} has no channel for {consumer!r}; there are {known}")
+        waiting = read_waiting(store, {group: snapshot})
+        now_ms = round(store.clock.time() * 1000)
+    if consumer is not None:
+        waiting = Waiting(tuple(one for one in waiting.commands if one.consumer == consumer), waiting.unreadable)
+    _show(output, waiting, now_ms, _SHOW)
+
+
+def _show(output: Format, waiting: Waiting, now_ms: int, columns: tuple[Column, ...]) -> None:
+    documents: list[dict[str, Any]] = [
+        command_document(one) | {"age_ms": one.age_ms(now_ms)} for one in waiting.commands
+    ]
+    rows = [
+        document | {"waits_for": duration(document["age_ms"]), "partitions": str(one.partitions)}
+        for document, one in zip(documents, waiting.commands, strict=True)
+    ]
+    show(output, documents, [Section("commands", columns, rows, empty="no command waits for anybody")])
+    report_unreadable(waiting.unreadable)

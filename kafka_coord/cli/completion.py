@@ -1,0 +1,25 @@
+"""``kafka-coord completion``."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from kafka_coord.errors import SettingsError
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    bash:  kafka-coord completion bash > ~/.local/share/bash-completion/completions/kafka-coord
+    zsh:   kafka-coord completion zsh > ~/.zfunc/_kafka-coord
+    fish:  kafka-coord completion fish > ~/.config/fish/completions/kafka-coord.fish
+    """
+    found = get_completion_class(shell)
+    if found is None:
+        raise SettingsError(f"no completion for {shell}")
+    root = click.get_current_context().find_root()
+    click.echo(found(root.command, {}, "kafka-coord", "_KAFKA_COORD_COMPLETE").source())

@@ -1,0 +1,254 @@
+"""``kafka-coord consume``: a console consumer that is a member of a group."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import string
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafka_coord.cli.connection import connection_options, current_settings, zookeeper_options
+from kafka_coord.cli.failures import INTERRUPTED
+from kafka_coord.cli.options import CONSUMER, GROUP, TOPIC
+from kafka_coord.cli.output import iso_time, note
+from kafka_coord.errors import SettingsError
+from kafka_coord.model import TopicPartition
+
+if TYPE_CHECKING:
+    from kafka_coord.consumer.consumer import Consumer
+    from kafka_coord.consumer.record import Record
+    from kafka_coord.settings import Settings
+
+Formatter = Callable[["Record"], str]
+
+_FIELDS = ("topic", "partition", "offset", "key", "value", "timestamp", "headers")
+_PRESETS = {
+    "value": "{value}",
+    "key-value": "{key}\\t{value}",
+    "full": "{timestamp}\\t{topic}-{partition}@{offset}\\t{key}\\t{value}",
+}
+_BATCH = 500
+_WAIT_S = 0.2
+_RATE_EVERY_S = 1.0
+
+
+@click.command()
+@click.option("--group", type=GROUP, required=True, help="The group to be a member of.")
+@click.option("--topic", "topics", type=TOPIC, multiple=True, help="A topic to subscribe to; repeatable.")
+@click.option("--white-list", metavar="REGEX", help="Every topic whose name matches; a comma means |.")
+@click.option("--black-list", metavar="REGEX", help="Every topic whose name does not match.")
+@click.option("--consumer-id", type=CONSUMER, default=None, help="Its name in the group. [default: one is made up]")
+@click.option("--from-beginning", is_flag=True, help="Where the group has no offset yet, from the first record on.")
+@click.option("--max-messages", type=click.IntRange(1), metavar="N", help="Stop after so many records.")
+@click.option("--idle-exit", "idle_s", type=click.FloatRange(0.1), metavar="SECONDS", help="Stop when none came.")
+@click.option(
+    "--formatter",
+    default="value",
+    show_default=True,
+    metavar="FORMAT",
+    help="value, key-value, full, json, or a text with {topic} {partition} {offset} {key} {value} {timestamp}.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print no records, but once a second how many came.")
+@click.option("--rejoin-grace-ms", type=click.IntRange(0), default=0, metavar="MS", help="How long its place is kept.")
+@click.option("--capacity", type=click.IntRange(1), default=1, show_default=True, help="Its weight, for 'weighted'.")
+@connection_options
+def consume(
+    group: str,
+    topics: tuple[str, ...],
+    white_list: str | None,
+    black_list: str | None,
+    consumer_id: str | None,
+    from_beginning: bool,
+    max_messages: int | None,
+    idle_s: float | None,
+    formatter: str,
+    quiet: bool,
+    rejoin_grace_ms: int,
+    capacity: int,
+) -> int:
+    """Consume as a member of a group and print the records, until Ctrl-C. Needs a coordinator to be elected.
+
+    What was printed is committed, and nothing else: started again, it goes on where it stopped.
+
+    \b
+    kafka-coord consume --group delays --topic flights --from-beginning
+    kafka-coord consume --group delays --white-list 'fl.*' --formatter '{partition}@{offset} {key}'
+    kafka-coord consume --group delays --topic flights --quiet --idle-exit 10
+    """
+    given = {"--topic": topics or None, "--white-list": white_list, "--black-list": black_list}
+    if sum(value is not None for value in given.values()) != 1:
+        raise SettingsError(f"give one of {', '.join(given)} (--topic may be repeated)")
+    printing = _Printing(make_formatter(formatter), quiet=quiet, max_messages=max_messages, idle_s=idle_s)
+    settings = current_settings()
+    subscription: dict[str, Any] = {"topics": list(topics) or None, "white_list": white_list, "black_list": black_list}
+    with _stopping_at_signals() as stopping:
+        consumer = _open(
+            settings,
+            group=group,
+            consumer_id=consumer_id,
+            auto_offset_reset="earliest" if from_beginning else "latest",
+            rejoin_grace_ms=rejoin_grace_ms,
+            capacity=capacity,
+            **subscription,
+        )
+        try:
+            printing.run(consumer, stopping)
+        finally:
+            try:
+                printing.commit(consumer)
+            finally:
+                consumer.close()
+    printing.report()
+    return INTERRUPTED if stopping.number == signal.SIGINT else 0
+
+
+def _open(settings: Settings, **arguments: Any) -> Consumer:
+    from kafka_coord.consumer.consumer import Consumer
+
+    return Consumer(
+        settings.zookeeper.hosts,
+        session_timeout_ms=settings.zookeeper.session_timeout_ms,
+        zk_options=zookeeper_options(settings.zookeeper),
+        kafka=dict(settings.kafka.properties),
+        **arguments,
+    )
+
+
+@dataclass(slots=True)
+class _Printing:
+    """Prints, counts, and remembers what was printed but is not known to be committed."""
+
+    formatter: Formatter
+    quiet: bool
+    max_messages: int | None
+    idle_s: float | None
+    count: int = 0
+    began: float = field(default_factory=time.monotonic)
+    printed: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def run(self, consumer: Consumer, stopping: _Stopping) -> None:
+        last_record = last_rate = time.monotonic()
+        counted = 0
+        while not stopping.number and (self.max_messages is None or self.count < self.max_messages):
+            left = _BATCH if self.max_messages is None else min(_BATCH, self.max_messages - self.count)
+            batch = consumer.consume(left, _WAIT_S)
+            self.printed.clear()  # coming back for more has settled them
+            now = time.monotonic()
+            if batch:
+                last_record = now
+            elif self.idle_s is not None and now - last_record >= self.idle_s:
+                return
+            for record in batch:
+                if stopping.number:
+                    return
+                if not self.quiet:
+                    sys.stdout.write(self.formatter(record) + "\n")
+                self.count += 1
+                self.printed[TopicPartition(record.topic, record.partition)] = record.offset + 1
+            sys.stdout.flush()
+            if self.quiet and now - last_rate >= _RATE_EVERY_S:
+                note(f"{self.count:,} records, {(self.count - counted) / (now - last_rate):,.0f}/s, {_held(consumer)}")
+                last_rate, counted = now, self.count
+
+    def commit(self, consumer: Consumer) -> None:
+        """Of the last batch, what was printed. Partitions that moved meanwhile are their new owner's."""
+        held = consumer.assignment() if self.printed else frozenset()
+        offsets: dict[TopicPartition | tuple[str, int], int] = {tp: o for tp, o in self.printed.items() if tp in held}
+        if offsets:
+            consumer.commit(offsets)
+
+    def report(self) -> None:
+        seconds = time.monotonic() - self.began
+        note(f"{self.count:,} records in {seconds:.1f} s")
+
+
+def _held(consumer: Consumer) -> str:
+    partitions = len(consumer.assignment())
+    return f"{partitions} partitions" if partitions else "no partitions yet"
+
+
+def make_formatter(written: str) -> Formatter:
+    """A preset's name, or a text with fields in braces; raises :class:`SettingsError`."""
+    if written == "json":
+        return _as_json
+    template = _PRESETS.get(written, written)
+    if template is written and "{" not in written:
+        known = ", ".join([*_PRESETS, "json"])
+        raise SettingsError(
+            f"--formatter {written!r} is neither one of {known} nor a text with fields such as {{value}}"
+        )
+    parts: list[tuple[str, str | None]] = []
+    try:
+        for literal, name, spec, conversion in string.Formatter().parse(template):
+            if name is not None and (name not in _FIELDS or spec or conversion):
+                raise SettingsError(
+                    f"--formatter: {{{name}}} is not one of {', '.join(f'{{{one}}}' for one in _FIELDS)}"
+                )
+            parts.append((literal.replace("\\t", "\t").replace("\\n", "\n"), name))
+    except ValueError as error:
+        raise SettingsError(f"--formatter {written!r}: {error}") from None
+
+    def fill(record: Record) -> str:
+        return "".join(literal + (_shown(record, name) if name else "") for literal, name in parts)
+
+    return fill
+
+
+def _shown(record: Record, name: str) -> str:
+    if name == "timestamp":
+        return iso_time(record.timestamp_ms) or "-"
+    if name == "headers":
+        return ",".join(f"{key}:{_text(value)}" for key, value in record.headers)
+    value = getattr(record, name)
+    return _text(value) if value is None or isinstance(value, bytes) else str(value)
+
+
+def _text(value: bytes | None) -> str:
+    return "null" if value is None else value.decode("utf-8", errors="replace")
+
+
+def _as_json(record: Record) -> str:
+    return json.dumps(
+        {
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp_ms": record.timestamp_ms,
+            "key": None if record.key is None else _text(record.key),
+            "value": None if record.value is None else _text(record.value),
+            "headers": [[key, None if value is None else _text(value)] for key, value in record.headers],
+        },
+        ensure_ascii=False,
+    )
+
+
+@dataclass(slots=True)
+class _Stopping:
+    """The signal that asked to stop, 0 while none did."""
+
+    number: int = 0
+
+
+@contextlib.contextmanager
+def _stopping_at_signals() -> Iterator[_Stopping]:
+    """The first Ctrl-C or SIGTERM ends it between two records; a second one, at once."""
+    stopping = _Stopping()
+
+    def stop(number: int, _: Any) -> None:
+        if stopping.number:
+            raise KeyboardInterrupt
+        stopping.number = number
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

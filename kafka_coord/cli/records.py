@@ -1,0 +1,104 @@
+"""Records out of CSV and JSONL files, as keys and JSON values."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from kafka_coord.errors import MalformedValue, SettingsError
+
+KeyValue = tuple[bytes | None, bytes | None]
+
+# A cell such as 007 or +1 is no number to whoever wrote it, so it stays text.
+_INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
+_DECIMAL = re.compile(r"-?(?:0|[1-9]\d{0,14})\.\d{1,15}")
+
+
+def read_records(file: str, file_format: str | None, key_column: str | None) -> Iterator[KeyValue]:
+    """The records of a file, or of standard input (``-``). The file is opened when the first is asked for.
+
+    Raises :class:`SettingsError` where the file or the column cannot be used, :class:`MalformedValue` naming the line.
+    """
+    endings = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+    chosen = file_format or endings.get(Path(file).suffix.lower())
+    if chosen is None:
+        raise SettingsError(f"{file!r} ends neither in .csv nor in .jsonl: say --format")
+    if file != "-" and not Path(file).is_file():
+        raise SettingsError(f"{file!r} is not a file")
+    return _read_csv(file, key_column) if chosen == "csv" else _read_jsonl(file, key_column)
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[IO[str]]:
+    if file == "-":
+        yield sys.stdin
+        return
+    try:
+        with Path(file).open(encoding="utf-8-sig", newline="") as text:
+            yield text
+    except OSError as error:
+        raise SettingsError(f"{file!r} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise MalformedValue(file, f"not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
+def _read_csv(file: str, key_column: str | None) -> Iterator[KeyValue]:
+    with _opened(file) as text:
+        rows = csv.reader(text)
+        header = next(rows, None)
+        if not header:
+            raise MalformedValue(file, "has no line of column names")
+        if key_column is not None and key_column not in header:
+            raise SettingsError(f"--key {key_column!r} is no column of {file}; there are {', '.join(header)}")
+        key_at = header.index(key_column) if key_column is not None else None
+        try:
+            for row in rows:
+                if not row:
+                    continue
+                if len(row) != len(header):
+                    reason = f"{len(row)} cells where the header has {len(header)}"
+                    raise MalformedValue(f"{file}:{rows.line_num}", reason)
+                value = {name: cell_value(cell) for name, cell in zip(header, row, strict=True)}
+                key = row[key_at].encode() if key_at is not None and row[key_at] else None
+                yield key, json.dumps(value, ensure_ascii=False).encode()
+        except csv.Error as error:
+            raise MalformedValue(f"{file}:{rows.line_num}", str(error)) from None
+
+
+def _read_jsonl(file: str, key_field: str | None) -> Iterator[KeyValue]:
+    with _opened(file) as text:
+        for at, line in enumerate(text, 1):
+            stripped = line.strip()
+            if not stripped:
+                continue
+            try:
+                value = json.loads(stripped)
+            except (ValueError, RecursionError) as error:
+                raise MalformedValue(f"{file}:{at}", f"not JSON ({error})") from None
+            key = None
+            if key_field is not None:
+                if not isinstance(value, dict) or key_field not in value:
+                    raise MalformedValue(f"{file}:{at}", f"has no field {key_field!r}")
+                key = _key(value[key_field])
+            yield key, stripped.encode()
+
+
+def _key(found: Any) -> bytes | None:
+    if found is None:
+        return None
+    return (found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)).encode()
+
+
+def cell_value(cell: str) -> str | int | float | None:
+    """A CSV cell as JSON would have it."""
+    if not cell:
+        return None
+    if _INTEGER.fullmatch(cell):
+        return int(cell)
+    return float(cell) if _DECIMAL.fullmatch(cell) else cell

@@ -1,0 +1,158 @@
+"""``kafka-coord serve``: one coordinator instance beside a broker."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafka_coord.cli.connection import connection_options, current_settings, zookeeper_options
+from kafka_coord.errors import SettingsError, StoreUnavailable
+from kafka_coord.settings import ServeSettings, Settings
+
+if TYPE_CHECKING:
+    from kafka_coord.coordinator.options import CoordinatorOptions
+    from kafka_coord.zk.store import Store
+
+log = logging.getLogger("kafka_coord.serve")
+
+_LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
+_RETRY_S = 1.0
+
+
+@click.command()
+@click.option("--broker-id", metavar="ID", help="The broker.id of the broker it runs beside.")
+@click.option("--listen-channel", metavar="HOST:PORT", help="Where socket consumers are told to connect.")
+@click.option("--listen-http", metavar="HOST:PORT", help="Where health and metrics are said to be.")
+@click.option("--session-timeout-ms", metavar="MS", help="How soon a dead instance is noticed. [default: 10000]")
+@click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
+@click.option("--look-interval-ms", metavar="MS", help="How often every group is looked at even without an event.")
+@connection_options
+def serve(
+    broker_id: str | None,
+    listen_channel: str | None,
+    listen_http: str | None,
+    session_timeout_ms: str | None,
+    log_level: str | None,
+    look_interval_ms: str | None,
+) -> None:
+    """Run one coordinator instance beside a broker, in the foreground, until SIGTERM or Ctrl-C.
+
+    All instances stand for election through ZooKeeper; the elected one coordinates, the others wait. Asked to
+    stop, it resigns first, so that another takes over at once. Where systemd started it (Type=notify), it reports
+    ready once it is registered in ZooKeeper.
+
+    \b
+    kafka-coord serve --broker-id 1 --zookeeper zk1:2181,zk2:2181/kafka
+    kafka-coord serve --config /etc/kafka-coord.toml
+    """
+    settings = current_settings(
+        serve__broker_id=broker_id,
+        serve__listen_channel=listen_channel,
+        serve__listen_http=listen_http,
+        serve__log_level=log_level,
+        serve__look_interval_ms=look_interval_ms,
+        zookeeper__session_timeout_ms=session_timeout_ms,
+    )
+    if settings.serve.broker_id is None:
+        raise SettingsError(
+            "serve.broker_id is not set: say --broker-id (or KAFKA_COORD_SERVE_BROKER_ID), "
+            "the broker.id of the broker this instance runs beside"
+        )
+    logging.basicConfig(level=settings.serve.log_level, format=_LOG_FORMAT, force=True)
+    run_service(settings, settings.serve.broker_id)
+
+
+def run_service(settings: Settings, broker_id: int) -> None:
+    """Runs until asked to stop, or until the service ends by itself (and then raises what ended it)."""
+    from kafka_coord.coordinator.service import CoordinatorService
+
+    with _asked_to_stop() as stopping:
+        store = _connect_patiently(settings, stopping)
+        if store is None:
+            return
+        try:
+            service = CoordinatorService(store, broker_id, endpoints(settings.serve), options_of(settings.serve))
+            service.start()
+            try:
+                ready = False
+                while not stopping.is_set() and not service.wait(0.1 if not ready else 0.5):
+                    if not ready and service.wait_registered(0.0):
+                        ready = True
+                        log.info("ready broker_id=%d zookeeper=%s", broker_id, settings.zookeeper.hosts)
+                        notify_systemd(f"READY=1\nSTATUS=registered as instance {broker_id}")
+            finally:
+                notify_systemd("STOPPING=1")
+                service.stop()
+        finally:
+            store.close()
+        log.info("stopped broker_id=%d", broker_id)
+
+
+def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store | None:
+    """Waits for ZooKeeper as long as it takes: after a power cut it may well come up last. ``None``: told to stop."""
+    from kafka_coord.zk.session import connect
+
+    while not stopping.is_set():
+        try:
+            return connect(
+                settings.zookeeper.hosts,
+                session_timeout_ms=settings.zookeeper.session_timeout_ms,
+                connect_timeout_s=settings.zookeeper.connect_timeout_ms / 1000,
+                options=zookeeper_options(settings.zookeeper),
+            )
+        except StoreUnavailable as error:
+            log.warning("waiting for ZooKeeper: %s", error)
+            stopping.wait(_RETRY_S)
+    return None
+
+
+def endpoints(serve_settings: ServeSettings) -> dict[str, str]:
+    """What the instance publishes about itself."""
+    given = {"channel": serve_settings.listen_channel, "http": serve_settings.listen_http}
+    return {name: address for name, address in given.items() if address is not None}
+
+
+def options_of(serve_settings: ServeSettings) -> CoordinatorOptions:
+    """What is set of the coordinator's options; the others keep their defaults."""
+    from kafka_coord.coordinator.options import CoordinatorOptions
+
+    names = ("look_interval_ms", "retry_backoff_ms", "retry_backoff_max_ms", "channel_retirement_ms")
+    given = {name: getattr(serve_settings, name) for name in names}
+    return CoordinatorOptions(**{name: value for name, value in given.items() if value is not None})
+
+
+@contextlib.contextmanager
+def _asked_to_stop() -> Iterator[threading.Event]:
+    """Set at SIGTERM and SIGINT. A second one ends the program at once."""
+    stopping = threading.Event()
+
+    def stop(number: int, _: Any) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        log.info("stopping: received %s", signal.Signals(number).name)
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def notify_systemd(state: str) -> None:
+    """Tells systemd, where it listens (``NOTIFY_SOCKET``, see sd_notify(3)); nothing elsewhere."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
+        notifications.connect("\0" + address[1:] if address.startswith("@") else address)
+        notifications.sendall(state.encode())

@@ -1,0 +1,60 @@
+"""A topic to load into: there, or made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from kafka_coord.errors import BrokerError, RequestRefused, SettingsError, Timeout
+
+_TIMEOUT_S = 30.0
+_BROKERS_OWN = -1
+
+
+def ensure_topic(
+    bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int | None, replication: int | None
+) -> str:
+    """Makes the topic if it does not exist, and says in a sentence what there is.
+
+    Returns once every partition has a leader. Raises :class:`RequestRefused` where it exists with another number of
+    partitions than asked for or Kafka refuses it, :class:`BrokerError`, :class:`Timeout`.
+    """
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    try:
+        admin = AdminClient({"log_level": 0, **properties, "bootstrap.servers": bootstrap})
+    except KafkaException as error:
+        raise SettingsError(f"librdkafka refuses the settings of the connection to the brokers: {error}") from None
+    there = _led_partitions(admin, topic)
+    if there:
+        if partitions is not None and partitions != there:
+            raise RequestRefused(f"topic {topic} exists with {there} partitions, not {partitions}; nothing was changed")
+        return f"topic {topic} exists, with {there} partitions"
+    wanted = NewTopic(topic, num_partitions=partitions or _BROKERS_OWN, replication_factor=replication or _BROKERS_OWN)
+    try:
+        admin.create_topics([wanted], operation_timeout=_TIMEOUT_S)[topic].result(_TIMEOUT_S + 5)
+    except KafkaException as error:
+        raise RequestRefused(f"cannot create topic {topic}: {error.args[0].str()}") from None
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not (made := _led_partitions(admin, topic)) or made != (partitions or made):
+        if time.monotonic() >= deadline:
+            raise Timeout(f"topic {topic} was created, but not all of its partitions have a leader in {_TIMEOUT_S:g} s")
+        time.sleep(0.1)
+    return f"topic {topic} created, with {made} partitions"
+
+
+def _led_partitions(admin: Any, topic: str) -> int:
+    """How many of the topic's partitions have a leader; 0 where there is no such topic."""
+    from confluent_kafka import KafkaException
+
+    try:
+        # Asked for all topics, and not for this one: that would make the brokers create it by themselves.
+        metadata = admin.list_topics(timeout=10.0)
+    except KafkaException as error:
+        raise BrokerError(f"no broker answers: {error.args[0].str()}") from None
+    found = metadata.topics.get(topic)
+    if found is None or found.error is not None:
+        return 0
+    return sum(partition.leader >= 0 for partition in found.partitions.values())
