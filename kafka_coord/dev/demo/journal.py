@@ -8,6 +8,7 @@ the process is killed. A killed process may leave half a line; what that line wa
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -42,6 +43,8 @@ class Change(StrEnum):
 
     STARTED = "started"
     STOPPED = "stopped"
+    LOST = "lost"
+    """Gone without a stop: the membership was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,11 @@ class Journal:
 
 
 class JournalWriter:
-    """Appends to ``path``, unbuffered: what was written survives ``kill -9`` of the writer."""
+    """Appends to ``path``, unbuffered: what was written survives ``kill -9`` of the writer. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -94,10 +98,9 @@ class JournalWriter:
 
     def _write(self, value: Mapping[str, Any]) -> None:
         line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
-        written = self._file.write(line)
-        while written is not None and written < len(line):  # a raw file may take less than all of it
-            line = line[written:]
-            written = self._file.write(line)
+        with self._lock:
+            while line:  # a raw file may take less than all of it
+                line = line[self._file.write(line) or 0 :]
 
 
 def read_journal(path: Path, consumer: str) -> Journal:

@@ -1,0 +1,39 @@
+"""HTML and SVG without a way to forget escaping: text is escaped, only :class:`Markup` is not."""
+
+from __future__ import annotations
+
+import html
+
+
+class Markup(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+def tag(name: str, /, *children: str | None, **attributes: str | float | None) -> Markup:
+    """An element. ``class_`` gives ``class``, ``stroke_width`` gives ``stroke-width``; an attribute that is None is
+    left out, as is a child; a child that is no :class:`Markup` is text."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{_escaped(_text(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    inner = "".join(child if isinstance(child, Markup) else _escaped(child) for child in children if child)
+    if not inner and name in {"br", "meta", "rect", "line", "path", "circle", "polyline", "col"}:
+        return Markup(f"<{name}{written}/>")
+    return Markup(f"<{name}{written}>{inner}</{name}>")
+
+
+def join(*parts: str) -> Markup:
+    """Several one after the other; those that are no :class:`Markup` are escaped."""
+    return Markup("".join(part if isinstance(part, Markup) else _escaped(part) for part in parts))
+
+
+def _escaped(text: str) -> str:
+    """Control characters have no meaning in a page, and some are not allowed in one at all."""
+    return html.escape("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text))
+
+
+def _text(value: str | float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

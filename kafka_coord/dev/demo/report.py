@@ -1,0 +1,308 @@
+"""The page that shows a run: one self-contained HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka_coord.dev.demo import charts
+from kafka_coord.dev.demo.expected import AirlineTotal
+from kafka_coord.dev.demo.markup import Markup, tag
+from kafka_coord.dev.demo.style import STYLE
+from kafka_coord.dev.demo.timeline import EventKind, Timeline, handovers_of, median_gap_ms
+from kafka_coord.dev.demo.verification import Verification
+from kafka_coord.model import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A run as it is told: ``failover_ms`` from the coordinator's kill to the next one's election and
+    ``failover_records`` what the group consumed meanwhile (None: no coordinator was killed), ``steps`` what the demo
+    did and how many seconds each took, ``setting`` one sentence about the parts."""
+
+    group: str
+    timeline: Timeline
+    verification: Verification
+    expected: Mapping[str, AirlineTotal]
+    airline_names: Mapping[str, str]
+    records: int
+    setting: str
+    steps: Sequence[tuple[str, float]] = ()
+    failover_ms: int | None = None
+    failover_records: int | None = None
+
+
+def render(story: Story) -> str:
+    """The whole page."""
+    title = f"kafka-coord demo: group {story.group}"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        tag("style", Markup(STYLE)),
+    )
+    body = tag(
+        "main",
+        *_top(story),
+        _figures(story),
+        _ownership(story),
+        _rates(story),
+        _lag(story),
+        _rebalances(story),
+        _verification(story.verification),
+        _airlines(story),
+        _steps(story),
+    )
+    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', body), lang='en')}\n"
+
+
+def _top(story: Story) -> tuple[Markup, ...]:
+    verified = story.verification.passed
+    consumers = len(story.timeline.consumers)
+    return (
+        tag("div", "Verified" if verified else "Not verified", class_=f"badge {'good' if verified else 'bad'}"),
+        tag("h1", _headline(story)),
+        tag(
+            "p",
+            f"{consumers} consumers of the group {story.group} worked through {story.records:,} records of "
+            f"{len(story.timeline.partitions)} partitions in {_seconds(story.timeline.duration_ms)}, while the things "
+            f"below happened to them. {story.setting}",
+            class_="lead",
+        ),
+    )
+
+
+def _headline(story: Story) -> str:
+    if not story.verification.passed:
+        return f"Something was lost or doubled: {story.verification.failures()[0]}"
+    kinds = [event.kind for event in story.timeline.events]
+    deaths = []
+    if EventKind.KILLED in kinds:
+        deaths.append("a consumer")
+    if EventKind.COORDINATOR_KILLED in kinds:
+        deaths.append("the coordinator")
+    killed = f", with {' and '.join(deaths)} killed on the way" if deaths else ""
+    return f"{story.records:,} records, none lost{killed}"
+
+
+def _figures(story: Story) -> Markup:
+    handovers = handovers_of(story.timeline.spans)
+    clean, crashed = median_gap_ms(handovers, after_killing=False), median_gap_ms(handovers, after_killing=True)
+    moved = [handover for handover in handovers if not handover.after_killing]
+    cards = [
+        (f"{story.records:,}", "records, each consumed"),
+        (f"{len(story.timeline.decisions)}", "rebalances"),
+    ]
+    if clean is not None:
+        cards.append((_ms(clean), f"without owner at a clean handover, median of {len(moved)}"))
+    if story.failover_ms is not None:
+        meanwhile = f", {story.failover_records:,} records consumed meanwhile" if story.failover_records else ""
+        cards.append((_ms(story.failover_ms), f"from the coordinator's kill to its successor{meanwhile}"))
+    if crashed is not None:
+        cards.append((_ms(crashed), "until a killed consumer's partitions went on, median"))
+    cards.append((f"{story.verification.repeated:,}", "records repeated, all after the killed consumer's last commit"))
+    return tag(
+        "div",
+        *(tag("div", tag("b", figure), tag("span", what), class_="figure") for figure, what in cards),
+        class_="figures",
+    )
+
+
+def _ownership(story: Story) -> Markup:
+    timeline = story.timeline
+    rows = [
+        tag(
+            "tr",
+            tag("td", tag("span", str(number), class_="number")),
+            tag("td", f"{timeline.seconds(event.at_ms):.1f} s", class_="n"),
+            tag("td", event.text),
+        )
+        for number, event in enumerate(timeline.events, 1)
+    ]
+    return tag(
+        "section",
+        tag("h2", "Who owned which partition when"),
+        tag(
+            "p",
+            "A bar runs from a start-fetcher to a stop-fetcher command, as the consumer itself wrote it down. A red "
+            "cross is a kill -9; the gap after it is the time until the dead consumer's session ended. A partition that "
+            "does not change its owner is never interrupted.",
+            class_="note",
+        ),
+        _legend(timeline),
+        tag("div", charts.ownership_chart(timeline), class_="scroll"),
+        tag("div", tag("table", tag("tbody", *rows)), class_="scroll"),
+    )
+
+
+def _legend(timeline: Timeline, *, nobody: bool = False) -> Markup:
+    items = [
+        tag("span", tag("i", class_=charts.colour_of(timeline, consumer)), consumer) for consumer in timeline.consumers
+    ]
+    if nobody:
+        items.append(tag("span", tag("i", class_="c-none"), "nobody"))
+    return tag("div", *items, class_="legend")
+
+
+def _rates(story: Story) -> Markup:
+    return tag(
+        "section",
+        tag("h2", "Records per second"),
+        tag(
+            "p",
+            "Each consumer is held to a pace, so that the run lasts long enough to be watched: "
+            "the more consumers, the more records.",
+            class_="note",
+        ),
+        _legend(story.timeline),
+        tag("div", charts.rate_chart(story.timeline), class_="scroll"),
+    )
+
+
+def _lag(story: Story) -> Markup:
+    smalls = [tag("div", charts.lag_of_partition(story.timeline, tp)) for tp in story.timeline.partitions]
+    return tag(
+        "section",
+        tag("h2", "Lag"),
+        tag("p", "Records written and not yet committed: of the whole group, then of each partition.", class_="note"),
+        tag("div", charts.lag_chart(story.timeline), class_="scroll"),
+        _legend(story.timeline, nobody=True),
+        tag("div", *smalls, class_="smalls"),
+    )
+
+
+def _rebalances(story: Story) -> Markup:
+    heads = ("Generation", "At", "Reason", "Members", "Moved", "Stopped", "Started", "Stops done", "Settled", "Epoch")
+    numbers = {"Generation", "At", "Members", "Moved", "Stopped", "Started", "Stops done", "Settled", "Epoch"}
+    header = tag("tr", *(tag("th", head, class_="n" if head in numbers else None) for head in heads))
+    rows = [_rebalance_row(story.timeline, decision) for decision in story.timeline.decisions]
+    return tag(
+        "section",
+        tag("h2", "Rebalances"),
+        tag(
+            "p",
+            "From the group's history in ZooKeeper: why each was decided, how many partitions changed their owner, and "
+            "how long it took from the decision until every stop was acknowledged, and until all was owned again.",
+            class_="note",
+        ),
+        tag("div", tag("table", tag("thead", header), tag("tbody", *rows)), class_="scroll"),
+    )
+
+
+def _rebalance_row(timeline: Timeline, decision: Decision) -> Markup:
+    moves = [
+        f"{consumer} {', '.join(f'{_VERBS.get(what, what)} {which}' for what, which in sorted(found.items()))}"
+        for consumer, found in sorted(decision.moves.items())
+    ]
+    return tag(
+        "tr",
+        tag("td", str(decision.generation), class_="n"),
+        tag("td", f"{timeline.seconds(decision.decided_at_ms):.1f} s", class_="n"),
+        tag("td", decision.reason, tag("div", "; ".join(moves), class_="moves"), class_="wide"),
+        *(
+            tag("td", str(number), class_="n")
+            for number in (decision.members, decision.moved, decision.stopped, decision.started)
+        ),
+        tag("td", _ms(decision.stopped_ms), class_="n"),
+        tag("td", _ms(decision.settled_ms), class_="n"),
+        tag("td", str(decision.epoch), class_="n"),
+    )
+
+
+_NONE = "-"
+_VERBS = {"gained": "gains", "lost": "gives up"}
+
+
+def _verification(verification: Verification) -> Markup:
+    rows = []
+    for check in verification.checks:
+        sign = ("✓", "good") if check.passed else ("✗", "bad")
+        wrong = [tag("div", difference, class_="bad") for difference in check.differences]
+        rows.append(
+            tag(
+                "tr",
+                tag("td", sign[0], class_=f"mark {sign[1]}"),
+                tag("td", check.name, class_="wide"),
+                tag("td", check.found, *wrong),
+            )
+        )
+    return tag(
+        "section",
+        tag("h2", "Verification"),
+        tag(
+            "p",
+            "From what each consumer wrote down of every record it was given, the offsets as an operator reads them, "
+            "and the input counted from its file.",
+            class_="note",
+        ),
+        tag("div", tag("table", tag("tbody", *rows)), class_="scroll"),
+    )
+
+
+def _airlines(story: Story) -> Markup:
+    nothing = AirlineTotal()
+    consumed = story.verification.consumed
+    codes = sorted(
+        story.expected.keys() | consumed.keys(), key=lambda code: (-story.expected.get(code, nothing).flights, code)
+    )
+    most = max((total.flights for total in story.expected.values()), default=0) or 1
+    rows = []
+    for code in codes:
+        seen, there = consumed.get(code, nothing), story.expected.get(code, nothing)
+        same = seen == there
+        rows.append(
+            tag(
+                "tr",
+                tag("td", story.airline_names.get(code, code)),
+                tag("td", f"{seen.flights:,}", class_="n"),
+                tag("td", f"{there.flights:,}", class_=f"n {'' if same else 'bad'}".strip()),
+                tag(
+                    "td",
+                    tag("span", Markup("&#8203;"), class_="meter", style=f"width:{100 * seen.flights / most:.1f}%"),
+                ),
+                tag("td", _minutes(seen.mean_delay), class_="n"),
+                tag("td", _minutes(there.mean_delay), class_=f"n {'' if same else 'bad'}".strip()),
+            )
+        )
+    heads = (
+        ("Airline", ""),
+        ("Flights, by the group", "n"),
+        ("in the input", "n"),
+        ("", ""),
+        ("Mean delay on arrival, by the group", "n"),
+        ("in the input", "n"),
+    )
+    header = tag("tr", *(tag("th", head, class_=class_ or None) for head, class_ in heads))
+    return tag(
+        "section",
+        tag("h2", "What the group worked out"),
+        tag(
+            "p",
+            "Flights and delays per airline, each record counted once, beside the input's own numbers.",
+            class_="note",
+        ),
+        tag("div", tag("table", tag("thead", header), tag("tbody", *rows)), class_="scroll"),
+    )
+
+
+def _steps(story: Story) -> Markup:
+    if not story.steps:
+        return Markup("")
+    total = sum(seconds for _, seconds in story.steps)
+    told = "; ".join(f"{what} {seconds:.1f} s" for what, seconds in story.steps)
+    return tag("footer", f"How long it took: {told}; {total:.0f} s in all.")
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:.0f} seconds"
+
+
+def _ms(ms: int | None) -> str:
+    if ms is None:
+        return _NONE
+    return f"{ms:,} ms" if ms < 1_000 else f"{ms / 1000:.1f} s"
+
+
+def _minutes(minutes: float | None) -> str:
+    return _NONE if minutes is None else f"{minutes:+.2f} min"

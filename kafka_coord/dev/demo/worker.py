@@ -1,0 +1,150 @@
+"""One consumer of the demo, as a process: ``python -m kafka_coord.dev.demo.worker …``.
+
+It reads flights as any application would, adds up delays per airline, and writes down what it was given. SIGTERM lets
+it leave the group cleanly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from kafka_coord import Consumer, KafkaCoordError, Record
+from kafka_coord.dev.demo.expected import AirlineTotal
+from kafka_coord.dev.demo.journal import Change, JournalWriter, Run
+from kafka_coord.model import PartitionSet, TopicPartition
+
+log = logging.getLogger("kafka_coord.demo.worker")
+
+_BATCH = 100
+"""Small, so that a partition that is to be stopped never waits long for the batch in hand."""
+_WAIT_S = 0.25
+_LONGEST_DEBT_S = 0.25
+
+
+@dataclass(slots=True)
+class Work:
+    """What the worker is there for: flights and delays per airline."""
+
+    totals: dict[str, AirlineTotal] = field(default_factory=dict)
+
+    def do(self, records: Iterable[Record]) -> list[Run]:
+        """Works through a batch, and tells it as runs of consecutive offsets."""
+        seen: dict[TopicPartition, list[tuple[int, str, int | None]]] = {}
+        for record in records:
+            flight = json.loads(record.value or b"{}")
+            airline, delay = flight["carrier"], flight["arr_delay"]
+            self.totals.setdefault(airline, AirlineTotal()).add(delay)
+            seen.setdefault(TopicPartition(record.topic, record.partition), []).append((record.offset, airline, delay))
+        at_ms = now_ms()
+        return [run for partition, found in seen.items() for run in _runs(at_ms, partition, found)]
+
+
+def _runs(at_ms: int, partition: TopicPartition, found: Sequence[tuple[int, str, int | None]]) -> Iterable[Run]:
+    begin = 0
+    for at in range(1, len(found) + 1):
+        if at == len(found) or found[at][0] != found[at - 1][0] + 1:
+            part = found[begin:at]
+            yield Run(at_ms, partition, part[0][0], tuple(a for _, a, _ in part), tuple(d for _, _, d in part))
+            begin = at
+
+
+class Pace:
+    """Holds the work to so many records a second; a pause is never made up for by a burst."""
+
+    def __init__(self, records_per_s: float) -> None:
+        self._per_record_s = 1 / records_per_s if records_per_s else 0.0
+        self._due = time.monotonic()
+
+    def worked(self, records: int, stopping: threading.Event) -> None:
+        """Wait as long as these records should have taken."""
+        now = time.monotonic()
+        self._due = max(self._due, now - _LONGEST_DEBT_S) + records * self._per_record_s
+        if self._due > now:
+            stopping.wait(self._due - now)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def work(consumer: Consumer, journal: JournalWriter, pace: Pace, stopping: threading.Event) -> Work:
+    """Until told to stop."""
+    done = Work()
+    while not stopping.is_set():
+        records = consumer.consume(_BATCH, _WAIT_S)
+        if records:
+            # Written before more is asked for: only then does the batch count as consumed.
+            journal.records(now_ms(), done.do(records))
+            pace.worked(len(records), stopping)
+    return done
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The process. Exit code 0 after a clean leave, else that of the error."""
+    parser = argparse.ArgumentParser(prog="kafka_coord.dev.demo.worker", description=__doc__)
+    parser.add_argument("--zookeeper", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--consumer-id", required=True)
+    parser.add_argument("--journal", required=True, type=Path)
+    parser.add_argument("--records-per-s", type=float, default=0.0, help="0: as fast as it goes")
+    parser.add_argument("--session-timeout-ms", type=int, default=6_000)
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        with JournalWriter(given.journal) as journal:
+            journal.joined(now_ms())
+            _consume(given, journal, stopping)
+            journal.left(now_ms())
+    except KafkaCoordError as error:
+        log.exception("ended consumer=%s", given.consumer_id)
+        return error.exit_code
+    return 0
+
+
+def _consume(given: argparse.Namespace, journal: JournalWriter, stopping: threading.Event) -> None:
+    def note(change: Change, partitions: frozenset[TopicPartition]) -> None:
+        journal.handed(now_ms(), change, PartitionSet.of(partitions))
+
+    with Consumer(
+        zookeeper=given.zookeeper,
+        group=given.group,
+        topics=[given.topic],
+        consumer_id=given.consumer_id,
+        auto_offset_reset="earliest",
+        session_timeout_ms=given.session_timeout_ms,
+        kafka={"fetch.wait.max.ms": 50},
+        on_start=lambda partitions: note(Change.STARTED, partitions),
+        on_stop=lambda partitions: note(Change.STOPPED, partitions),
+        on_lost=lambda partitions: note(Change.LOST, partitions),
+    ) as consumer:
+        done = work(consumer, journal, Pace(given.records_per_s), stopping)
+        stats = consumer.stats
+    log.info(
+        "left consumer=%s records=%d commits=%d airlines=%d",
+        given.consumer_id,
+        stats.records,
+        stats.commits,
+        len(done.totals),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
