@@ -138,6 +138,11 @@ def _nothing_outlives_the_test() -> Iterator[None]:
     threads = set(threading.enumerate())
     children = _child_pids()
     yield
+    for server in _shared_servers:  # a test that failed half-way must not fail those after it
+        if not server.running:
+            server.start()
+        elif (identity := server.process.identity) is not None and identity.paused():
+            server.resume()
     deadline = time.monotonic() + 5
     while True:
         # librdkafka's own threads show up as dummies when they call back; they end with their client.

@@ -33,6 +33,8 @@ def archive_flags(name: str, java: Java, class_path: Sequence[Path], directory: 
 
     One server at a time writes: the others of its kind, started beside it, go without.
     """
+    if not java.archives_classes:
+        return ()
     archive = cache_directory() / "classes" / f"{name}-{_digest(java, class_path)}.jsa"
     if archive.is_file():
         return (f"{_USE}{archive}", _QUIET)

@@ -194,12 +194,12 @@ class DevCluster:
         settings = self._kafka_settings or KafkaSettings(replication=min(self._broker_count, 3))
         kafka_class_path(settings.jars_directory, self._progress)  # before anything runs: fetching may fail
         self._make_servers(before, settings)
-        self._progress(f"starting ZooKeeper ({self._zookeeper_count})")
+        self._progress(f"starting ZooKeeper, servers: {self._zookeeper_count}")
         for server in self.ensemble.servers:
             server.launch()
         self._save()
         self.ensemble.start(timeout_s)
-        self._progress(f"starting Kafka {KAFKA_VERSION} ({self._broker_count} brokers)")
+        self._progress(f"starting Kafka {KAFKA_VERSION}, brokers: {self._broker_count}")
         for broker in self.kafka.brokers:
             broker.launch()
         self._save()
@@ -207,7 +207,7 @@ class DevCluster:
         self._progress("writing a record through every broker and reading it back")
         write_and_read_back(self.bootstrap_servers, self._broker_count, timeout_s)
         if self._coordinators:
-            self._progress(f"starting a coordinator beside each broker ({len(self._coordinators)})")
+            self._progress("starting a coordinator beside each broker")
             self._start_coordinators(timeout_s)
 
     def _make_servers(self, before: ClusterRecord | None, settings: KafkaSettings) -> None:

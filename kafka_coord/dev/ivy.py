@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from kafka_coord.dev.java import find_java
 from kafka_coord.errors import DevClusterError
 
 _TIMEOUT_S = 600
+_IN_PARENTHESES = re.compile(r"\((.*Exception.*)\)$")
 
 # Every artifact is named below, so no POM is read: with them the same takes a minute instead of ten seconds.
 _SETTINGS = """\
@@ -88,14 +90,22 @@ def _dependency(artifact: Artifact) -> str:
 
 
 def _complaints(output: str) -> list[str]:
-    """The lines of Ivy's output that say what went wrong, each once."""
-    marks = ("exception", "no space", "error", "failed", "unresolved", "not found")
-    lines = (line.strip(" :\t") for line in output.splitlines())
-    return list(dict.fromkeys(line for line in lines if any(mark in line.lower() for mark in marks)))[:6]
+    """What Ivy says went wrong, each reason once: the causes (connection, certificate, disk) if it names any, else
+    what it did not find.
+    """
+    lines = [line.strip(" :\t") for line in output.splitlines()]
+    causes = [line for line in lines if "Exception" in line or "No space left" in line]
+    # "Server access error at url … (javax.net.ssl.SSLHandshakeException: PKIX path building failed: …)", once per jar
+    reasons = [match[1] if (match := _IN_PARENTHESES.search(line)) else line for line in causes]
+    return list(dict.fromkeys(reasons or [line for line in lines if line.startswith("module not found")]))[:4]
 
 
 def _not_fetched(artifacts: Sequence[Artifact], reasons: Sequence[str]) -> DevClusterError:
-    proxy = "" if os.environ.get("JAVA_TOOL_OPTIONS") else " (a proxy is set by JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=…)"
+    proxy = (
+        ""
+        if os.environ.get("JAVA_TOOL_OPTIONS")
+        else " (JAVA_TOOL_OPTIONS may name a proxy, -Dhttps.proxyHost=…, or certificates, -Djavax.net.ssl.trustStore=…)"
+    )
     return DevClusterError(
         f"{len(artifacts)} jars could not be fetched: {'; '.join(reasons)}. Check the network{proxy} and the free disk "
         "space, or put the jars into a directory and name it by --jars-dir or KAFKA_COORD_JARS_DIR "

