@@ -45,7 +45,11 @@ class Target:
 
 @runtime_checkable
 class Assignor(Protocol):
-    """Computes targets. Named by its entry point in the group ``kafka_coord.assignors``, built without arguments."""
+    """Computes targets. Named by its entry point in the group ``kafka_coord.assignors``, built without arguments.
+
+    One that fills ``Target.streams`` has an attribute ``decides_streams = True``; for the others each consumer's
+    partitions of a topic are spread over its streams when they are started.
+    """
 
     def assign(self, inputs: AssignmentInputs) -> Target:
         """The same answer for the same inputs, whatever the order of their mappings."""

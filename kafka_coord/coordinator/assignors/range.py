@@ -15,6 +15,8 @@ class RangeAssignor:
     0.8: "c-10" comes before "c-2", and the threads of "c-0" between those of "c". It ignores who has what now.
     """
 
+    decides_streams = True
+
     def assign(self, inputs: AssignmentInputs) -> Target:
         members: dict[str, dict[str, set[int]]] = {consumer: {} for consumer in inputs.members}
         streams: dict[str, dict[TopicPartition, int]] = {}

@@ -1,0 +1,122 @@
+"""What a target is computed from, and the digest that tells whether any of it changed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka_coord.coordinator.assignors import AssignmentInputs, Assignor
+from kafka_coord.coordinator.plan.standing import Standing, is_dead
+from kafka_coord.model import NO_PARTITIONS, Member, Observation, PartitionSet, TopicInfo
+from kafka_coord.model.operations import DEFAULT_ASSIGNOR
+from kafka_coord.model.partitions import ranges
+
+NO_MEMBERS = "empty"
+"""The digest of a group without members, whatever topics and assignor there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The assignor to use; ``complaint`` is empty unless another one was asked for."""
+
+    name: str
+    complaint: str = ""
+
+
+def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> dict[str, tuple[str, ...]]:
+    """consumer → the existing topics it subscribes to, sorted. Each pattern is matched once, however many share it."""
+    matched: dict[object, tuple[str, ...]] = {}
+    resolved = {}
+    for consumer, member in members.items():
+        subscription = member.subscription
+        if not subscription.is_wildcard:
+            key: object = frozenset(subscription.topics)
+            if key not in matched:
+                matched[key] = tuple(sorted(topic for topic in subscription.topics if topic in topics))
+        else:
+            key = (subscription.kind, subscription.pattern)
+            if key not in matched:
+                matched[key] = tuple(sorted(topic for topic in topics if subscription.wants(topic)))
+        resolved[consumer] = matched[key]
+    return resolved
+
+
+def choose_assignor(observation: Observation, live: Mapping[str, Member], assignors: Mapping[str, Assignor]) -> Chosen:
+    """The group's setting, else what all live members that name one agree on, else the default."""
+    asked = observation.settings.assignor
+    complaint = ""
+    if asked is None:
+        named = sorted({member.assignor for member in live.values() if member.assignor is not None})
+        if len(named) > 1:
+            complaint = f"members ask for different assignors ({', '.join(named[:4])}): using {DEFAULT_ASSIGNOR}"
+        asked = named[0] if len(named) == 1 else DEFAULT_ASSIGNOR
+    if asked not in assignors:
+        known = ", ".join(sorted(assignors))
+        return Chosen(DEFAULT_ASSIGNOR, f"no assignor {asked[:60]!r} (known: {known}): using {DEFAULT_ASSIGNOR}")
+    return Chosen(asked, complaint)
+
+
+def assignment_inputs(
+    observation: Observation, standing: Standing, effective: Mapping[str, Member]
+) -> AssignmentInputs:
+    """What the assignor is given."""
+    subscriptions = resolve(effective, observation.topics)
+    wanted = frozenset().union(*set(subscriptions.values()))
+    topics = {topic: observation.topics[topic] for topic in sorted(wanted)}
+    return AssignmentInputs(effective, topics, subscriptions, _current(observation, standing, effective))
+
+
+def _current(observation: Observation, standing: Standing, effective: Mapping[str, Member]) -> dict[str, PartitionSet]:
+    """Per partition: who owns it, else whom the stored target names, else who is stopping it."""
+    claimed: dict[str, set[int]] = {}
+    current: dict[str, PartitionSet] = {}
+
+    def claim(consumer: str, partitions: PartitionSet) -> None:
+        free = {topic: numbers - claimed.get(topic, set()) for topic, numbers in partitions.by_topic()}
+        for topic, numbers in free.items():
+            claimed.setdefault(topic, set()).update(numbers)
+        current[consumer] = current.get(consumer, NO_PARTITIONS) | PartitionSet(free)
+
+    ledgers = {
+        consumer: ledger
+        for consumer, ledger in sorted(observation.ledgers.items())
+        if consumer in effective and not (consumer in standing.live and is_dead(ledger, standing.live[consumer]))
+    }
+    for consumer, ledger in ledgers.items():
+        claim(consumer, ledger.owned)
+    if observation.assignment is not None:
+        for consumer in sorted(observation.assignment.members.keys() & effective.keys()):
+            claim(consumer, observation.assignment.members[consumer])
+    for consumer, ledger in ledgers.items():
+        claim(consumer, ledger.stopping)
+    return current
+
+
+def digest(inputs: AssignmentInputs, assignor: str) -> str:
+    """Of members (name, topics and streams, capacity, rack), the partitions and identities of topics, the assignor.
+
+    Left out on purpose: what a new target would not depend on (incarnations, modes, time-outs) and where replicas
+    are, because a replica that moves is no reason to interrupt a consumer.
+    """
+    if not inputs.members:
+        return NO_MEMBERS
+    hashed = hashlib.sha256(f"1 {assignor}\n".encode())
+    for name, topic in inputs.topics.items():
+        hashed.update(f"t {name} {topic.identity} {_extent(topic.partitions)}\n".encode())
+    subscribed: dict[object, str] = {}
+    for consumer, topics in inputs.subscriptions.items():
+        member = inputs.members[consumer]
+        subscription = member.subscription
+        key = (topics, subscription.streams if subscription.is_wildcard else tuple(subscription.topics.items()))
+        if key not in subscribed:
+            subscribed[key] = " ".join(f"{topic}:{inputs.streams_of(consumer, topic)}" for topic in topics)
+        hashed.update(f"m {consumer} {member.capacity} {member.rack!r} {subscribed[key]}\n".encode())
+    return hashed.hexdigest()[:32]
+
+
+def _extent(numbers: frozenset[int]) -> str:
+    """As :func:`ranges`, without sorting in the usual case of 0 to n-1."""
+    if numbers and min(numbers) == 0 and max(numbers) == len(numbers) - 1:
+        return f"0-{len(numbers) - 1}"
+    return ranges(numbers)

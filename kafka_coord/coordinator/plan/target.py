@@ -1,0 +1,98 @@
+"""A new target: ask the assignor, distrust its answer, make sure it fits into a znode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kafka_coord.coordinator.assignors import AssignmentInputs, Assignor, Target
+from kafka_coord.coordinator.plan.reasons import counted, cut
+from kafka_coord.coordinator.plan.sizes import MAX_TARGET_BYTES, target_bytes
+from kafka_coord.model import NO_PARTITIONS, Assignment
+from kafka_coord.model.operations import DEFAULT_ASSIGNOR
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A target, who computed it, and what is to be said about that. ``target`` is ``None`` where none can be had."""
+
+    target: Target | None
+    assignor: str
+    complaint: str = ""
+
+
+def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Assignor]) -> Computed:
+    """Falls back to the default assignor where a plug-in raises or answers nonsense, and says so."""
+    try:
+        answer: Target = assignors[assignor].assign(inputs)
+        fault = fault_in(answer, inputs)
+        if not fault:
+            return Computed(answer, assignor)
+    except Exception as error:  # noqa: BLE001  a plug-in may fail in any way; the group must go on
+        fault = f"raised {error!r}"
+    complaint = f"assignor {assignor} {cut(fault, 200)}: using {DEFAULT_ASSIGNOR}"
+    target = assignors[DEFAULT_ASSIGNOR].assign(inputs)
+    return Computed(target, DEFAULT_ASSIGNOR, complaint)
+
+
+def fitted(computed: Computed, inputs: AssignmentInputs, assignor: Assignor, draft: Assignment) -> Computed:
+    """Keeps the target below what a znode holds. Many moves scatter the numbers of a huge group: assigned afresh they
+    are runs again, which moves a lot and works."""
+    size = _size(computed, draft)
+    if size <= MAX_TARGET_BYTES:
+        return computed
+    afresh = replace(computed, target=assignor.assign(replace(inputs, current={})))
+    if _size(afresh, draft) <= MAX_TARGET_BYTES:
+        note = f"the target had grown to {size} bytes and was made afresh"
+        return replace(afresh, complaint="; ".join(filter(None, (computed.complaint, note))))
+    note = (
+        f"no target: {counted(len(inputs.members), 'member')} and their partitions take {size} bytes,"
+        f" more than the {MAX_TARGET_BYTES} a znode may hold; split the group or shorten consumer names"
+    )
+    return Computed(None, computed.assignor, note)
+
+
+def _size(computed: Computed, draft: Assignment) -> int:
+    if computed.target is None:
+        return 0
+    return target_bytes(replace(draft, members=computed.target.members, streams=computed.target.streams))
+
+
+def fault_in(target: object, inputs: AssignmentInputs) -> str:
+    """What is wrong with an assignor's answer, or nothing."""
+    if not isinstance(target, Target):
+        return f"returned a {type(target).__name__}, not a Target"
+    unknown = sorted(target.members.keys() - inputs.members.keys())
+    if unknown:
+        return f"named {unknown[0]!r}, which is not a member"
+    given: dict[str, int] = {}
+    union: dict[str, set[int]] = {}
+    subscribed = {topics: frozenset(topics) for topics in set(inputs.subscriptions.values())}
+    for consumer, partitions in target.members.items():
+        mine = subscribed[inputs.subscriptions[consumer]]
+        for topic, numbers in partitions.by_topic():
+            if topic not in mine:
+                return f"gave {consumer} topic {topic}, to which it does not subscribe"
+            given[topic] = given.get(topic, 0) + len(numbers)
+            union.setdefault(topic, set()).update(numbers)
+    for topic, info in inputs.topics.items():
+        found = union.get(topic, set())
+        if given.get(topic, 0) != len(found):
+            return f"gave partitions of {topic} to more than one member"
+        if found != info.partitions:
+            wrong = sorted(found ^ info.partitions)[:3]
+            return f"left out or invented partitions of {topic} (such as {wrong})"
+    return _fault_in_streams(target, inputs)
+
+
+def _fault_in_streams(target: Target, inputs: AssignmentInputs) -> str:
+    for consumer, streams in target.streams.items():
+        if consumer not in inputs.members:
+            return f"gave streams to {consumer!r}, which is not a member"
+        owned = target.members.get(consumer, NO_PARTITIONS)
+        for partition, stream in streams.items():
+            if partition not in owned:
+                return f"gave a stream for {partition} to {consumer}, which does not get it"
+            if not 0 <= stream < inputs.streams_of(consumer, partition.topic):
+                return f"gave {partition} to stream {stream} of {consumer}, which it does not run"
+    return ""
