@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from kazoo.retry import KazooRetry
 
 from kafka_coord.errors import (
     MultiFailed,
+    NoAuth,
     NodeExists,
     NoNode,
     StoreUnavailable,
@@ -163,7 +165,12 @@ class KazooStore(Store):
 
     def check_chroot(self, *, create: bool) -> None:
         """Makes sure of the chroot; raises :class:`NoNode` where it is missing and not to be created."""
-        if self.exists("/") is not None:
+        # As a multi-read, so that an old server that drops the connection for it does so now, and not under way.
+        try:
+            (found,) = self.read_many([GetData("/")])
+        except NoAuth:
+            return  # it may not be read, so it exists
+        if found is not None:
             return
         if not create:
             raise NoNode(
@@ -265,6 +272,8 @@ class KazooStore(Store):
             except Unsupported:
                 log.info("reading one by one reason='this ZooKeeper server does not know multi-read (3.6)'")
                 self._multi_read_refused_in = session_id
+                with suppress(StoreUnavailable):  # having refused, the server drops the connection: once more below
+                    return self._read_pipelined(reads)
             else:
                 return bulk.results(reads, answer), answer.size
         return self._read_pipelined(reads)

@@ -1,0 +1,111 @@
+"""Many reads at once, both ways: multi-read, and one by one where a server does not know it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.errors import NoAuth
+from kafka_coord.zk import bulk, kazoo_private
+from kafka_coord.zk.options import Acl, Digest, ZkOptions
+from kafka_coord.zk.session import KazooStore
+from kafka_coord.zk.store import Create, GetChildren, GetData, Node, Read
+from tests.zk.sessions import OpenStore
+
+pytestmark = pytest.mark.zookeeper
+
+BOTH_WAYS = pytest.mark.parametrize("multi_read", [True, False], ids=["multi-read", "one by one"])
+
+
+@BOTH_WAYS
+def test_data_children_and_what_is_missing_come_in_the_order_asked(open_store: OpenStore, multi_read: bool) -> None:
+    store = open_store(options=ZkOptions(multi_read=multi_read))
+    store.multi([Create("/p"), Create("/p/b", b"B"), Create("/p/a", b""), Create("/p/ü", "ü".encode())])
+
+    found = store.read_many(
+        [GetChildren("/p"), GetData("/p/b"), GetData("/none"), GetChildren("/none"), GetChildren("/p/a"), GetData("/")]
+    )
+
+    assert found[0] == ("a", "b", "ü")
+    assert found[1] == store.get("/p/b")
+    assert found[2:5] == (None, None, ())
+    assert isinstance(found[5], Node)
+    assert store.read_many([]) == ()
+
+
+@BOTH_WAYS
+def test_thousands_of_reads_are_chunked_and_all_there(open_store: OpenStore, multi_read: bool) -> None:
+    store = open_store(options=ZkOptions(multi_read=multi_read))
+    store.create("/many")
+    store.multi([Create(f"/many/{n}", str(n).encode()) for n in range(1_300)])
+    reads: list[Read] = [GetData(f"/many/{n}") for n in range(1_300)]
+
+    found = store.read_many([*reads, GetChildren("/many")])
+
+    assert [node.data for node in found[:-1] if isinstance(node, Node)] == [str(n).encode() for n in range(1_300)]
+    assert found[-1] == tuple(sorted(map(str, range(1_300))))
+
+
+@BOTH_WAYS
+def test_a_znode_nobody_may_read_is_an_error_that_names_it(open_store: OpenStore, multi_read: bool) -> None:
+    owner = open_store(options=ZkOptions(digest=Digest("o", "o"), acl=Acl.CREATOR_ONLY))
+    owner.create("/private")
+    with pytest.raises(NoAuth, match="/private"):
+        open_store(options=ZkOptions(multi_read=multi_read)).read_many([GetData("/"), GetData("/private")])
+
+
+def test_a_server_that_does_not_know_multi_read_is_asked_one_by_one_and_only_once_for_it(
+    store: KazooStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The type number is raised to one no server knows, which is what 22 is to ZooKeeper 3.4 and 3.5."""
+    store.create("/a", b"1")
+    monkeypatch.setattr(bulk.MultiRead, "type", 2_222)
+    sent = []
+    call = kazoo_private.call
+    monkeypatch.setattr(kazoo_private, "call", lambda client, request: sent.append(1) or call(client, request))
+
+    for _ in range(3):
+        found = store.read_many([GetData("/a"), GetData("/none")])
+        assert isinstance(found[0], Node)
+        assert (found[0].data, found[1]) == (b"1", None)
+
+    assert len(sent) == 1
+
+
+def test_a_kazoo_without_the_private_way_in_still_reads(store: KazooStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kazoo_private, "call", lambda client, request: None)
+    assert store.read_many([GetChildren("/"), GetData("/none")]) == ((), None)
+
+
+def test_big_values_shrink_the_next_chunk() -> None:
+    asked: list[int] = []
+
+    def ask(reads: object) -> tuple[list[None], int]:
+        count = len(reads)  # type: ignore[arg-type]
+        asked.append(count)
+        return [None] * count, count * 100_000
+
+    assert len(bulk.in_chunks([GetData("/x")] * 1_000, ask)) == 1_000
+    assert asked[0] == bulk.FIRST_CHUNK
+    assert set(asked[1:]) == {bulk.MIN_CHUNK}
+
+
+def test_long_paths_shrink_the_request() -> None:
+    asked: list[int] = []
+
+    def ask(reads: object) -> tuple[list[None], int]:
+        asked.append(sum(len(read.path) for read in reads))  # type: ignore[attr-defined]
+        return [None] * len(reads), 1  # type: ignore[arg-type]
+
+    bulk.in_chunks([GetData("/" + "x" * 5_000)] * 700, ask)
+    assert max(asked) <= bulk.MAX_REQUEST_BYTES
+
+
+def test_exists_and_children_of_many_tell_what_is_there_and_watch_it(store: KazooStore) -> None:
+    store.multi([Create("/p"), Create("/p/b"), Create("/p/a")])
+    stats = store.exists_many(["/p", "/none"])
+    listings = store.children_many(["/p", "/none", "/p/a"])
+
+    assert [stat is not None for stat in stats] == [True, False]
+    assert [listing.names if listing else None for listing in listings] == [("a", "b"), None, ()]
+    assert listings[0] is not None
+    assert listings[0].stat.cversion == 2

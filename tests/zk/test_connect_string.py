@@ -1,0 +1,60 @@
+"""What may be written to say where ZooKeeper is."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.errors import SettingsError
+from kafka_coord.zk.connect_string import parse_connect_string
+from kafka_coord.zk.options import Acl, Digest, Sasl, Tls, ZkOptions
+
+
+@pytest.mark.parametrize(
+    ("written", "servers", "chroot"),
+    [
+        ("zk1:2181", ("zk1:2181",), ""),
+        ("zk1", ("zk1:2181",), ""),
+        ("zk1:1, zk2:2/kafka", ("zk1:1", "zk2:2"), "/kafka"),
+        ("[::1]:2181/a/b/", ("[::1]:2181",), "/a/b"),
+        ("zk1:2181/", ("zk1:2181",), ""),
+    ],
+)
+def test_servers_and_chroot_are_told_apart(written: str, servers: tuple[str, ...], chroot: str) -> None:
+    found = parse_connect_string(written)
+    assert (found.servers, found.chroot) == (servers, chroot)
+    assert parse_connect_string(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    "written", ["", ",", "zk1:port", "zk1:99999", "zk1:2181,,zk2", "zk1//a", "zk1/a/../b", "u:p@zk1:2181", "/kafka"]
+)
+def test_what_cannot_be_used_is_named_with_an_example(written: str) -> None:
+    with pytest.raises(SettingsError, match="zk1:2181,zk2:2181/kafka"):
+        parse_connect_string(written)
+
+
+def test_paths_go_below_the_chroot_and_come_back() -> None:
+    where = parse_connect_string("zk/kafka")
+    for path in ("/", "/brokers", "/kafka", "/kafka/kafka"):
+        assert where.relative(where.absolute(path)) == path
+    assert where.absolute("/") == "/kafka"
+
+
+def test_an_acl_of_the_creator_needs_a_creator() -> None:
+    with pytest.raises(SettingsError, match="credentials"):
+        ZkOptions(acl=Acl.CREATOR_WORLD_READ).client_arguments()
+
+
+def test_sasl_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka_coord.zk.options.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match="pip install pure-sasl"):
+        ZkOptions(sasl=Sasl(username="u", password="p")).client_arguments()  # noqa: S106 - not a secret
+
+
+def test_tls_options_reach_kazoo_and_no_password_is_shown() -> None:
+    options = ZkOptions(tls=Tls(ca="ca.pem", cert="c.pem", key="k.pem"), digest=Digest("u", "hidden"))
+    arguments = options.client_arguments()
+    assert arguments["use_ssl"] is True
+    assert arguments["ca"] == "ca.pem"
+    assert arguments["verify_certs"] is True
+    assert "hidden" not in repr(options)

@@ -1,0 +1,124 @@
+"""One znode for each running instance, and what happens when two claim the same broker id."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kafka_coord.errors import NodeExists, SettingsError, StoreUnavailable
+from kafka_coord.model.json_fields import load
+from kafka_coord.model.operations import CoordinatorInfo
+from kafka_coord.zk import layout
+from kafka_coord.zk.session import KazooStore
+from kafka_coord.zk.store import SessionState
+from tests.waiting import eventually
+from tests.zk.election_scenarios import Candidate
+from tests.zk.sessions import OpenStore, expire
+
+pytestmark = pytest.mark.zookeeper
+
+PATH = layout.instance(1)
+
+
+def test_an_instance_registers_and_takes_its_znode_away(open_store: OpenStore, store: KazooStore) -> None:
+    instance = Candidate(open_store, 1)
+    assert not instance.election.is_registered()
+
+    instance.election.register_instance()
+    instance.election.register_instance()
+
+    assert instance.election.is_registered()
+    node = store.get(PATH)
+    assert node.stat.ephemeral_owner == instance.store.session.session_id
+    info = CoordinatorInfo.from_json(load(node.data, PATH), PATH)
+    assert (info.broker_id, info.epoch, info.endpoints) == (1, 0, {"channel": "host-1:9100"})
+    instance.election.unregister_instance()
+    instance.election.unregister_instance()
+    assert store.exists(PATH) is None
+    assert not instance.election.is_registered()
+
+
+@pytest.mark.parametrize("took_effect", [True, False])
+def test_a_registration_whose_reply_was_lost_is_found_or_made_again(
+    open_store: OpenStore, store: KazooStore, took_effect: bool
+) -> None:
+    instance = Candidate(open_store, 1)
+    (instance.lossy.lose_after if took_effect else instance.lossy.lose_before)("create")
+    with pytest.raises(StoreUnavailable):
+        instance.election.register_instance()
+
+    instance.election.register_instance()
+
+    assert instance.election.is_registered()
+    assert store.get(PATH).stat.ephemeral_owner == instance.store.session.session_id
+
+
+def test_the_ghost_of_an_earlier_session_is_waited_out(open_store: OpenStore) -> None:
+    ghost, instance = Candidate(open_store, 1), Candidate(open_store, 1)
+    ghost.election.register_instance()
+
+    with pytest.raises(NodeExists, match="waiting 12 s more in case it was this one before a restart"):
+        instance.election.register_instance()
+    instance.woken.clear()
+    ghost.store.close()
+
+    assert instance.woken.wait(5)
+    instance.election.register_instance()
+    assert instance.election.is_registered()
+
+
+def test_a_namesake_that_lives_on_is_an_error_that_says_what_to_do(open_store: OpenStore) -> None:
+    namesake = Candidate(open_store, 1, session_timeout_ms=400)
+    namesake.election.register_instance()
+    instance = Candidate(open_store, 1)
+
+    def refused() -> str:
+        try:
+            instance.election.register_instance()
+        except NodeExists:
+            return ""
+        except SettingsError as error:
+            return str(error)
+        raise AssertionError("registered beside a living namesake")
+
+    sentence = eventually(refused)
+    assert "broker id 1 is registered already" in sentence
+    assert "give this one another broker id" in sentence
+    assert namesake.election.is_registered()
+
+
+def test_a_znode_of_no_session_is_not_waited_for(open_store: OpenStore) -> None:
+    instance = Candidate(open_store, 1)
+    instance.store.create(PATH, b"left by hand")
+    with pytest.raises(SettingsError, match="delete it"):
+        instance.election.register_instance()
+
+
+def test_a_namesake_that_writes_nonsense_is_waited_for_as_long_as_our_own_session(open_store: OpenStore) -> None:
+    instance = Candidate(open_store, 1)
+    other = open_store()
+    for nonsense in (b"\xff", b"[]", b"7", json.dumps({"session_timeout_ms": -5}).encode(), b""):
+        other.create(PATH, nonsense, ephemeral=True)
+        with pytest.raises(NodeExists, match=r"waiting 1[12] s more"):
+            instance.election.register_instance()
+        other.delete(PATH)
+
+
+def test_a_registration_that_is_deleted_or_lost_with_its_session_is_noticed(open_store: OpenStore) -> None:
+    instance = Candidate(open_store, 1)
+    other = open_store()
+    instance.election.register_instance()
+
+    other.delete(PATH)
+    eventually(lambda: not instance.election.is_registered())
+    assert instance.woken.is_set()
+    instance.election.register_instance()
+    assert instance.election.is_registered()
+
+    expire(instance.store)
+    eventually(lambda: instance.store.session.state is SessionState.LOST)
+    assert not instance.election.is_registered()
+    eventually(lambda: instance.store.session.state is SessionState.CONNECTED)
+    instance.election.register_instance()
+    assert other.get(PATH).stat.ephemeral_owner == instance.store.session.session_id
