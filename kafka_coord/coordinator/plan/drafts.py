@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kafka_coord.coordinator.plan.sizes import MAX_PLACE_BYTES
@@ -55,14 +55,6 @@ class Draft:
     def is_behind(self, target: Assignment) -> bool:
         """An eager member that still holds something from before ``target``."""
         return self.member.mode is Mode.EAGER and self.ledger.generation < target.generation and bool(self.ledger.held)
-
-    def stale_topics(self, topics: Mapping[str, TopicInfo]) -> frozenset[str]:
-        """Topics of which it holds partitions that belong to a deleted topic of the same name."""
-        return frozenset(
-            topic
-            for topic, identity in self.ledger.topic_ids.items()
-            if topic in topics and topics[topic].identity != identity and self.ledger.held.of_topic(topic)
-        )
 
     def eviction(self) -> WriteLedger:
         """Deletes the registration; what is held stays held until the next look sees it gone."""
@@ -126,6 +118,16 @@ class Draft:
                     loads[stream] += 1
                 points[partition] = StartPoint(NO_OFFSET, stream)
         return points
+
+
+def stale_topics(ledgers: Iterable[Ledger], topics: Mapping[str, TopicInfo]) -> frozenset[str]:
+    """Topics of which one of these ledgers holds partitions of a deleted topic of the same name."""
+    return frozenset(
+        topic
+        for ledger in ledgers
+        for topic, identity in ledger.topic_ids.items()
+        if topic in topics and topics[topic].identity != identity and ledger.held.of_topic(topic)
+    )
 
 
 def draft_of(observation: Observation, consumer: str, member: Member) -> Draft:

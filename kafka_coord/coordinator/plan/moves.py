@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from kafka_coord.coordinator.plan.drafts import Draft
+from kafka_coord.coordinator.plan.drafts import Draft, stale_topics
 from kafka_coord.coordinator.plan.sizes import MAX_WRITE_BYTES, ledger_bytes, start_fits, stop_fits
 from kafka_coord.coordinator.plan.standing import Standing
 from kafka_coord.coordinator.steps import WriteLedger
@@ -47,7 +47,9 @@ def move(
     if target is not None and moving:
         for draft in staying.values():
             _decide_stop(draft, target, observation, moves)
-        wanted = _wanted(staying, drafts.values(), target, observation)
+        muted = [observation.ledgers[consumer] for consumer in standing.muted if consumer in observation.ledgers]
+        stale = stale_topics([*(draft.ledger for draft in drafts.values()), *muted], observation.topics)
+        wanted = _wanted(staying, drafts.values(), target, observation, stale)
         _decide_starts(staying, wanted, [*(d.ledger for d in drafts.values()), *others], observation, standing, moves)
     named = target.members.keys() if target is not None else frozenset()
     writing = {
@@ -74,7 +76,7 @@ def _decide_stop(draft: Draft, target: Assignment, observation: Observation, mov
         beyond = owned
     else:
         beyond = owned - target.members.get(draft.consumer, NO_PARTITIONS)
-        stale = draft.stale_topics(observation.topics)
+        stale = stale_topics([draft.ledger], observation.topics)
         if stale:
             beyond = beyond | owned.filter(stale.__contains__)
     if beyond:
@@ -86,9 +88,17 @@ def _decide_stop(draft: Draft, target: Assignment, observation: Observation, mov
 
 
 def _wanted(
-    staying: Mapping[str, Draft], all_drafts: Iterable[Draft], target: Assignment, observation: Observation
+    staying: Mapping[str, Draft],
+    all_drafts: Iterable[Draft],
+    target: Assignment,
+    observation: Observation,
+    stale: frozenset[str],
 ) -> dict[str, PartitionSet]:
-    """What each member may be started on as far as it alone is concerned."""
+    """What each member may be started on as far as it alone is concerned.
+
+    Nothing of a ``stale`` topic: while anybody alive still holds a partition of a topic's predecessor, it will commit
+    an offset of the predecessor, and the first start on the new topic is what removes those.
+    """
     behind = any(d.is_behind(target) or (d.member.mode is Mode.EAGER and d.ledger.stopping) for d in all_drafts)
     wanted = {}
     for consumer, draft in staying.items():
@@ -96,7 +106,6 @@ def _wanted(
             continue
         missing = target.members.get(consumer, NO_PARTITIONS) - draft.ledger.held
         if missing:
-            stale = draft.stale_topics(observation.topics)
             missing = PartitionSet(
                 {
                     topic: numbers & observation.topics[topic].partitions

@@ -1,0 +1,142 @@
+"""The parties of an end-to-end test: a producer of numbered records, coordinators and consumers, and the judge."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Producer
+
+from kafka_coord import Consumer
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.zk import connect
+from tests.waiting import eventually
+
+SESSION_MS = 3_000
+
+
+class Numbered:
+    """Produces records 0, 1, 2, … round robin over the partitions of a topic, on a thread, until stopped.
+
+    ``written`` counts what the brokers have acknowledged, per partition.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, per_second: int = 2_000) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "acks": "all", "log_level": 0})
+        self._topic = topic
+        self._partitions = partitions
+        self._pause_s = 50 / per_second
+        self._stop = threading.Event()
+        self.written: Counter[int] = Counter()
+        self._thread = threading.Thread(target=self._run, name="numbered-producer", daemon=True)
+
+    def start(self) -> Numbered:
+        self._thread.start()
+        return self
+
+    def burst(self, count: int) -> None:
+        """Writes ``count`` records at once, on the caller's thread."""
+        for n in range(count):
+            self._put(n)
+        assert self._producer.flush(30) == 0
+
+    def stop(self) -> Counter[int]:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(10)
+        assert self._producer.flush(30) == 0
+        return self.written
+
+    def _run(self) -> None:
+        n = 0
+        while not self._stop.wait(self._pause_s):
+            for _ in range(50):
+                self._put(n)
+                n += 1
+            self._producer.poll(0)
+
+    def _put(self, n: int) -> None:
+        self._producer.produce(
+            self._topic, str(n).encode(), partition=n % self._partitions, on_delivery=self._delivered
+        )
+        self._producer.poll(0)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        assert error is None, error
+        self.written[message.partition()] += 1
+
+
+class Reader:
+    """A library consumer on a thread of its own that remembers every record it was given, in order."""
+
+    def __init__(self, zookeeper: str, group: str, topic: str, name: str, **options: Any) -> None:
+        self.name = name
+        self.given: list[tuple[int, int]] = []
+        self.failure: BaseException | None = None
+        self._stop = threading.Event()
+        options.setdefault("session_timeout_ms", SESSION_MS)
+        options.setdefault("topics", [topic])
+        self._options = {"zookeeper": zookeeper, "group": group, "consumer_id": name, **options}
+        self.consumer: Consumer | None = None
+        self._thread = threading.Thread(target=self._run, name=f"reader-{name}", daemon=True)
+
+    def start(self) -> Reader:
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Leaves cleanly, as ``with`` does."""
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self) -> None:
+        try:
+            with Consumer(**self._options) as consumer:
+                self.consumer = consumer
+                while not self._stop.is_set():
+                    record = consumer.poll(0.2)
+                    if record is not None:
+                        self.given.append((record.partition, record.offset))
+        except BaseException as failure:  # noqa: BLE001  reported by stop(), on the test's thread
+            self.failure = failure
+
+
+@contextmanager
+def coordinator(zookeeper: str, broker_id: int = 101) -> Iterator[CoordinatorService]:
+    """A running service beside nothing, elected or not."""
+    store = connect(zookeeper, session_timeout_ms=SESSION_MS)
+    service = CoordinatorService(store, broker_id, {}, CoordinatorOptions())
+    service.start()
+    try:
+        assert service.wait_registered(15)
+        yield service
+    finally:
+        service.stop()
+        store.close()
+
+
+def all_given(readers: list[Reader]) -> Counter[tuple[int, int]]:
+    return Counter(record for reader in readers for record in list(reader.given))
+
+
+def wait_for_all(readers: list[Reader], written: Counter[int], within_s: float = 60) -> None:
+    """Waits until every written record was given to somebody."""
+
+    def missing() -> int:
+        given = all_given(readers)
+        failed = [reader.failure for reader in readers if reader.failure is not None]
+        assert not failed, failed
+        return sum(written.values()) - len(given)
+
+    eventually(lambda: missing() <= 0, within_s=within_s, every_s=0.1)
+
+
+def expected(written: Counter[int]) -> set[tuple[int, int]]:
+    return {(partition, offset) for partition, count in written.items() for offset in range(count)}
