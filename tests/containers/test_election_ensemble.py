@@ -44,6 +44,8 @@ def test_the_coordinator_outlives_the_zookeeper_leader(
     leading.kill()
 
     eventually(lambda: container_ensemble.leader() not in (None, leading), within_s=30, every_s=0.1)
+    eventually(lambda: first.has_written(won, "/consumers/after-the-failover"), within_s=30)
+    eventually(lambda: second.has_written(won, "/consumers/by-anyone-who-holds-the-fence"), within_s=30)
     eventually(first.election.still_leads, within_s=30)
-    first.writes(won, "/consumers/after-the-failover")
+    assert first.election.elect() == won
     assert second.election.elect() is None

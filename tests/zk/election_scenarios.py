@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.errors import Fenced, StoreUnavailable
+from kafka_coord.errors import Fenced, MultiFailed, NodeExists, StoreUnavailable
 from kafka_coord.model.json_fields import load
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership, ZkElection
@@ -47,6 +47,17 @@ class Candidate:
 
     def writes(self, leadership: Leadership, path: str) -> None:
         write_fenced(self.store, leadership.fence, [[Create(path)]])
+
+    def has_written(self, leadership: Leadership, path: str) -> bool:
+        """Tries to write while connections come and go: True once it is written."""
+        try:
+            self.writes(leadership, path)
+        except StoreUnavailable:
+            return False
+        except MultiFailed as error:
+            if not isinstance(error.cause, NodeExists):
+                raise
+        return True
 
 
 def candidates(open_store: OpenStore, count: int = 3) -> list[Candidate]:

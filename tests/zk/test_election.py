@@ -75,9 +75,9 @@ def test_in_an_ensemble_the_leader_outlives_the_server_it_was_connected_to(
 
         leading.kill()
 
-        eventually(lambda: first.election.still_leads() and first.store.sync() is None, within_s=30)
-        first.writes(won, "/consumers/after-the-failover")
-        assert first.election.is_mine()
+        eventually(lambda: first.has_written(won, "/consumers/after-the-failover"), within_s=30)
+        eventually(first.election.still_leads, within_s=30)
+        assert first.election.elect() == won
 
 
 def test_what_cannot_be_read_is_said_once_with_how_to_repair_it(
