@@ -146,8 +146,7 @@ class KafkaFetchers:
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         for fetcher, wanted in self._by_stream(partitions).items():
-            holdings = [fetcher.holding(partition) for partition in wanted]
-            fetcher.begin([holding for holding in holdings if holding is not None])
+            fetcher.begin(wanted)
 
     def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         if partitions is None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 from confluent_kafka import OFFSET_BEGINNING
 
 from kafka_coord.errors import NoOffset
 from kafka_coord.model import NO_OFFSET, TopicPartition
+
+_serials = itertools.count(1)
 
 
 class Holding:
@@ -25,13 +29,12 @@ class Holding:
         "begun",
         "committed",
         "consumed",
-        "discard_call",
         "failure",
-        "fetching",
         "may_go_back",
         "partition",
         "paused",
         "position",
+        "serial",
         "stopping",
     )
 
@@ -41,14 +44,12 @@ class Holding:
         self.may_go_back = False
         self.begun = False
         """Its start was carried out: it may be fetched."""
-        self.fetching = False
-        """It is assigned in librdkafka."""
         self.paused = False
         self.stopping = False
         self.failure: NoOffset | None = None
         """Why it cannot be read until the application seeks."""
-        self.discard_call = 0
-        """What this call of librdkafka brings of it was asked for before a seek, and is not wanted."""
+        self.serial = next(_serials)
+        """What was fetched under another one is not wanted: it was asked for before a seek, a pause, a stop."""
 
     @property
     def wanted(self) -> bool:
@@ -59,6 +60,10 @@ class Holding:
     def fetch_from(self) -> int:
         """The offset to begin fetching at, as librdkafka writes it."""
         return self.position if self.position >= 0 else int(OFFSET_BEGINNING)
+
+    def renew(self) -> None:
+        """Makes everything fetched so far unwanted."""
+        self.serial = next(_serials)
 
     def settle(self) -> None:
         """The application is done with all it was handed."""

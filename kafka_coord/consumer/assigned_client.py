@@ -1,0 +1,159 @@
+"""A librdkafka client that fetches exactly what is wanted at the moment, and never makes anybody wait for that.
+
+confluent-kafka lets one thread at a time into a client, without fairness: a thread that polls in a loop keeps all
+others out for good (``Handle_serialize_enter`` of 2.16; earlier releases let them in). So nobody but the owner of
+``_inside`` calls the client. Who wants a change marks it; it is carried out at once if nobody is inside, otherwise by
+the one who is, on the way out. A call that waits for records lasts a few ms at most, which is what a change may wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as Assigned
+
+log = logging.getLogger(__name__)
+
+_SLICE_S = 0.005
+_METADATA_TIMEOUT_S = 0.5
+
+Key = tuple[str, int]
+Wanted = Mapping[Key, tuple[int, int]]
+"""Per partition a serial number and the offset to begin at. Another serial: begin again, at that offset."""
+
+
+class AssignedClient:
+    """``wanted`` tells what to fetch; it is asked after every :meth:`changed`."""
+
+    def __init__(self, wanted: Callable[[], Wanted]) -> None:
+        self._wanted = wanted
+        self._inside = threading.Lock()
+        self._changed = False
+        self._client: KafkaConsumer | None = None
+        self._next: KafkaConsumer | None = None
+        self._closing = False
+        self._assigned: dict[Key, int] = {}
+        self._known: dict[str, int] = {}
+        self._to_learn: set[str] = set()
+        self._learn_at = 0.0
+        self._learn_delay_s = 0.0
+
+    # --- changes: any thread, never waits ----------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """What is wanted has changed: fetch that."""
+        self._changed = True
+        self._carry_out()
+
+    def use(self, client: KafkaConsumer) -> None:
+        """Fetches with this client from now on; the one before is closed."""
+        self._next = client
+        self.changed()
+
+    def close(self) -> None:
+        """Closes the client; nothing is fetched any more."""
+        self._closing = True
+        self.changed()
+
+    def learn(self, topic: str) -> None:
+        """A broker said it does not know a partition: ask for the topic's metadata before long."""
+        self._to_learn.add(topic)
+
+    def _carry_out(self) -> None:
+        # Whoever is inside comes here again when it has left, so that no change is forgotten.
+        while self._changed and self._inside.acquire(blocking=False):
+            try:
+                self._reconcile()
+            finally:
+                self._inside.release()
+
+    # --- fetching: the application's thread --------------------------------------------------------------------------
+
+    def fetch(self, timeout_s: float, limit: int, sink: Callable[[list[Any], Mapping[Key, int]], None]) -> bool:
+        """Hands to ``sink`` what came within ``timeout_s`` (cut to a few ms), with the serials it was fetched under.
+
+        Returns at once, false, if there is no client or nothing to fetch.
+        """
+        with self._inside:
+            if self._changed:
+                self._reconcile()
+            client = self._client
+            if client is not None and self._assigned:
+                first = client.poll(min(timeout_s, _SLICE_S))
+                if first is not None:
+                    # With a timeout of its own consume() would wait until that many have come.
+                    sink([first, *client.consume(limit - 1, 0)] if limit > 1 else [first], self._assigned)
+                elif self._to_learn and time.monotonic() >= self._learn_at:
+                    self._learn(client)
+        self._carry_out()
+        return client is not None and bool(self._assigned)
+
+    def end_of(self, key: Key) -> int:
+        """The offset after the last record; asks the broker. Raises :class:`KafkaException`."""
+        with self._inside:
+            if self._client is None:
+                raise KafkaException("no broker is known yet")
+            _low, high = self._client.get_watermark_offsets(Assigned(*key), timeout=5.0)
+        self._carry_out()
+        return int(high)
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _reconcile(self) -> None:
+        self._changed = False
+        if self._next is not None:
+            old, self._client, self._next = self._client, self._next, None
+            self._assigned.clear()
+            self._known.clear()
+            if old is not None:
+                old.close()
+        client = self._client
+        if client is None:
+            return
+        if self._closing:
+            self._client = None
+            self._assigned.clear()
+            client.close()
+            return
+        wanted = self._wanted()
+        gone = [key for key, serial in self._assigned.items() if key not in wanted or wanted[key][0] != serial]
+        if gone:
+            client.incremental_unassign([Assigned(*key) for key in gone])
+            for key in gone:
+                del self._assigned[key]
+        new = [key for key in wanted if key not in self._assigned]
+        if new:
+            client.incremental_assign([Assigned(*key, wanted[key][1]) for key in new])
+            for key in new:
+                self._assigned[key] = wanted[key][0]
+                self._want_metadata(key)
+
+    def _want_metadata(self, key: Key) -> None:
+        topic, partition = key
+        if partition > self._known.get(topic, -1):
+            self._to_learn.add(topic)
+            self._learn_at = self._learn_delay_s = 0.0
+
+    def _learn(self, client: KafkaConsumer) -> None:
+        """Asks for metadata of topics with partitions librdkafka may not know of yet.
+
+        By itself it does so for a partition added to a known topic only every 10 s (librdkafka #2917).
+        """
+        self._learn_delay_s = min(5.0, 2 * self._learn_delay_s + 0.05)
+        self._learn_at = time.monotonic() + self._learn_delay_s
+        for topic in list(self._to_learn):
+            try:
+                found = client.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics.get(topic)
+            except KafkaException as error:
+                log.debug("asked for metadata in vain topic=%s: %s", topic, error)
+                return
+            known = max(found.partitions, default=-1) if found is not None and found.error is None else -1
+            self._known[topic] = known
+            if all(partition <= known for name, partition in self._assigned if name == topic):
+                self._to_learn.discard(topic)
