@@ -126,8 +126,8 @@ def _ownership(story: Story) -> Markup:
         tag(
             "p",
             "A bar runs from a start-fetcher to a stop-fetcher command, as the consumer itself wrote it down. A red "
-            "cross is a kill -9; the gap after it is the time until the dead consumer's session ended. A partition that "
-            "does not change its owner is never interrupted.",
+            "cross is a kill -9; the gap after it is the time until the dead consumer's session ended. A partition "
+            "that does not change its owner is never interrupted.",
             class_="note",
         ),
         _legend(timeline),

@@ -26,7 +26,7 @@ from kafka_coord.model import PartitionSet, TopicPartition
 log = logging.getLogger("kafka_coord.demo.worker")
 
 _BATCH = 100
-"""Small, so that a partition that is to be stopped never waits long for the batch in hand."""
+"""Small, so that one to be stopped never waits long for the batch in hand."""
 _WAIT_S = 0.25
 _LONGEST_DEBT_S = 0.25
 

@@ -1,0 +1,179 @@
+"""The demo from beginning to end: cluster, records, story, verification, report."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka_coord.dev.cluster import DevCluster
+from kafka_coord.dev.coordinator import serve_command
+from kafka_coord.dev.demo.expected import AirlineTotal, count_input
+from kafka_coord.dev.demo.options import DemoOptions
+from kafka_coord.dev.demo.report import Story, render
+from kafka_coord.dev.demo.scenario import Scenario
+from kafka_coord.dev.demo.timeline import EventKind, Timeline, assemble, consumed_between
+from kafka_coord.dev.demo.verification import Evidence, Verification, verify
+from kafka_coord.dev.demo.view import PlainView
+from kafka_coord.dev.demo.watching import Watcher, now_ms
+from kafka_coord.dev.demo.workforce import Workforce
+from kafka_coord.dev.flights import airline_names, read_flights
+from kafka_coord.dev.jars import KAFKA_VERSION
+from kafka_coord.dev.kafka import KafkaBroker
+from kafka_coord.dev.produce import produce
+from kafka_coord.dev.topics import TopicAdmin
+from kafka_coord.errors import VerificationFailed
+from kafka_coord.model import Decision, TopicPartition
+from kafka_coord.zk import connect
+
+_CLI_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it: the verdict, everything that happened, and where the page about it is."""
+
+    verification: Verification
+    timeline: Timeline
+    report: Path
+
+
+def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainView, *, keep: bool = False) -> Outcome:
+    """Runs it in ``directory`` and writes the page ``report``. With ``keep`` the cluster runs on afterwards.
+
+    The verdict is in the outcome; raises :class:`~kafka_coord.errors.KafkaCoordError` where it could not come to one.
+    """
+
+    def serve(broker: KafkaBroker) -> Sequence[str]:
+        return [*serve_command(broker), "--session-timeout-ms", str(options.session_timeout_ms)]
+
+    parts = f"ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, a coordinator beside each"
+    with view.step(f"Starting {parts}") as up:
+        cluster = DevCluster(
+            directory / "cluster",
+            brokers=options.brokers,
+            coordinators=True,
+            coordinator_command=serve,
+            on_progress=up.progress,
+        )
+        cluster.up()
+        up.outcome = f"ZooKeeper at {cluster.zookeeper}, brokers at {cluster.bootstrap_servers}"
+    stays = False
+    try:
+        outcome = _with_cluster(options, cluster, directory, report, view)
+        stays = keep
+    finally:
+        if stays:
+            cluster.detach()
+        else:
+            with view.step("Stopping everything"):
+                cluster.down()
+    return outcome
+
+
+def _with_cluster(options: DemoOptions, cluster: DevCluster, directory: Path, report: Path, view: PlainView) -> Outcome:
+    _load(options, cluster, view)
+    with (
+        contextlib.closing(connect(cluster.zookeeper)) as store,
+        Watcher(store, cluster.bootstrap_servers, options.group, options.topic, view.look) as watcher,
+        Workforce(directory / "consumers", cluster.zookeeper, options) as workforce,
+    ):
+        scenario = Scenario(options, cluster, watcher, workforce, view)
+        with view.step(f"Playing: {options.consumers} consumers, and what happens to them") as playing:
+            with view.playing():
+                scenario.play()
+            playing.outcome = f"{len(scenario.events)} things happened"
+        with view.step("Verifying") as verifying:
+            ends, committed = _as_an_operator_reads(cluster.zookeeper, options.group)
+            decisions = watcher.history()
+            workforce.dismiss(*workforce.working)
+            expected = count_input(options.records, options.again)
+            evidence = Evidence(ends, committed, options.total, workforce.journals(), scenario.killings, expected)
+            verification = verify(evidence)
+            verifying.outcome = "verified" if verification.passed else "NOT verified"
+        timeline = _timeline(evidence, scenario, watcher, decisions)
+        report.parent.mkdir(parents=True, exist_ok=True)
+        story = _story(options, timeline, evidence, verification, expected, scenario, view)
+        report.write_text(render(story), encoding="utf-8")
+    return Outcome(verification, timeline, report)
+
+
+def _load(options: DemoOptions, cluster: DevCluster, view: PlainView) -> None:
+    topic = f"{options.topic} ({options.partitions} partitions)"
+    with view.step(f"Writing {options.records:,} flights into the topic {topic}") as loading:
+        admin = TopicAdmin(cluster.bootstrap_servers)
+        admin.create(options.topic, options.partitions, replication=min(options.brokers, 2))
+        produce(
+            cluster.bootstrap_servers,
+            options.topic,
+            read_flights(options.records),
+            on_count=lambda count: loading.progress(f"{count:,} of {options.records:,} written"),
+        )
+
+
+def _as_an_operator_reads(zookeeper: str, group: str) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """End offsets and committed offsets from ``kafka-coord groups describe GROUP --offsets -o json``."""
+    command = [sys.executable, "-m", "kafka_coord.cli.main", "groups", "describe", group, "--offsets", "-o", "json"]
+    try:
+        answer = subprocess.run(
+            [*command, "--zookeeper", zookeeper], capture_output=True, text=True, timeout=_CLI_TIMEOUT_S, check=True
+        )
+    except subprocess.CalledProcessError as error:
+        raise VerificationFailed(f"{' '.join(command[2:])} ended with {error.returncode}: {error.stderr}") from error
+    rows = json.loads(answer.stdout)["offsets"]
+    ends = {TopicPartition(row["topic"], row["partition"]): row["end_offset"] for row in rows}
+    unknown = sorted(tp for tp, end in ends.items() if end is None)
+    if unknown:
+        raise VerificationFailed(f"no end offset is known of {', '.join(map(str, unknown))}: {answer.stderr}")
+    committed = {
+        TopicPartition(row["topic"], row["partition"]): row["committed_offset"]
+        for row in rows
+        if row["committed_offset"] is not None
+    }
+    return ends, committed
+
+
+def _timeline(evidence: Evidence, scenario: Scenario, watcher: Watcher, decisions: Sequence[Decision]) -> Timeline:
+    finished_ms = max(event.at_ms for event in scenario.events)
+    return assemble(
+        evidence.journals,
+        evidence.killings,
+        scenario.events,
+        (sample for sample in watcher.samples if sample.at_ms <= finished_ms),
+        decisions,
+        watcher.reigns(scenario.coordinator_killed, min(finished_ms, now_ms())),
+    )
+
+
+def _story(
+    options: DemoOptions,
+    timeline: Timeline,
+    evidence: Evidence,
+    verification: Verification,
+    expected: dict[str, AirlineTotal],
+    scenario: Scenario,
+    view: PlainView,
+) -> Story:
+    elected_ms = next((event.at_ms for event in scenario.events if event.kind is EventKind.COORDINATOR_ELECTED), None)
+    killed_ms = min(scenario.coordinator_killed.values(), default=None)
+    failed_over = elected_ms is not None and killed_ms is not None
+    return Story(
+        group=options.group,
+        timeline=timeline,
+        verification=verification,
+        expected=expected,
+        airline_names=airline_names(),
+        records=options.total,
+        setting=(
+            f"Real parts on one machine: ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, a coordinator "
+            f"process beside each, and every consumer a process of its own. A dead process is noticed when its session "
+            f"ends, after {options.session_timeout_ms / 1000:g} seconds."
+        ),
+        steps=tuple(view.steps),
+        failover_ms=elected_ms - killed_ms if elected_ms is not None and killed_ms is not None else None,
+        failover_records=consumed_between(evidence.journals, killed_ms or 0, elected_ms or 0) if failed_over else None,
+    )

@@ -1,0 +1,202 @@
+"""The story: what is done to the group, one thing after the other, while it works."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from itertools import islice
+
+from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.dev.cluster import DevCluster
+from kafka_coord.dev.demo.options import DemoOptions
+from kafka_coord.dev.demo.timeline import Event, EventKind
+from kafka_coord.dev.demo.verification import Killing
+from kafka_coord.dev.demo.view import PlainView
+from kafka_coord.dev.demo.watching import Look, Watcher, now_ms
+from kafka_coord.dev.demo.workforce import Workforce
+from kafka_coord.dev.flights import read_flights
+from kafka_coord.dev.produce import produce
+from kafka_coord.dev.topics import TopicAdmin
+from kafka_coord.errors import DevClusterError, Timeout
+from kafka_coord.model import TopicPartition
+from kafka_coord.monitor.groups import GroupDescription
+
+# How much of the first load is committed when each thing happens; a little earlier or later by the seed.
+_JOIN, _KILL, _KILL_COORDINATOR, _GROW, _LEAVE = 0.13, 0.28, 0.46, 0.66, 0.84
+_JITTER = 0.03
+
+_SETTLE_S = 60.0
+_ALWAYS_WITHIN_S = 120.0
+_POLL_S = 0.05
+
+
+class Scenario:
+    """Plays the story once. Afterwards ``events`` and ``killings`` tell what was done, and ``coordinator_killed`` maps
+    the epoch of the killed coordinator to the moment (ms since 1970)."""
+
+    def __init__(
+        self, options: DemoOptions, cluster: DevCluster, watcher: Watcher, workforce: Workforce, view: PlainView
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._watcher = watcher
+        self._workforce = workforce
+        self._view = view
+        self._random = random.Random(options.seed)  # noqa: S311 - a story, not a secret
+        self.events: list[Event] = []
+        self.killings: list[Killing] = []
+        self.coordinator_killed: dict[int, int] = {}
+
+    def play(self) -> None:
+        """The whole story, until everything is committed. Raises :class:`~kafka_coord.errors.Timeout` where something
+        does not happen, :class:`~kafka_coord.errors.ConsumerError` where a consumer ends that nobody ended."""
+        self._begin()
+        self._when_committed(_JOIN)
+        self._join()
+        self._when_committed(_KILL)
+        self._kill()
+        self._when_committed(_KILL_COORDINATOR)
+        self._kill_coordinator()
+        self._when_committed(_GROW)
+        self._grow()
+        self._when_committed(_LEAVE)
+        self._leave()
+        self._finish()
+
+    # --- the acts ----------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        at_ms = now_ms()
+        names = [self._workforce.hire() for _ in range(self._options.consumers)]
+        info = self._watcher.wait_for(lambda look: look.coordinator is not None, "a coordinator", 30.0).coordinator
+        where = f"; the coordinator is the one beside broker {info.broker_id}, epoch {info.epoch}" if info else ""
+        self._note(EventKind.STARTED, f"{', '.join(names)} join the new group{where}", at_ms)
+        self._settled(lambda found: len(_owners(found)) == len(names), f"{len(names)} members that own partitions")
+
+    def _join(self) -> None:
+        at_ms = now_ms()
+        name = self._workforce.hire()
+        self._note(EventKind.JOINED, f"{name} joins and takes its share", at_ms)
+        self._settled(lambda found: name in _owners(found), f"{name} with partitions of its own")
+
+    def _kill(self) -> None:
+        victim = self._random.choice(self._workforce.working)
+        self._workforce.kill(victim)
+        at_ms = now_ms()
+        held = self._left_behind(victim)
+        self.killings.append(Killing(victim, at_ms, held))
+        told = f"{victim} is killed (kill -9) while it owns {len(held)} partitions"
+        self._note(EventKind.KILLED, told, at_ms)
+        self._settled(lambda found: victim not in _owners(found), f"the partitions of {victim} with others")
+
+    def _kill_coordinator(self) -> None:
+        before = self._watcher.wait_for(lambda look: look.coordinator is not None, "a coordinator", 30.0).coordinator
+        if before is None:
+            raise DevClusterError("there is no coordinator to kill")
+        victim = self._cluster.coordinator(before.broker_id)
+        victim.kill()
+        at_ms = now_ms()
+        self.coordinator_killed[before.epoch] = at_ms
+        told = f"the coordinator, beside broker {before.broker_id}, is killed (kill -9)"
+        self._note(EventKind.COORDINATOR_KILLED, told, at_ms)
+
+        def succeeded(look: Look) -> bool:
+            self._workforce.check()
+            return look.coordinator is not None and look.coordinator.epoch > before.epoch
+
+        after = self._watcher.wait_for(succeeded, "another coordinator", _ALWAYS_WITHIN_S).coordinator
+        if after is not None:
+            elected_ms = self._watcher.elected_ms(after.epoch) or now_ms()
+            took_s = (elected_ms - at_ms) / 1000
+            told = f"the one beside broker {after.broker_id} is elected, epoch {after.epoch}, {took_s:.1f} s later"
+            self._note(EventKind.COORDINATOR_ELECTED, told, elected_ms)
+        victim.launch()
+        self._settled(lambda found: found.coordinator != before.broker_id, "the group stable under the new coordinator")
+
+    def _grow(self) -> None:
+        options = self._options
+        at_ms = now_ms()
+        TopicAdmin(self._cluster.bootstrap_servers).add_partitions(options.topic, options.grown_partitions)
+        grown = f"{options.topic} grows from {options.partitions} to {options.grown_partitions} partitions"
+        self._note(EventKind.PARTITIONS_ADDED, f"{grown}, {options.again:,} records are written to the new ones", at_ms)
+        produce(
+            self._cluster.bootstrap_servers,
+            options.topic,
+            islice(read_flights(), options.again),
+            partitions=range(options.partitions, options.grown_partitions),
+        )
+        owned = options.grown_partitions
+        self._settled(lambda found: sum(row.owner is not None for row in found.offsets) == owned, f"{owned} owned")
+
+    def _leave(self) -> None:
+        leaver = self._random.choice(self._workforce.working)
+        at_ms = now_ms()
+        self._note(EventKind.LEFT, f"{leaver} leaves the group cleanly", at_ms)
+        self._workforce.dismiss(leaver)
+        self._settled(lambda found: leaver not in _owners(found), f"the partitions of {leaver} with others")
+
+    def _finish(self) -> None:
+        wanted = self._options.total
+
+        def done(look: Look) -> bool:
+            self._workforce.check()
+            sample = look.sample
+            return sample is not None and look.committed >= wanted and sample.total_lag == 0
+
+        self._watcher.wait_for(done, f"{wanted:,} records committed", self._patience_s())
+        self._settled(lambda found: found.pending == 0, "the group stable")
+        self._note(EventKind.FINISHED, f"all {wanted:,} records are consumed and committed")
+
+    # --- waiting -----------------------------------------------------------------------------------------------------
+
+    def _when_committed(self, share: float) -> None:
+        wanted = (share + self._random.uniform(-_JITTER, _JITTER)) * self._options.records
+
+        def reached(look: Look) -> bool:
+            self._workforce.check()
+            return look.committed >= wanted
+
+        self._watcher.wait_for(reached, f"{wanted:,.0f} records committed", self._patience_s())
+
+    def _patience_s(self) -> float:
+        return _ALWAYS_WITHIN_S + 5 * self._options.seconds
+
+    def _settled(self, condition: Callable[[GroupDescription], bool], what: str) -> GroupDescription:
+        """The group once it is stable and as it should be, asked for directly: a sample may be a moment old."""
+        deadline = time.monotonic() + _SETTLE_S
+        while True:
+            self._workforce.check()
+            found = self._watcher.describe()
+            if found.state is GroupState.STABLE and condition(found):
+                return found
+            if time.monotonic() >= deadline:
+                raise Timeout(f"not within {_SETTLE_S:.0f} s: {what}; the group is {found.state} ({found.reason})")
+            time.sleep(_POLL_S)
+
+    def _left_behind(self, victim: str) -> dict[TopicPartition, int]:
+        """What a consumer just killed held, and what is committed of it: read until it does not change any more, for
+        ZooKeeper may still have been about to carry out a commit the dead consumer had sent."""
+        before: dict[TopicPartition, int] | None = None
+        while True:
+            found = self._watcher.describe()
+            if not any(member.consumer == victim and member.registered for member in found.members):
+                raise Timeout(f"the session of {victim} ended before it could be seen what it had committed")
+            held = {
+                TopicPartition(row.topic, row.partition): row.committed_offset or 0
+                for row in found.offsets
+                if row.owner == victim
+            }
+            if held == before:
+                return held
+            before = held
+            time.sleep(_POLL_S)
+
+    def _note(self, kind: EventKind, text: str, at_ms: int | None = None) -> None:
+        event = Event(at_ms or now_ms(), kind, text)
+        self.events.append(event)
+        self._view.event(event)
+
+
+def _owners(found: GroupDescription) -> set[str]:
+    return {row.owner for row in found.offsets if row.owner}

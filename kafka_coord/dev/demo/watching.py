@@ -1,0 +1,176 @@
+"""Looking at the cluster while it works, the way an operator's tool does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+from kafka_coord.dev.demo.timeline import Reign, Sample
+from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode, NotFound, Timeout
+from kafka_coord.model import CoordinatorInfo, Decision, PartitionSet, TopicPartition, history_from_json
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.groups import GroupDescription, describe_group
+from kafka_coord.monitor.lag import OffsetReader
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Store
+
+_LOOK_S = 0.05
+_SAMPLE_S = 0.4
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The newest of everything: ``group`` is None while there is no such group yet."""
+
+    at_ms: int
+    coordinator: CoordinatorInfo | None = None
+    group: GroupDescription | None = None
+    sample: Sample | None = None
+
+    @property
+    def committed(self) -> int:
+        """Records committed, over all partitions."""
+        return sum(self.sample.committed.values()) if self.sample else 0
+
+
+class Watcher:
+    """A thread that looks at ZooKeeper and the brokers, keeps what it saw, and tells ``on_look`` of every sample.
+
+    ZooKeeper or a broker not answering for a moment is no error: there is no sample then.
+    """
+
+    def __init__(
+        self, store: Store, bootstrap_servers: str, group: str, topic: str, on_look: Callable[[Look], None]
+    ) -> None:
+        self._store = store
+        self._offsets = OffsetReader(bootstrap_servers, {})
+        self._group = group
+        self._topic = topic
+        self._on_look = on_look
+        self._lock = threading.Lock()
+        self._samples: list[Sample] = []
+        self._reigns: list[Reign] = []
+        self._look = Look(now_ms())
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="demo-watcher", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._thread.join()
+        self._offsets.close()
+
+    @property
+    def look(self) -> Look:
+        """The newest look."""
+        with self._lock:
+            return self._look
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        with self._lock:
+            return tuple(self._samples)
+
+    def reigns(self, killed: Mapping[int, int], until_ms: int) -> tuple[Reign, ...]:
+        """Who coordinated when; ``killed`` maps an epoch to the moment its coordinator was killed, which its znode
+        outlives by a session timeout."""
+        with self._lock:
+            seen = list(self._reigns)
+        return tuple(
+            replace(
+                reign, to_ms=min(killed.get(reign.epoch, reign.to_ms if at + 1 < len(seen) else until_ms), until_ms)
+            )
+            for at, reign in enumerate(seen)
+        )
+
+    def elected_ms(self, epoch: int) -> int | None:
+        """When the coordinator of an epoch was elected; None where it was never seen."""
+        with self._lock:
+            return next((reign.from_ms for reign in self._reigns if reign.epoch == epoch), None)
+
+    def wait_for(self, condition: Callable[[Look], bool], what: str, timeout_s: float) -> Look:
+        """The first look that fulfils the condition. Raises :class:`~kafka_coord.errors.Timeout`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            look = self.look
+            if condition(look):
+                return look
+            if time.monotonic() >= deadline:
+                raise Timeout(f"not within {timeout_s:.0f} s: {what}")
+            time.sleep(_LOOK_S)
+
+    def describe(self) -> GroupDescription:
+        """The group at this very moment. Raises :class:`~kafka_coord.errors.NotFound`, ``StoreError``."""
+        return describe_group(self._store, self._group, self._ends)
+
+    def history(self) -> tuple[Decision, ...]:
+        """The last decisions about the group, oldest first."""
+        path = layout.history(self._group)
+        try:
+            return history_from_json(fields.load(self._store.get(path).data, path), path)
+        except NoNode:
+            return ()
+
+    def _ends(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
+        found = self._offsets.latest(partitions)
+        return found.offsets, found.note
+
+    def _run(self) -> None:
+        sampled = 0.0
+        while not self._closing.wait(_LOOK_S):
+            try:
+                self._look_at_coordinator()
+                if time.monotonic() - sampled >= _SAMPLE_S:
+                    sampled = time.monotonic()
+                    self._take_sample()
+                    self._on_look(self.look)
+            except NotFound:
+                self._on_look(self.look)
+            except KafkaCoordError:  # no answer for now: the next look comes soon
+                continue
+
+    def _look_at_coordinator(self) -> None:
+        try:
+            node = self._store.get(layout.COORDINATOR)
+            info = CoordinatorInfo.from_json(fields.load(node.data, layout.COORDINATOR), layout.COORDINATOR)
+        except (NoNode, MalformedValue):
+            info = None
+        at_ms = now_ms()
+        with self._lock:
+            self._look = replace(self._look, at_ms=at_ms, coordinator=info)
+            if info is None:
+                return
+            if not self._reigns or self._reigns[-1].epoch != info.epoch:
+                self._reigns.append(Reign(info.broker_id, info.epoch, node.stat.ctime_ms, at_ms))
+            else:
+                self._reigns[-1] = replace(self._reigns[-1], to_ms=at_ms)
+
+    def _take_sample(self) -> None:
+        found = self.describe()
+        rows = [row for row in found.offsets if row.topic == self._topic]
+        sample = Sample(
+            at_ms=now_ms(),
+            committed={TopicPartition(row.topic, row.partition): row.committed_offset or 0 for row in rows},
+            ends={
+                TopicPartition(row.topic, row.partition): row.end_offset for row in rows if row.end_offset is not None
+            },
+            owners={TopicPartition(row.topic, row.partition): row.owner for row in rows if row.owner},
+            pending={member.consumer: len(member.pending) for member in found.members if member.pending},
+        )
+        with self._lock:
+            self._look = replace(self._look, at_ms=sample.at_ms, group=found, sample=sample)
+            if not found.lag_note:
+                self._samples.append(sample)

@@ -1,0 +1,102 @@
+"""The demo's consumers, each a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kafka_coord.dev.demo.journal import Journal, read_journal
+from kafka_coord.dev.demo.options import DemoOptions
+from kafka_coord.dev.process import ChildProcess
+from kafka_coord.errors import ConsumerError
+
+_MODULE = "kafka_coord.dev.demo.worker"
+
+
+class Workforce:
+    """Starts, kills and stops consumers, named ``consumer-1``, ``consumer-2``, … in the order they come; each keeps
+    its journal and log in ``directory``. ``with`` stops them all."""
+
+    def __init__(self, directory: Path, zookeeper: str, options: DemoOptions) -> None:
+        self._directory = directory
+        self._zookeeper = zookeeper
+        self._options = options
+        self._processes: dict[str, ChildProcess] = {}
+        self._working: set[str] = set()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All there ever were."""
+        return tuple(self._processes)
+
+    @property
+    def working(self) -> tuple[str, ...]:
+        """Those that were neither killed nor told to leave."""
+        return tuple(name for name in self._processes if name in self._working)
+
+    def hire(self) -> str:
+        """Start another consumer; its name."""
+        name = f"consumer-{len(self._processes) + 1}"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        arguments = {
+            "zookeeper": self._zookeeper,
+            "group": self._options.group,
+            "topic": self._options.topic,
+            "consumer-id": name,
+            "journal": self._journal(name),
+            "records-per-s": f"{self._options.records_per_s:.1f}",
+            "session-timeout-ms": self._options.session_timeout_ms,
+        }
+        command = [sys.executable, "-m", _MODULE]
+        for option, value in arguments.items():
+            command += [f"--{option}", str(value)]
+        process = ChildProcess(name, command, self._directory / f"{name}.log")
+        self._processes[name] = process
+        self._working.add(name)
+        process.start()
+        return name
+
+    def kill(self, name: str) -> None:
+        """``kill -9``."""
+        self._working.discard(name)
+        self._processes[name].kill()
+
+    def dismiss(self, *names: str) -> None:
+        """Let these leave the group cleanly, all at once, and wait. Raises :class:`ConsumerError` if one did not."""
+        leaving = [self._processes[name] for name in names]
+        self._working.difference_update(names)
+        for process in leaving:
+            process.terminate()
+        failed = [process.name for process in leaving if not process.stop() or process.exit_code != 0]
+        if failed:
+            raise ConsumerError(f"{', '.join(failed)} did not leave cleanly: see the logs in {self._directory}")
+
+    def check(self) -> None:
+        """Raises :class:`ConsumerError` if one ended that nobody ended."""
+        for name in self.working:
+            process = self._processes[name]
+            if not process.running:
+                raise ConsumerError(
+                    f"{name} ended by itself with exit code {process.exit_code}: see {process.log}\n"
+                    + "\n".join(process.log_since_start().splitlines()[-5:])
+                )
+
+    def journals(self) -> tuple[Journal, ...]:
+        """What they wrote so far."""
+        return tuple(read_journal(self._journal(name), name) for name in self._processes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            process.stop()
+
+    def _journal(self, name: str) -> Path:
+        return self._directory / f"{name}.jsonl"
