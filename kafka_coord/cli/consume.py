@@ -136,7 +136,7 @@ class _Printing:
     def run(self, consumer: Consumer, stopping: _Stopping) -> None:
         last_record = last_rate = time.monotonic()
         counted = 0
-        while not stopping.number and (self.max_messages is None or self.count < self.max_messages):
+        while not stopping.asked() and (self.max_messages is None or self.count < self.max_messages):
             left = _BATCH if self.max_messages is None else min(_BATCH, self.max_messages - self.count)
             batch = consumer.consume(left, _WAIT_S)
             self.printed.clear()  # coming back for more has settled them
@@ -146,7 +146,7 @@ class _Printing:
             elif self.idle_s is not None and now - last_record >= self.idle_s:
                 return
             for record in batch:
-                if stopping.number:
+                if stopping.asked():
                     return
                 if not self.quiet:
                     sys.stdout.write(self.formatter(record) + "\n")
@@ -234,6 +234,9 @@ class _Stopping:
     """The signal that asked to stop, 0 while none did."""
 
     number: int = 0
+
+    def asked(self) -> bool:
+        return self.number != 0
 
 
 @contextlib.contextmanager

@@ -34,6 +34,7 @@ def describe_document(found: GroupDescription, chosen: Mapping[str, bool]) -> di
     }
     if chosen["state"]:
         document |= {
+            "status": found.status,
             "decided_at": iso_time(found.decided_at_ms),
             "reason": found.reason,
             "coordinator": found.coordinator,

@@ -20,7 +20,7 @@ from kafka_coord.monitor.channel import WaitingCommand, read_waiting
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.offsets import OffsetRow, offset_rows, partitions_of, read_committed
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
-from kafka_coord.monitor.state import group_state
+from kafka_coord.monitor.state import group_state, group_status
 from kafka_coord.zk.store import Store
 
 EndOffsets = Callable[[PartitionSet], tuple[Mapping[TopicPartition, int], str]]
@@ -67,10 +67,12 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """Everything about one group. ``lag_note`` says why some end offsets are unknown, where some are."""
+    """Everything about one group. ``status`` is the planner's sentence: what is waited for, what is wrong;
+    ``lag_note`` says why some end offsets are unknown, where some are."""
 
     group: str
     state: GroupState
+    status: str
     generation: int | None
     reason: str
     decided_at_ms: int | None
@@ -94,7 +96,7 @@ def list_groups(store: Store) -> tuple[Cluster, tuple[GroupRow, ...]]:
     """All groups, in order of name: a fixed number of rounds of reads for all of them together."""
     cluster = read_cluster(store)
     snapshots = read_groups(store, cluster.groups, cluster)
-    return cluster, tuple(_row(snapshot) for _, snapshot in sorted(snapshots.items()))
+    return cluster, tuple(group_row(snapshot) for _, snapshot in sorted(snapshots.items()))
 
 
 def snapshot_of(store: Store, group: str) -> tuple[Cluster, GroupSnapshot]:
@@ -120,9 +122,11 @@ def describe_group(store: Store, group: str, end_offsets: EndOffsets | None) -> 
     if end_offsets is not None:
         ends, note = end_offsets(partitions_of(seen, committed))
     target = seen.assignment
+    judged = group_status(seen)
     return GroupDescription(
         group=group,
-        state=group_state(seen),
+        state=judged.state,
+        status=judged.sentence,
         generation=target.generation if target else None,
         reason=target.reason if target else "",
         decided_at_ms=target.timestamp_ms if target else None,
@@ -175,7 +179,8 @@ def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> t
     return tuple(rows)
 
 
-def _row(snapshot: GroupSnapshot) -> GroupRow:
+def group_row(snapshot: GroupSnapshot) -> GroupRow:
+    """The group in brief."""
     seen = snapshot.observation
     return GroupRow(
         group=snapshot.group,

@@ -38,8 +38,13 @@ class Reading:
                 self.refuse(f"{parent}/{name}", f"the name is not legal: {RULE}")
         return tuple(name for name in listing if is_legal(name))
 
-    def decode(self, path: str, found: ReadResult, decoder: Decoder[T], empty: T | None = None) -> T | None:
-        """``None`` where there is no such znode or it cannot be decoded; ``empty`` where it holds no data."""
+    def decode(
+        self, path: str, found: ReadResult, decoder: Decoder[T], empty: T | None = None, *, registration: bool = False
+    ) -> T | None:
+        """``None`` where there is no such znode or it cannot be decoded; ``empty`` where it holds no data.
+
+        ``registration`` keeps the incarnation of one that cannot be decoded: the planner wants to know it.
+        """
         if not isinstance(found, Node):
             return None
         if not found.data and empty is not None:
@@ -47,12 +52,12 @@ class Reading:
         try:
             return decoder(fields.load(found.data, path), found, path)
         except MalformedValue as error:
-            self.refuse(error.where, error.reason)
+            self.refuse(error.where, error.reason, found.stat.czxid if registration else 0)
             return empty
 
-    def refuse(self, path: str, reason: str) -> None:
+    def refuse(self, path: str, reason: str, incarnation: int = 0) -> None:
         """Note a znode as unreadable."""
-        self.unreadable.append(Unreadable(path, reason))
+        self.unreadable.append(Unreadable(path, reason, incarnation))
 
 
 def split(found: Sequence[ReadResult], *lengths: int) -> list[Sequence[ReadResult]]:

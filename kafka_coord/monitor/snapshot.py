@@ -102,7 +102,8 @@ class _Draft:
         parts = split(found, len(self._consumers), len(self._ledgered), len(self._channelled))
         registrations = dict(zip(self._consumers, parts[0], strict=True))
         members = _decoded(
-            (c, reading.decode(layout.registration(group, c), node, _member)) for c, node in registrations.items()
+            (c, reading.decode(layout.registration(group, c), node, _member, registration=True))
+            for c, node in registrations.items()
         )
         ledgers = _decoded(
             (c, reading.decode(layout.ledger(group, c), node, _ledger))

@@ -1,35 +1,59 @@
-"""A group's state in one word, by the planner's own rule."""
+"""A group's state in one word and one sentence: what the coordinator's own planner says of the same look."""
 
 from __future__ import annotations
 
-from kafka_coord.coordinator.steps import GroupState
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from kafka_coord.coordinator.assignors import AssignmentInputs, Assignor, Target, load_assignors
+from kafka_coord.coordinator.plan import plan
+from kafka_coord.coordinator.steps import GroupState, SetTarget
 from kafka_coord.model import Observation
 
 
-def group_state(seen: Observation) -> GroupState:
-    """What the coordinator's next pass would call the group.
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """``state`` as operators know it; ``sentence`` is what a coordinator looking now would decide, and why."""
 
-    A member whose registration is new to the target, a target naming a consumer that is gone, an unacknowledged
-    command, something owned beyond the target or named by it and not owned: each means there is work left.
+    state: GroupState
+    sentence: str
+
+
+def group_status(seen: Observation) -> GroupStatus:
+    """Runs the planner and throws its steps away, so that no second set of rules can disagree with it.
+
+    A group whose inputs changed since its target (somebody joined a moment ago) is rebalancing, even if the new
+    target will happen to move nothing.
     """
-    if not seen.members and not seen.ledgers:
-        return GroupState.EMPTY
-    if seen.pause is not None:
-        return GroupState.PAUSED
-    return GroupState.STABLE if _settled(seen) else GroupState.REBALANCING
+    decided = plan(seen, _assignors(seen))
+    state = decided.state
+    if state is GroupState.STABLE and any(isinstance(step, SetTarget) for step in decided.steps):
+        state = GroupState.REBALANCING
+    return GroupStatus(state, decided.sentence)
 
 
-def _settled(seen: Observation) -> bool:
-    target = seen.assignment
-    if target is None or target.members.keys() != seen.members.keys() | seen.in_grace:
-        return False
-    for consumer, wanted in target.members.items():
-        ledger = seen.ledgers.get(consumer)
-        member = seen.members.get(consumer)
-        if member is not None and ledger is not None and ledger.incarnation != member.incarnation:
-            return False
-        if wanted != (ledger.owned if ledger else wanted - wanted) or (ledger and ledger.stopping):
-            return False
-    orphans = seen.ledgers.keys() - target.members.keys()
-    waiting = any(channel.commands for consumer, channel in seen.channels.items() if consumer in seen.members)
-    return not orphans and not waiting
+def group_state(seen: Observation) -> GroupState:
+    """Only the word."""
+    return group_status(seen).state
+
+
+@cache
+def _installed() -> Mapping[str, Assignor]:
+    return load_assignors()
+
+
+def _assignors(seen: Observation) -> Mapping[str, Assignor]:
+    """Those installed here, and a stand-in for one that only the coordinator has: its target can be judged anyway."""
+    named = {seen.settings.assignor, *(member.assignor for member in seen.members.values())}
+    if seen.assignment is not None:
+        named.add(seen.assignment.assignor)
+    elsewhere = {name: _InstalledElsewhere() for name in named if name and name not in _installed()}
+    return {**_installed(), **elsewhere} if elsewhere else _installed()
+
+
+class _InstalledElsewhere:
+    """An assignor this program does not have."""
+
+    def assign(self, inputs: AssignmentInputs) -> Target:
+        raise NotImplementedError(f"asked about {len(inputs.members)} members without being installed")

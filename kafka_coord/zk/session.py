@@ -298,6 +298,11 @@ class KazooStore(Store):
                 weight += 32 * len(answer)
         return found, weight
 
+    def acl(self, path: str) -> tuple[str, ...]:
+        """Who may do what with a znode, as ``scheme:id:permissions``, for example ``world:anyone:ALL``."""
+        acls, _ = self._calls.ask("get the ACL of", path, lambda: self._client.get_acls_async(self._at(path)))
+        return tuple(f"{acl.id.scheme}:{acl.id.id}:{'|'.join(acl.acl_list)}" for acl in acls)
+
     # --- writes ------------------------------------------------------------------------------------------------------
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:

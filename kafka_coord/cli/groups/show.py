@@ -147,6 +147,7 @@ def _facts(found: GroupDescription) -> list[dict[str, Any]]:
     facts = {
         "group": found.group,
         "state": str(found.state),
+        "status": found.status,
         "generation": found.generation,
         "decided": iso_time(found.decided_at_ms),
         "reason": found.reason,

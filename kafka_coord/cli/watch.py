@@ -1,0 +1,199 @@
+"""``kafka-coord watch``: what goes on, again and again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from kafka_coord.cli.connection import connection_options, current_settings, open_store
+from kafka_coord.cli.documents import command_document, group_document
+from kafka_coord.cli.lag import BrokerLog, end_offsets_reader
+from kafka_coord.cli.options import GROUP, output_option
+from kafka_coord.cli.output import (
+    Column,
+    Format,
+    Section,
+    clean,
+    duration,
+    iso_time,
+    number,
+    plain_lines,
+    rich_table,
+    terminal,
+    tsv_lines,
+)
+from kafka_coord.errors import StoreUnavailable
+from kafka_coord.monitor.groups import EndOffsets
+from kafka_coord.monitor.overview import Overview, read_overview
+from kafka_coord.zk.store import Store
+
+_GROUPS = (
+    Column("group"),
+    Column("state"),
+    number("generation", "GEN"),
+    number("members"),
+    number("partitions"),
+    number("pending"),
+    number("lag"),
+)
+_OWNERS = (
+    Column("group"),
+    Column("consumer"),
+    Column("owned"),
+    Column("stopping"),
+    number("pending"),
+    number("lag"),
+)
+_COMMANDS = (Column("group"), Column("consumer"), Column("command"), Column("waits_for", "WAITS"), Column("partitions"))
+
+
+@click.command()
+@click.argument("groups", type=GROUP, nargs=-1, metavar="[GROUP…]")
+@click.option("--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N looks. [default: until Ctrl-C]")
+@click.option("--no-lag", is_flag=True, help="Do not ask the brokers.")
+@output_option
+@connection_options
+def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: bool, output: Format) -> None:
+    """A live view of groups, owners, lag and waiting commands, until Ctrl-C.
+
+    Elsewhere than on a terminal it prints one look after the other; -o json gives one object a line.
+
+    \b
+    kafka-coord watch
+    kafka-coord watch delays --interval 0.5
+    kafka-coord watch delays --count 1 -o json
+    """
+    settings = current_settings()
+    with open_store(settings) as store, BrokerLog(store, settings) as log:
+        ends = None if no_lag else end_offsets_reader(log)
+        looks = _looks(store, groups, ends, interval, count)
+        if output is Format.TABLE and sys.stdout.isatty():
+            _live(looks)
+        else:
+            for at, frame in enumerate(looks):
+                _print(output, frame, first=at == 0)
+
+
+def _looks(
+    store: Store, groups: tuple[str, ...], ends: EndOffsets | None, interval: float, count: int | None
+) -> Iterator[Overview | str]:
+    """Frames; a sentence instead while ZooKeeper does not answer: the view goes on when it is back."""
+    for number_of_look in range(count) if count is not None else itertools.count():
+        if number_of_look:
+            time.sleep(interval)
+        try:
+            yield read_overview(store, groups, ends)
+        except StoreUnavailable as error:
+            yield f"ZooKeeper does not answer: {error}"
+
+
+def _live(looks: Iterator[Overview | str]) -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=terminal(), screen=True, auto_refresh=False) as live:
+        for frame in looks:
+            if isinstance(frame, str):
+                live.update(Text(clean(frame), style="red"), refresh=True)
+                continue
+            parts: list[Any] = [Text(_sentence(frame), style="bold")]
+            parts += [rich_table(section) for section in _sections(frame, limit=live.console.height)]
+            if frame.note:
+                parts.append(Text(clean(frame.note), style="yellow"))
+            live.update(Group(*parts), refresh=True)
+
+
+def _print(output: Format, frame: Overview | str, *, first: bool) -> None:
+    document = {"error": frame} if isinstance(frame, str) else _document(frame)
+    if output is Format.JSON:
+        click.echo(json.dumps(document, ensure_ascii=False))
+    elif output is Format.YAML:
+        import yaml
+
+        click.echo("---\n" + yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+    elif isinstance(frame, str):
+        click.echo(f"# {frame}" if output is Format.TSV else frame)
+    else:
+        lines = (
+            tsv_lines(_sections(frame)) if output is Format.TSV else plain_lines(_sections(frame), [_sentence(frame)])
+        )
+        click.echo("\n".join([*([] if first else [""]), *lines]))
+    sys.stdout.flush()
+
+
+def _sentence(frame: Overview) -> str:
+    elected = frame.cluster.coordinator
+    who = f"broker {elected.broker_id} coordinates, epoch {elected.epoch}" if elected else "NO COORDINATOR IS ELECTED"
+    paused = "; ALL GROUPS ARE PAUSED" if frame.cluster.pause else ""
+    return f"{iso_time(round(time.time() * 1000))}  {who}; {len(frame.cluster.groups)} groups{paused}"
+
+
+def _sections(frame: Overview, limit: int | None = None) -> list[Section]:
+    groups = [
+        group_document(row) | {"lag": _lag(*frame.lags[row.group])} if row.group in frame.lags else group_document(row)
+        for row in frame.groups
+    ]
+    owners = [
+        {
+            "group": row.group,
+            "consumer": row.consumer or "(nobody)",
+            "owned": str(row.owned),
+            "stopping": str(row.stopping) if row.stopping else None,
+            "pending": row.pending,
+            "lag": _lag(row.lag, row.unknown),
+        }
+        for row in frame.owners
+    ]
+    now_ms = round(time.time() * 1000)
+    commands = [
+        command_document(one) | {"waits_for": duration(one.age_ms(now_ms)), "partitions": str(one.partitions)}
+        for one in frame.waiting
+    ]
+    most = max(3, limit // 3 - 3) if limit is not None else None
+    return [
+        Section("groups", _GROUPS, groups[:most]),
+        Section("owners", _OWNERS, owners[:most]),
+        Section("commands", _COMMANDS, commands[:most], empty="no command waits for anybody"),
+    ]
+
+
+def _lag(records: int, unknown: int) -> str:
+    if not unknown:
+        return str(records)
+    return f"{records} + {unknown} unknown" if records else "unknown"
+
+
+def _document(frame: Overview) -> dict[str, Any]:
+    elected = frame.cluster.coordinator
+    return {
+        "at": iso_time(round(time.time() * 1000)),
+        "coordinator": elected.broker_id if elected else None,
+        "epoch": elected.epoch if elected else None,
+        "groups": [
+            group_document(row)
+            | dict(zip(("lag", "lag_unknown"), frame.lags.get(row.group, (None, None)), strict=True))
+            for row in frame.groups
+        ],
+        "owners": [
+            {
+                "group": row.group,
+                "consumer": row.consumer,
+                "owned": row.owned.to_json(),
+                "stopping": row.stopping.to_json(),
+                "pending": row.pending,
+                "lag": row.lag,
+                "lag_unknown": row.unknown,
+            }
+            for row in frame.owners
+        ],
+        "commands": [command_document(one) for one in frame.waiting],
+        "lag_note": frame.note or None,
+    }
