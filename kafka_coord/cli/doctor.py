@@ -1,0 +1,52 @@
+"""``kafka-coord doctor``."""
+
+from __future__ import annotations
+
+import click
+
+from kafka_coord.cli.connection import connection_options, current_settings, open_store
+from kafka_coord.cli.options import output_option
+from kafka_coord.cli.output import Column, Format, Section, show
+from kafka_coord.errors import VerificationFailed
+from kafka_coord.monitor.doctor import Severity, examine
+
+_COLUMNS = (Column("severity"), Column("check"), Column("what"), Column("todo", "WHAT TO DO"))
+
+
+@click.command()
+@click.option("--strict", is_flag=True, help="Exit code 10 for warnings as well.")
+@click.option("--all", "everything", is_flag=True, help="What is in order as well. (json, yaml, tsv: always)")
+@output_option
+@connection_options
+def doctor(strict: bool, everything: bool, output: Format) -> None:
+    """Check ZooKeeper, brokers, instances and every group, and say what to do. Exit code 10 if an error was found.
+
+    Looks at: ZooKeeper's versions, limits, ACLs and clock; brokers registered and reachable; who coordinates
+    and who could; stale registrations, ledgers and channels; commands and requests nobody answers; forgotten
+    pauses; unreadable znodes. Changes nothing.
+
+    \b
+    kafka-coord doctor --all
+    kafka-coord doctor -o json --strict
+    """
+    settings = current_settings()
+    zookeeper = settings.zookeeper
+    with open_store(settings) as store:
+        findings = list(
+            examine(store, zookeeper.hosts, session_timeout_ms=zookeeper.session_timeout_ms, tls=zookeeper.tls)
+        )
+    documents = [
+        {"severity": str(one.severity), "check": one.check, "what": one.what, "todo": one.todo or None}
+        for one in findings
+    ]
+    shown = [
+        document
+        for document, one in zip(documents, findings, strict=True)
+        if everything or output is not Format.TABLE or one.severity is not Severity.OK
+    ]
+    section = Section("findings", _COLUMNS, shown, empty="everything is in order (--all shows what was checked)")
+    show(output, documents, [section])
+    counts = {severity: sum(one.severity is severity for one in findings) for severity in Severity}
+    bad = counts[Severity.ERROR] + (counts[Severity.WARNING] if strict else 0)
+    if bad:
+        raise VerificationFailed(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings")

@@ -1,0 +1,108 @@
+"""Checks of the brokers, the instances beside them, and the election."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from kafka_coord.consumer.brokers import Broker, Listener
+from kafka_coord.errors import MalformedValue
+from kafka_coord.monitor.cluster import Cluster
+from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import GetChildren, GetData, Node, Store
+
+TIMEOUT_S = 2.0
+
+
+def check_brokers(store: Store) -> Iterator[Finding]:
+    """Whether brokers are registered here, can be understood, and take connections."""
+    check = "brokers"
+    (listing,) = store.read_many([GetChildren(layout.BROKER_IDS)])
+    if listing is None:
+        todo = "check the chroot in --zookeeper: it must be the one of Kafka's zookeeper.connect"
+        yield error(check, f"{layout.BROKER_IDS} does not exist: Kafka does not keep its metadata here", todo)
+        return
+    ids = listing if isinstance(listing, tuple) else ()
+    if not ids:
+        yield error(check, "no broker is registered", "start the brokers; nothing can be consumed without")
+        return
+    nodes = store.read_many([GetData(layout.broker(one)) for one in ids])
+    brokers = []
+    for broker_id, node in zip(ids, nodes, strict=True):
+        path = layout.broker(broker_id)
+        if not isinstance(node, Node):
+            continue
+        try:
+            brokers.append(Broker.from_znode(node.data, broker_id, path))
+        except MalformedValue as failure:
+            yield error(check, f"{path} cannot be read: {failure.reason}", "restart that broker; it writes it anew")
+    listeners = [(broker, listener) for broker in brokers for listener in broker.listeners]
+    with ThreadPoolExecutor(max_workers=min(16, max(1, len(listeners))), thread_name_prefix="doctor") as pool:
+        problems = list(pool.map(lambda pair: _refusal(pair[1]), listeners))
+    for (broker, listener), problem in zip(listeners, problems, strict=True):
+        if problem:
+            what = f"broker {broker.broker_id} cannot be reached at {listener.name}://{listener.address}: {problem}"
+            todo = "check advertised.listeners, name resolution and firewalls between this host and the broker"
+            # Which listener is meant for whom is not known here: one that answers will do.
+            reachable = any(one is broker and not other for (one, _), other in zip(listeners, problems, strict=True))
+            yield info(check, what) if reachable else error(check, what, todo)
+    if listeners and not any(problems):
+        yield ok(check, f"{len(brokers)} brokers registered, all of their listeners take connections")
+
+
+def _refusal(listener: Listener) -> str:
+    """Why no connection could be made, "" where one could."""
+    host, _, port = listener.address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=TIMEOUT_S):
+            return ""
+    except OSError as failure:
+        return failure.strerror or str(failure) or type(failure).__name__
+
+
+def check_coordinator(store: Store, cluster: Cluster) -> Iterator[Finding]:
+    """Whether somebody coordinates, and whether somebody else could."""
+    check = "coordinator"
+    elected = cluster.coordinator
+    unreadable = {one.path: one.reason for one in cluster.unreadable}
+    if layout.COORDINATOR in unreadable:
+        todo = f"delete {layout.COORDINATOR}: the instances elect anew"
+        yield error(check, f"{layout.COORDINATOR} cannot be read: {unreadable[layout.COORDINATOR]}", todo)
+    elif elected is None:
+        todo = "run 'kafka-coord serve' beside each broker"
+        yield error(check, f"none is elected ({len(cluster.instances)} instances run)", todo)
+    else:
+        yield ok(check, f"broker {elected.broker_id} coordinates, epoch {elected.epoch}")
+        yield from _check_epoch(store, elected.epoch)
+    yield from _check_instances(cluster)
+
+
+def _check_epoch(store: Store, epoch: int) -> Iterator[Finding]:
+    (node,) = store.read_many([GetData(layout.COORDINATOR_EPOCH)])
+    if not isinstance(node, Node):
+        todo = "make the coordinator resign (kafka-coord coordinator resign): the next one writes it"
+        yield error("coordinator", f"{layout.COORDINATOR_EPOCH} does not exist: no write can be fenced", todo)
+    elif node.data.strip() != str(epoch).encode():
+        what = f"{layout.COORDINATOR_EPOCH} says {node.data[:20]!r}, the coordinator's own epoch is {epoch}"
+        yield warning("coordinator", what, "an election is going on, or somebody edited it: look again in a moment")
+
+
+def _check_instances(cluster: Cluster) -> Iterator[Finding]:
+    check = "instances"
+    alone = sorted(set(cluster.brokers) - cluster.instances.keys())
+    lost = sorted(cluster.instances.keys() - set(cluster.brokers))
+    if len(cluster.instances) == 1 and len(cluster.brokers) > 1:
+        yield warning(check, "one instance runs: when it dies, nobody takes over", "run one beside each broker")
+    elif alone and cluster.instances:
+        yield info(check, f"no instance runs beside broker {_listed(alone)}", "run 'kafka-coord serve' there as well")
+    if lost:
+        what = f"instance {_listed(lost)} runs without its broker"
+        yield info(check, what, "it can coordinate all the same; check its --broker-id, and that the broker is up")
+    if cluster.instances and not alone and not lost:
+        yield ok(check, f"{len(cluster.instances)} run, one beside each broker")
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:20])) + (f" and {len(numbers) - 20} more" if len(numbers) > 20 else "")

@@ -1,0 +1,57 @@
+"""All checks, in the order in which a fault explains the ones after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from kafka_coord.errors import StoreError
+from kafka_coord.monitor.channel import read_waiting
+from kafka_coord.monitor.cluster import Cluster, read_cluster
+from kafka_coord.monitor.doctor import brokers, groups, zookeeper
+from kafka_coord.monitor.doctor.findings import Finding, error
+from kafka_coord.monitor.requests import read_requests
+from kafka_coord.monitor.snapshot import read_groups
+from kafka_coord.zk.store import Store
+
+
+def examine(store: Store, hosts: str, *, session_timeout_ms: int, tls: bool = False) -> Iterator[Finding]:
+    """Every finding as it is made; ``hosts`` and ``session_timeout_ms`` are what ``store`` was opened with.
+
+    Writes nothing but one ephemeral znode, which it removes. A check that cannot be made is a finding, too.
+    """
+    yield from _made("zookeeper servers", lambda: zookeeper.check_servers(hosts, tls=tls))
+    yield from _made("zookeeper limits", lambda: zookeeper.check_session(store, session_timeout_ms))
+    yield from _made("clocks", lambda: zookeeper.check_clock(store))
+    yield from _made("acls", lambda: zookeeper.check_acls(store))
+    yield from _made("brokers", lambda: brokers.check_brokers(store))
+    cluster = read_cluster(store)
+    yield from _made("coordinator", lambda: brokers.check_coordinator(store, cluster))
+    yield from _check_topics(cluster)
+    yield from _made("groups", lambda: _check_groups(store, cluster))
+
+
+def _check_topics(cluster: Cluster) -> Iterator[Finding]:
+    for one in cluster.unreadable:
+        if one.path.startswith("/brokers/topics/"):
+            todo = "Kafka wrote it: its topic is left alone until it can be read"
+            yield error("topics", f"{one.path}: {one.reason}", todo)
+        elif not one.path.startswith("/consumers/coordinator"):
+            yield groups.unreadable_finding(one)
+
+
+def _check_groups(store: Store, cluster: Cluster) -> Iterator[Finding]:
+    now_ms = round(store.clock.time() * 1000)
+    snapshots = read_groups(store, cluster.groups, cluster)
+    waiting = read_waiting(store, snapshots)
+    queued, unreadable = read_requests(store)
+    yield from groups.check_pause(cluster, now_ms)
+    yield from groups.check_requests(queued, unreadable, now_ms, elected=cluster.coordinator is not None)
+    yield from (groups.unreadable_finding(one, one.path.split("/")[3]) for one in waiting.unreadable)
+    yield from groups.check_groups(cluster, snapshots, waiting.commands, now_ms)
+
+
+def _made(check: str, findings: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from findings()
+    except StoreError as failure:
+        yield error(check, f"could not be checked: {failure}", "see that ZooKeeper answers, then look again")

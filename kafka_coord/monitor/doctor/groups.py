@@ -1,0 +1,150 @@
+"""Checks of the groups: what is unreadable, stale, stuck or forgotten. Pure: everything was read before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from kafka_coord.model import Pause, Unreadable
+from kafka_coord.monitor.channel import WaitingCommand
+from kafka_coord.monitor.cluster import Cluster
+from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
+from kafka_coord.monitor.requests import QueuedRequest
+from kafka_coord.monitor.snapshot import GroupSnapshot
+from kafka_coord.zk import layout
+
+FORGOTTEN_PAUSE_MS = 3_600_000
+OLD_REQUEST_MS = 60_000
+LISTING_WARNING_BYTES = 700_000
+"""A listing of children travels in one answer, which ZooKeeper's jute.maxbuffer bounds to 1 MB."""
+
+_UNREADABLE_TODO = {
+    "assignment": "ask for a new one: kafka-coord groups rebalance {group}",
+    "owners": "the coordinator cannot tell what it holds: kafka-coord groups evict {group} {name}",
+    "ids": "its consumer wrote it: mend or stop that consumer",
+    "offsets": "set it anew: kafka-coord groups reset-offsets {group} --topic … --execute",
+    "paused": "lift it and pause again: kafka-coord groups resume {group}",
+    "history": "nothing: it is replaced at the next decision",
+    "channel": "its consumer drops it; if it stays, delete the znode",
+}
+
+
+def check_groups(
+    cluster: Cluster, snapshots: Mapping[str, GroupSnapshot], waiting: Iterable[WaitingCommand], now_ms: int
+) -> Iterator[Finding]:
+    """All groups, one finding for each thing that somebody should do something about."""
+    found = False
+    waits: dict[str, list[WaitingCommand]] = {}
+    for command in waiting:
+        waits.setdefault(command.group, []).append(command)
+    for group, snapshot in sorted(snapshots.items()):
+        for finding in _check_group(
+            snapshot, waits.get(group, []), elected=cluster.coordinator is not None, now_ms=now_ms
+        ):
+            found = True
+            yield finding
+    size = sum(len(name) + 4 for name in cluster.groups)
+    if size > LISTING_WARNING_BYTES:
+        what = f"the names of the {len(cluster.groups)} groups take {size} bytes; a listing may have 1 MB"
+        yield warning("groups", what, "delete groups nobody needs, or raise jute.maxbuffer on servers and clients")
+    elif not found:
+        yield ok("groups", f"{len(cluster.groups)} groups, nothing stale, stuck or unreadable")
+
+
+def _check_group(
+    snapshot: GroupSnapshot, waiting: list[WaitingCommand], *, elected: bool, now_ms: int
+) -> Iterator[Finding]:
+    group, seen = snapshot.group, snapshot.observation
+    for one in seen.unreadable:
+        yield unreadable_finding(one, group)
+    persistent = [c for c, stat in snapshot.registrations.items() if not stat.ephemeral_owner]
+    if persistent:
+        what = f"group {group}: the registration of {_names(persistent)} is persistent: no session ends it"
+        yield warning(
+            "registrations", what, f"delete it once its consumer is gone: groups evict {group} {persistent[0]}"
+        )
+    for consumer, ledger in sorted(seen.ledgers.items()):
+        if consumer in snapshot.registrations or consumer in seen.in_grace:
+            continue
+        what = f"group {group}: {ledger.held} still held by {consumer}, which is gone"
+        todo = "the coordinator releases it at its next look; see its log if this stays" if elected else _NO_COORDINATOR
+        yield warning("ledgers", what, todo)
+    for consumer, channel in sorted(seen.channels.items()):
+        if channel.strays:
+            what = f"group {group}: {_names(channel.strays)} in the channel of {consumer} is no command"
+            yield info("channels", what, f"delete it below {layout.channel(group, consumer)}")
+    yield from _check_waiting(snapshot, waiting, now_ms)
+    if snapshot.pause is not None and now_ms - snapshot.pause.since_ms > FORGOTTEN_PAUSE_MS:
+        yield warning("pauses", f"group {group} is paused {_by(snapshot.pause)}", f"kafka-coord groups resume {group}")
+    missing = sorted(
+        {t for m in seen.members.values() if not m.subscription.is_wildcard for t in m.subscription.topics}
+        - seen.topics.keys()
+    )
+    if missing:
+        yield info("subscriptions", f"group {group} subscribes to {_names(missing)}, which does not exist", "create it")
+
+
+_NO_COORDINATOR = "no coordinator is elected to release it: run 'kafka-coord serve'"
+
+
+def _check_waiting(snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_ms: int) -> Iterator[Finding]:
+    group, seen = snapshot.group, snapshot.observation
+    late: dict[str, int] = {}
+    orphaned: dict[str, int] = {}
+    for command in waiting:
+        if command.consumer not in snapshot.registrations:
+            orphaned[command.consumer] = orphaned.get(command.consumer, 0) + 1
+        elif command.age_ms(now_ms) > seen.settings.rebalance_timeout_ms:
+            late[command.consumer] = max(late.get(command.consumer, 0), command.age_ms(now_ms))
+    for consumer, age_ms in sorted(late.items()):
+        what = f"group {group}: {consumer} has not acknowledged a command for {age_ms // 1000} s"
+        yield warning("commands", what, f"see that consumer, or: kafka-coord groups evict {group} {consumer}")
+    if orphaned:
+        what = f"group {group}: {sum(orphaned.values())} commands for {_names(sorted(orphaned))}, which is gone"
+        yield info("channels", what, "the coordinator removes them with the consumer's ledger")
+
+
+def check_pause(cluster: Cluster, now_ms: int) -> Iterator[Finding]:
+    """The pause of all groups is worth mentioning from the first minute."""
+    if cluster.pause is not None:
+        del now_ms
+        yield warning("pauses", f"all groups are paused {_by(cluster.pause)}", "kafka-coord groups resume --all")
+
+
+def check_requests(
+    queued: Iterable[QueuedRequest], unreadable: Iterable[Unreadable], now_ms: int, *, elected: bool
+) -> Iterator[Finding]:
+    """Requests that nobody answers."""
+    check = "requests"
+    old = [one for one in queued if not one.request.answered and now_ms - one.since_ms > OLD_REQUEST_MS]
+    for one in old[:20]:
+        age_s = (now_ms - one.since_ms) // 1000
+        about = f" for group {one.request.group}" if one.request.group else ""
+        by = one.request.by or "somebody"
+        what = f"{one.request.request_id} ({one.request.type}{about}) by {by} waits for {age_s} s"
+        todo = f"withdraw it if nobody wants it any more: kafka-coord coordinator withdraw {one.request.request_id}"
+        yield (error if elected else warning)(check, what, todo)
+    if len(old) > 20:
+        yield warning(check, f"{len(old) - 20} more requests wait", "kafka-coord coordinator requests")
+    for unread in unreadable:
+        yield error(check, f"{unread.path} cannot be read: {unread.reason}", "delete that znode")
+
+
+def unreadable_finding(one: Unreadable, group: str = "") -> Finding:
+    """What to do about a znode nobody can read, by where it is."""
+    below = one.path.removeprefix(layout.group(group) + "/") if group else ""
+    kind, _, name = below.partition("/")
+    todo = _UNREADABLE_TODO.get(kind, "mend it with zkCli.sh, or delete it")
+    if below == one.path:  # the group's own znode: its settings
+        todo = "set them anew: kafka-coord groups settings {group} --rebalance-timeout-ms 60000"
+    return error(
+        "unreadable znodes", f"{one.path}: {one.reason}", todo.format(group=group, name=name.partition("/")[0])
+    )
+
+
+def _by(pause: Pause) -> str:
+    return f"by {pause.by or 'somebody'}" + (f" ({pause.reason})" if pause.reason else "")
+
+
+def _names(names: Iterable[str]) -> str:
+    shown = list(names)
+    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")

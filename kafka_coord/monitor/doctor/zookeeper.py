@@ -1,0 +1,166 @@
+"""Checks of ZooKeeper itself: versions, limits, ACLs, clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+from kafka_coord.errors import NoAuth, NoNode, StoreError
+from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
+from kafka_coord.monitor.doctor.four_letter import ServerFacts, ask_servers
+from kafka_coord.zk import layout
+from kafka_coord.zk.connect_string import parse_connect_string
+from kafka_coord.zk.store import Store
+
+MULTI_READ_SINCE = (3, 6, 0)
+MAINTAINED_SINCE = (3, 8, 0)
+CLOCK_WARNING_MS = 1_000
+CLOCK_ERROR_MS = 60_000
+_SCRATCH = "/doctor-"
+
+
+@runtime_checkable
+class AclReader(Protocol):
+    """A store that can tell ACLs (a simulated one cannot)."""
+
+    def acl(self, path: str) -> tuple[str, ...]: ...
+
+
+def check_servers(hosts: str, *, tls: bool) -> Iterator[Finding]:
+    """What each server of the connect string says of itself."""
+    check = "zookeeper servers"
+    if tls:
+        yield info(check, "reached over TLS, where servers do not answer four-letter words: versions are not known")
+        return
+    found = ask_servers(parse_connect_string(hosts).servers)
+    for server in found:
+        yield from _check_server(server)
+    leaders = [server.server for server in found if server.mode in {"leader", "standalone"}]
+    reached = [server for server in found if server.mode]
+    if len(found) == 1 and reached and reached[0].mode == "standalone":
+        yield info(check, "a single server: while it is down, nothing is rebalanced", "in production run three or five")
+    elif reached and not leaders and len(reached) == len(found):
+        yield warning(check, "none of the servers named leads", "name all servers of the ensemble in --zookeeper")
+
+
+def _check_server(server: ServerFacts) -> Iterator[Finding]:
+    check = "zookeeper servers"
+    if not server.reached:
+        todo = "start it, or take it out of --zookeeper"
+        yield error(check, f"{server.server} cannot be reached: {server.problem}", todo)
+        return
+    if server.version is None:
+        todo = "add 4lw.commands.whitelist=srvr,mntr,conf to zoo.cfg to have its version and limits checked"
+        yield info(check, f"{server.server}: {server.problem}", todo)
+        return
+    shown = ".".join(map(str, server.version))
+    if server.version < MULTI_READ_SINCE:
+        what = f"{server.server} is {shown}, {server.mode}: older than 3.6, so groups are read one znode at a time"
+        yield warning(check, what, "upgrade ZooKeeper; everything works, but slower with many groups")
+    elif server.version < MAINTAINED_SINCE:
+        yield info(check, f"{server.server} is {shown}, {server.mode}: no longer maintained", "upgrade ZooKeeper")
+    else:
+        yield ok(check, f"{server.server} is {shown}, {server.mode}")
+    yield from _check_limits(server)
+
+
+def _check_limits(server: ServerFacts) -> Iterator[Finding]:
+    check = "zookeeper limits"
+    outstanding, latency = _number(server, "zk_outstanding_requests"), _number(server, "zk_avg_latency")
+    if outstanding is not None and outstanding > 100:
+        yield warning(
+            check, f"{server.server} has {outstanding:.0f} requests outstanding", "it is overloaded: see its disk"
+        )
+    if latency is not None and latency > 100:
+        yield warning(
+            check, f"{server.server} answers in {latency:.0f} ms on average", "give its log a disk of its own"
+        )
+    used, most = _number(server, "zk_open_file_descriptor_count"), _number(server, "zk_max_file_descriptor_count")
+    if used and most and used > 0.8 * most:
+        yield warning(check, f"{server.server} uses {used:.0f} of {most:.0f} file descriptors", "raise its ulimit -n")
+    connections, alive = _number(server, "maxClientCnxns"), _number(server, "zk_num_alive_connections")
+    if connections is not None and 0 < connections < 60:
+        what = f"{server.server} allows {connections:.0f} connections from one host"
+        yield warning(check, what, "every consumer is one: set maxClientCnxns=0, or higher than consumers on a host")
+    elif alive is not None:
+        yield ok(check, f"{server.server} carries {alive:.0f} connections")
+
+
+def _number(server: ServerFacts, name: str) -> float | None:
+    try:
+        return float(server.metrics[name])
+    except (KeyError, ValueError):
+        return None
+
+
+def check_session(store: Store, asked_ms: int) -> Iterator[Finding]:
+    """The session timeout that was granted: how soon a dead consumer or coordinator is noticed."""
+    granted, check = store.session.timeout_ms, "zookeeper limits"
+    if granted > asked_ms:
+        todo = "lower minSessionTimeout in zoo.cfg (default: two ticks), or ask for more"
+        yield warning(check, f"a session timeout of {asked_ms} ms was asked for, {granted} ms granted", todo)
+    elif granted < asked_ms:
+        todo = "raise maxSessionTimeout in zoo.cfg (default: twenty ticks), or ask for less"
+        yield warning(check, f"a session timeout of {asked_ms} ms was asked for, {granted} ms granted", todo)
+    else:
+        yield ok(check, f"session timeout {granted} ms granted as asked")
+
+
+def check_clock(store: Store) -> Iterator[Finding]:
+    """How far this host's clock is from ZooKeeper's, by the creation time of an ephemeral znode of our own."""
+    check = "clocks"
+    before_s = store.clock.time()
+    try:
+        path = store.create(layout.CONSUMERS + _SCRATCH, ephemeral=True, sequence=True)
+    except NoNode:
+        yield info(check, f"not compared: {layout.CONSUMERS} does not exist yet")
+        return
+    except NoAuth:
+        todo = "give this client the credentials the instances use (zookeeper.digest or zookeeper.sasl_*)"
+        yield error("acls", f"this client may not create znodes below {layout.CONSUMERS}", todo)
+        return
+    after_s = store.clock.time()
+    try:
+        created_ms = store.get(path).stat.ctime_ms
+    finally:
+        store.delete(path)
+    # The server stamped it somewhere between; within that, nothing can be said.
+    early, late = created_ms - after_s * 1000, created_ms - before_s * 1000
+    difference_ms = round(early if early > 0 else late if late < 0 else 0)
+    whose = "ahead of" if difference_ms > 0 else "behind"
+    what = f"ZooKeeper's clock is {abs(difference_ms)} ms {whose} this host's"
+    todo = "synchronise clocks (chrony, ntpd): ages, histories and offsets retention are judged by them"
+    if abs(difference_ms) >= CLOCK_ERROR_MS:
+        yield error(check, what, todo)
+    elif abs(difference_ms) >= CLOCK_WARNING_MS:
+        yield warning(check, what, todo)
+    else:
+        yield ok(check, "this host's clock agrees with ZooKeeper's")
+
+
+def check_acls(store: Store) -> Iterator[Finding]:
+    """Whether anybody may change what coordinates everybody."""
+    check = "acls"
+    if not isinstance(store, AclReader):
+        return
+    open_paths = []
+    for path in (layout.CONSUMERS, layout.GROUPS, layout.COORDINATOR_EPOCH):
+        try:
+            entries = store.acl(path)
+        except NoNode:
+            continue
+        except StoreError as failure:
+            yield warning(check, f"the ACL of {path} cannot be read: {failure}", "check this client's credentials")
+            continue
+        if any(entry.startswith("world:anyone:") and _may_write(entry) for entry in entries):
+            open_paths.append(path)
+    if open_paths:
+        todo = "fine in a trusted network; else set zookeeper.acl and credentials (docs/operations.md, Security)"
+        yield info(check, f"anybody who reaches ZooKeeper may change {', '.join(open_paths)}", todo)
+    else:
+        yield ok(check, f"not everybody may write below {layout.CONSUMERS}")
+
+
+def _may_write(entry: str) -> bool:
+    permissions = set(entry.rpartition(":")[2].split("|"))
+    return bool(permissions & {"ALL", "WRITE", "CREATE", "DELETE"})
