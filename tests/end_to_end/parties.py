@@ -80,6 +80,7 @@ class Reader:
         self._stop = threading.Event()
         options.setdefault("session_timeout_ms", SESSION_MS)
         options.setdefault("topics", [topic])
+        options.setdefault("auto_offset_reset", "earliest")
         self._options = {"zookeeper": zookeeper, "group": group, "consumer_id": name, **options}
         self.consumer: Consumer | None = None
         self._thread = threading.Thread(target=self._run, name=f"reader-{name}", daemon=True)
@@ -88,10 +89,14 @@ class Reader:
         self._thread.start()
         return self
 
-    def stop(self) -> None:
-        """Leaves cleanly, as ``with`` does."""
+    def end(self) -> None:
+        """Leaves cleanly, as ``with`` does; safe to call twice."""
         self._stop.set()
         self._thread.join(30)
+
+    def stop(self) -> None:
+        """As :meth:`end`; fails where the consumer did."""
+        self.end()
         assert not self._thread.is_alive()
         if self.failure is not None:
             raise self.failure

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,36 @@ def zookeeper_of_kafka(kafka_cluster) -> Iterator[str]:
         yield kafka_cluster.zookeeper
 
 
+@pytest.fixture
+def reader(kafka_cluster) -> Iterator[Callable[..., Reader]]:
+    """Makes and starts readers; those a test leaves running are stopped."""
+    made: list[Reader] = []
+
+    def make(group: str, topic: str, name: str, **options: Any) -> Reader:
+        made.append(Reader(kafka_cluster.zookeeper, group, topic, name, **options).start())
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+@pytest.fixture
+def numbered(kafka_cluster) -> Iterator[Callable[..., Numbered]]:
+    """Makes producers of numbered records; those a test leaves running are stopped."""
+    made: list[Numbered] = []
+
+    def make(topic: str, partitions: int, **options: Any) -> Numbered:
+        made.append(Numbered(kafka_cluster.bootstrap_servers, topic, partitions, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
 def owners(readers: list[Reader]) -> list[int]:
-    return [len(r.consumer.assignment) if r.consumer else -1 for r in readers]
+    return [len(r.consumer.assignment()) if r.consumer else -1 for r in readers]
 
 
 def committed(zookeeper: str, group: str, topic: str) -> dict[int, int]:
@@ -37,44 +66,45 @@ def committed(zookeeper: str, group: str, topic: str) -> dict[int, int]:
         store.close()
 
 
-def test_joining_and_leaving_repeats_nothing_and_loses_nothing(zookeeper_of_kafka, kafka_cluster, make_topic):
+def test_joining_and_leaving_repeats_nothing_and_loses_nothing(
+    zookeeper_of_kafka, kafka_cluster, make_topic, reader, numbered
+):
     topic = make_topic(partitions=PARTITIONS)
-    producer = Numbered(kafka_cluster.bootstrap_servers, topic, PARTITIONS).start()
-    readers = [Reader(zookeeper_of_kafka, "handover", topic, name) for name in ("r1", "r2", "r3")]
-    readers[0].start()
-    eventually(lambda: owners(readers[:1]) == [12])
-    readers[1].start()
-    eventually(lambda: owners(readers[:2]) == [6, 6])
-    readers[2].start()
+    producer = numbered(topic, PARTITIONS).start()
+    readers = [reader("handover", topic, "r1")]
+    eventually(lambda: owners(readers) == [12])
+    readers.append(reader("handover", topic, "r2"))
+    eventually(lambda: owners(readers) == [6, 6])
+    readers.append(reader("handover", topic, "r3"))
     eventually(lambda: owners(readers) == [4, 4, 4])
     eventually(lambda: len(readers[2].given) > 200)
     readers[0].stop()
     eventually(lambda: owners(readers[1:]) == [6, 6])
     written = producer.stop()
     wait_for_all(readers, written)
-    for reader in readers[1:]:
-        reader.stop()
+    for one in readers[1:]:
+        one.stop()
     given = all_given(readers)
     assert set(given) == expected(written), "every record was given, and none that does not exist"
     assert [record for record, times in given.items() if times > 1] == [], "none was given twice"
-    for reader in readers:
+    for one in readers:
         for partition in range(PARTITIONS):
-            offsets = [o for p, o in reader.given if p == partition]
+            offsets = [o for p, o in one.given if p == partition]
             assert offsets == sorted(offsets), "in order within a partition"
     assert committed(zookeeper_of_kafka, "handover", topic) == dict(written)
 
 
-def test_offsets_survive_the_end_of_every_process(kafka_cluster, make_topic):
+def test_offsets_survive_the_end_of_every_process(kafka_cluster, make_topic, reader, numbered):
     topic = make_topic(partitions=3)
-    producer = Numbered(kafka_cluster.bootstrap_servers, topic, 3)
+    producer = numbered(topic, 3)
     producer.burst(300)
     with coordinator(kafka_cluster.zookeeper, 101):
-        first = Reader(kafka_cluster.zookeeper, "survive", topic, "r1").start()
+        first = reader("survive", topic, "r1")
         wait_for_all([first], producer.written)
         first.stop()
     producer.burst(300)
     with coordinator(kafka_cluster.zookeeper, 102):
-        second = Reader(kafka_cluster.zookeeper, "survive", topic, "r9").start()
+        second = reader("survive", topic, "r9")
         eventually(lambda: len(second.given) >= 300)
         second.stop()
     given = all_given([first, second])
@@ -82,22 +112,24 @@ def test_offsets_survive_the_end_of_every_process(kafka_cluster, make_topic):
     assert set(given.values()) == {1}
 
 
-def test_new_partitions_are_read_from_their_first_record(zookeeper_of_kafka, kafka_cluster, make_topic, topics):
+def test_new_partitions_are_read_from_their_first_record(
+    zookeeper_of_kafka, kafka_cluster, make_topic, topics, reader, numbered
+):
     topic = make_topic(partitions=2)
-    reader = Reader(zookeeper_of_kafka, "grow", topic, "r1", auto_offset_reset="earliest").start()
-    eventually(lambda: owners([reader]) == [2])
+    one = reader("grow", topic, "r1")
+    eventually(lambda: owners([one]) == [2])
     topics.add_partitions(topic, 4)
-    producer = Numbered(kafka_cluster.bootstrap_servers, topic, 4)
+    producer = numbered(topic, 4)
     producer.burst(400)
-    wait_for_all([reader], producer.written)
-    reader.stop()
-    assert set(all_given([reader])) == expected(producer.stop())
+    wait_for_all([one], producer.written)
+    one.stop()
+    assert set(all_given([one])) == expected(producer.stop())
 
 
-def test_a_brokers_death_and_return_is_ridden_out(zookeeper_of_kafka, kafka_cluster, make_topic):
+def test_a_brokers_death_and_return_is_ridden_out(zookeeper_of_kafka, kafka_cluster, make_topic, reader, numbered):
     topic = make_topic(partitions=6, replication=3)
-    producer = Numbered(kafka_cluster.bootstrap_servers, topic, 6, per_second=1_000).start()
-    readers = [Reader(zookeeper_of_kafka, "ride", topic, name).start() for name in ("r1", "r2")]
+    producer = numbered(topic, 6, per_second=1_000).start()
+    readers = [reader("ride", topic, name) for name in ("r1", "r2")]
     eventually(lambda: owners(readers) == [3, 3])
     broker = kafka_cluster.brokers[2]
     broker.kill()
@@ -108,8 +140,8 @@ def test_a_brokers_death_and_return_is_ridden_out(zookeeper_of_kafka, kafka_clus
         broker.start()
     written = producer.stop()
     wait_for_all(readers, written)
-    for reader in readers:
-        reader.stop()
+    for one in readers:
+        one.stop()
     given = all_given(readers)
     assert expected(written) <= set(given), (
         "producers retry, so a partition may hold more; nothing acknowledged is lost"
