@@ -27,7 +27,7 @@ class RangeAssignor:
                 first = each * position + min(position, extra)
                 numbers = partitions[first : first + each + (position < extra)]
                 members[consumer].setdefault(topic, set()).update(numbers)
-                if thread:
+                if thread and numbers:
                     streams.setdefault(consumer, {}).update({TopicPartition(topic, n): thread for n in numbers})
         return Target({consumer: PartitionSet(found) for consumer, found in members.items()}, streams)
 

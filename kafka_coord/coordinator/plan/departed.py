@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kafka_coord.coordinator.plan.answers import Evictions
+from kafka_coord.coordinator.plan.drafts import only_held
 from kafka_coord.coordinator.plan.retarget import ANY_VERSION
 from kafka_coord.coordinator.plan.standing import Standing, outstanding
 from kafka_coord.coordinator.steps import ForgetConsumer, Step, WriteLedger
@@ -54,7 +55,7 @@ def cut_down(
             owned = owned & target.members.get(consumer, NO_PARTITIONS)
         commands = tuple(command.name for command in outstanding(observation, consumer).commands)
         if owned != ledger.owned or ledger.stopping or commands:
-            cut = replace(ledger, owned=owned, stopping=NO_PARTITIONS)
+            cut = only_held(replace(ledger, owned=owned, stopping=NO_PARTITIONS))
             steps.append(WriteLedger(cut, ledger.znode_version, drop_commands=commands))
             ledger = cut
         ledgers.append(ledger)

@@ -59,7 +59,7 @@ class Draft:
     def eviction(self) -> WriteLedger:
         """Deletes the registration; what is held stays held until the next look sees it gone."""
         return WriteLedger(
-            ledger=replace(self.ledger, place=None),
+            ledger=only_held(replace(self.ledger, place=None)),
             znode_version=None if self.seen is None else self.seen.znode_version,
             drop_commands=self.drop_commands,
             evict=True,
@@ -84,17 +84,16 @@ class Draft:
             # an eager member is behind until all it owned from before is told to stop
             if not (self.is_behind(target) and owned) and (commands or in_line):
                 generation = max(generation, target.generation)
-        held = owned | before.stopping | self.stop
         after = replace(
             before,
             owned=owned,
             stopping=before.stopping | self.stop,
             generation=generation,
-            streams={partition: stream for partition, stream in streams.items() if stream and partition in held},
-            topic_ids={topic: identity for topic, identity in topic_ids.items() if held.of_topic(topic)},
+            streams={partition: stream for partition, stream in streams.items() if stream},
+            topic_ids=topic_ids,
         )
         version = None if self.seen is None else self.seen.znode_version
-        return WriteLedger(after, version, tuple(commands), self.drop_commands)
+        return WriteLedger(only_held(after), version, tuple(commands), self.drop_commands)
 
     def _start_points(self, target: Assignment, *, decides_streams: bool) -> dict[TopicPartition, StartPoint]:
         """On the stream the assignor chose, else on the one with the fewest partitions of the topic."""
@@ -127,6 +126,18 @@ def stale_topics(ledgers: Iterable[Ledger], topics: Mapping[str, TopicInfo]) -> 
         for ledger in ledgers
         for topic, identity in ledger.topic_ids.items()
         if topic in topics and topics[topic].identity != identity and ledger.held.of_topic(topic)
+    )
+
+
+def only_held(ledger: Ledger) -> Ledger:
+    """Without the streams and topic identities of what is no longer held."""
+    if not ledger.streams and not ledger.topic_ids:
+        return ledger
+    held = ledger.held
+    return replace(
+        ledger,
+        streams={partition: stream for partition, stream in ledger.streams.items() if partition in held},
+        topic_ids={topic: identity for topic, identity in ledger.topic_ids.items() if held.of_topic(topic)},
     )
 
 

@@ -1,0 +1,409 @@
+"""A small world for the planner: ZooKeeper's part of one group in memory, and consumers that obey in order.
+
+Every step of a plan is applied here as the executor would write it (versions checked, all or nothing), and after each
+the invariants of the design are checked, against the ledgers and against what consumers really fetch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+
+from kafka_coord.coordinator.assignors import built_in_assignors
+from kafka_coord.coordinator.plan import plan
+from kafka_coord.coordinator.steps import (
+    AnswerRequest,
+    DeleteOffsets,
+    EvictUnledgered,
+    ForgetConsumer,
+    GroupState,
+    Plan,
+    RemoveGroup,
+    SetTarget,
+    Step,
+    WriteLedger,
+    WriteOffsets,
+)
+from kafka_coord.model import (
+    NODE_PREFIX,
+    Assignment,
+    Channel,
+    Command,
+    CommandId,
+    CommandType,
+    GroupSettings,
+    Ledger,
+    Member,
+    Mode,
+    Observation,
+    PartitionSet,
+    Pause,
+    Request,
+    StopFetcher,
+    Subscription,
+    TopicInfo,
+    TopicPartition,
+    Unreadable,
+    command_from_json,
+)
+from kafka_coord.model.json_fields import MAX_VALUE_BYTES, dump, load
+from kafka_coord.zk import layout
+
+GROUP = "g"
+ASSIGNORS = built_in_assignors()
+
+
+class Refused(Exception):
+    """ZooKeeper refused a step, as it would: nothing of it was written."""
+
+
+@dataclass
+class World:
+    """``fetching`` is the truth: what each live incarnation fetches, by consumer."""
+
+    members: dict[str, Member] = field(default_factory=dict)
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    channels: dict[str, list[tuple[CommandId, Command]]] = field(default_factory=dict)
+    strays: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    assignment: Assignment | None = None
+    topics: dict[str, TopicInfo] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
+    settings: GroupSettings = field(default_factory=GroupSettings)
+    pause: Pause | None = None
+    epoch: int = 1
+    in_grace: set[str] = field(default_factory=set)
+    overdue: set[str] = field(default_factory=set)
+    retired: set[str] = field(default_factory=set)
+    expired: bool = False
+    bad_ledgers: set[str] = field(default_factory=set)
+    bad_registrations: set[str] = field(default_factory=set)
+    tell_bad_incarnations: bool = True
+    fetching: dict[str, set[TopicPartition]] = field(default_factory=dict)
+    told_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    removed: bool = False
+    generations: list[int] = field(default_factory=lambda: [0])
+    zxid: itertools.count[int] = field(default_factory=lambda: itertools.count(1000))
+
+    # what happens to a group
+
+    def join(self, consumer: str, subscription: Subscription | None = None, **fields: object) -> Member:
+        """Registers, as another incarnation where the name was there before."""
+        self.leave(consumer)
+        wanted = subscription or Subscription.to(["flights"])
+        member = Member(consumer, next(self.zxid), wanted, **fields)  # type: ignore[arg-type]
+        self.members[consumer] = member
+        self.in_grace.discard(consumer)
+        self.retired.discard(consumer)
+        self.channels.setdefault(consumer, [])
+        self.fetching[consumer] = set()
+        self.expired = False
+        self.removed = False
+        return member
+
+    def leave(self, consumer: str) -> None:
+        """The registration goes; a place with grace is kept until ``end_grace``."""
+        if self.members.pop(consumer, None) is None:
+            return
+        self.fetching.pop(consumer, None)
+        self.bad_registrations.discard(consumer)
+        self.overdue.discard(consumer)
+        ledger = self.ledgers.get(consumer)
+        if ledger is not None and ledger.place is not None and consumer not in self.bad_ledgers:
+            self.in_grace.add(consumer)
+
+    def end_grace(self, consumer: str) -> None:
+        self.in_grace.discard(consumer)
+
+    def topic(self, name: str, partitions: int, identity: str | None = None) -> None:
+        """Creates a topic, or changes how many partitions it has."""
+        known = self.topics.get(name)
+        kept = known.identity if known is not None else f"id{next(self.zxid)}"
+        self.topics[name] = TopicInfo(name, frozenset(range(partitions)), identity or kept)
+
+    def recreate(self, name: str, partitions: int) -> None:
+        self.topics[name] = TopicInfo(name, frozenset(range(partitions)), f"id{next(self.zxid)}")
+
+    def ask(self, **fields: object) -> Request:
+        request_id = f"request-{next(self.zxid):010d}"
+        request = Request(group=GROUP, request_id=request_id, **fields)  # type: ignore[arg-type]
+        self.requests[request_id] = request
+        return request
+
+    def answer_to(self, request: Request) -> Request:
+        return self.requests[request.request_id]
+
+    def obey(self, consumer: str) -> bool:
+        """Obeys (and acknowledges) the first command in the channel; false where there is none."""
+        if consumer not in self.members or not self.channels.get(consumer):
+            return False
+        _, command = self.channels[consumer].pop(0)
+        self.overdue.discard(consumer)
+        if command.incarnation != self.members[consumer].incarnation:
+            return True
+        mine = self.fetching[consumer]
+        told = set(command.partitions)
+        if isinstance(command, StopFetcher):
+            assert told <= mine, f"{consumer} was told to stop {told - mine}, which it does not fetch"
+            mine -= told
+        else:
+            assert not told & mine, f"{consumer} was told to start {told & mine} twice"
+            mine |= told
+        self.check()
+        return True
+
+    def obey_all(self) -> bool:
+        return sum(self.obey(consumer) for consumer in sorted(self.members) for _ in range(3)) > 0
+
+    # what the coordinator sees and does
+
+    def observe(self) -> Observation:
+        unreadable = [Unreadable(layout.ledger(GROUP, c), "broken") for c in self.bad_ledgers if c in self.ledgers]
+        unreadable += [
+            Unreadable(
+                layout.registration(GROUP, c),
+                "broken",
+                self.members[c].incarnation if self.tell_bad_incarnations else 0,
+            )
+            for c in self.bad_registrations
+        ]
+        return Observation(
+            group=GROUP,
+            epoch=self.epoch,
+            members={c: m for c, m in self.members.items() if c not in self.bad_registrations},
+            ledgers={c: ledger for c, ledger in self.ledgers.items() if c not in self.bad_ledgers},
+            channels={
+                c: Channel(tuple(command_id for command_id, _ in commands), self.strays.get(c, ()))
+                for c, commands in self.channels.items()
+            },
+            assignment=self.assignment,
+            topics=dict(self.topics),
+            settings=self.settings,
+            pause=self.pause,
+            requests=tuple(r for r in self.requests.values() if not r.answered),
+            in_grace=frozenset(self.in_grace - self.members.keys()),
+            overdue=frozenset(self.overdue),
+            retired=frozenset(self.retired),
+            expired=self.expired,
+            unreadable=tuple(unreadable),
+        )
+
+    def look(self) -> Plan:
+        """One pass, written whole."""
+        decided = self.decide()
+        for step in decided.steps:
+            self.apply(step)
+        return decided
+
+    def decide(self) -> Plan:
+        observation = self.observe()
+        decided = plan(observation, ASSIGNORS)
+        assert decided.sentence
+        assert plan(observation, ASSIGNORS) == decided
+        return decided
+
+    def settle(self, most: int = 30) -> Plan:
+        """Looks whenever something happened, lets consumers obey, until nothing happens any more."""
+        for _ in range(most):
+            registered = dict(self.members)
+            decided = self.look()
+            obeyed = self.obey_all()
+            if not obeyed and registered == self.members:
+                decided = self.look()
+                return self.look() if decided.state is GroupState.DEAD else decided
+        raise AssertionError(f"not settled after {most} passes: {decided.sentence}")
+
+    def apply(self, step: Step) -> None:
+        """Writes one step, all or nothing; raises ``Refused`` where ZooKeeper would."""
+        match step:
+            case SetTarget():
+                self._set_target(step)
+            case WriteLedger():
+                self._write_ledger(step)
+            case ForgetConsumer():
+                self._forget(step)
+            case EvictUnledgered():
+                if step.consumer not in self.members:
+                    raise Refused(step)
+                self.leave(step.consumer)
+            case WriteOffsets():
+                self._check_unheld(PartitionSet.of(step.request.offsets))
+                self.told_offsets.update(step.request.offsets)
+            case DeleteOffsets():
+                self._check_unheld(step.partitions)
+            case RemoveGroup():
+                assert not self.members, "a group with members was removed"
+                self.ledgers, self.channels, self.assignment, self.removed = {}, {}, None, True
+                self.in_grace.clear()
+                self.expired = False
+                self.bad_ledgers.clear()
+                self.retired.clear()
+                self.generations = [0]
+            case AnswerRequest():
+                assert step.result in {"done", "refused"}
+                assert step.message
+                assert not self.requests[step.request.request_id].answered
+                self.requests[step.request.request_id] = replace(step.request, result=step.result, message=step.message)
+        self.check()
+
+    def _set_target(self, step: SetTarget) -> None:
+        expected = self.assignment.znode_version if self.assignment is not None else None
+        if step.znode_version != expected:
+            raise Refused(step)
+        target = step.assignment
+        assert target.generation > max(self.generations), "generations only grow"
+        assert target.epoch == self.epoch
+        raw = dump(target.to_json())
+        assert len(raw) <= MAX_VALUE_BYTES
+        self.generations.append(target.generation)
+        version = 0 if expected is None else expected + 1
+        self.assignment = Assignment.from_json(load(raw, "assignment"), version, "assignment")
+        assert self.assignment == replace(target, znode_version=version), "a target is what its JSON says"
+
+    def _write_ledger(self, step: WriteLedger) -> None:
+        consumer = step.ledger.consumer
+        before = self.ledgers.get(consumer)
+        if step.znode_version != (before.znode_version if before is not None else None):
+            raise Refused(step)
+        names = {command_id.name for command_id, _ in self.channels.get(consumer, [])}
+        if not names.issuperset(step.drop_commands) or (step.evict and consumer not in self.members):
+            raise Refused(step)
+        raw = dump(step.ledger.to_json())
+        assert len(raw) + sum(len(dump(command.to_json())) for command in step.commands) <= 950_000
+        version = 0 if before is None else before.znode_version + 1
+        after = Ledger.from_json(load(raw, "ledger"), consumer, version, "ledger")
+        assert after == replace(step.ledger, znode_version=version), "a ledger is what its JSON says"
+        if before is not None:
+            assert after.generation >= before.generation
+        self._check_commands(step, before)
+        self.ledgers[consumer] = after
+        kept = [entry for entry in self.channels.get(consumer, []) if entry[0].name not in step.drop_commands]
+        for command in step.commands:
+            raw = dump(command.to_json())
+            assert len(raw) <= 700_000
+            assert command_from_json(load(raw, "command"), "command") == command
+            sequence = next(self.zxid)
+            name = f"{NODE_PREFIX[command.type]}{sequence:010d}"
+            kept.append((CommandId(sequence, command.type, name), command))
+        types = [command_id.type for command_id, _ in kept]
+        if after.incarnation == (self.members[consumer].incarnation if consumer in self.members else None):
+            assert len(types) == len(set(types)), "at most one stop and one start are outstanding"
+        self.channels[consumer] = kept
+        if step.evict:
+            self.leave(consumer)
+
+    def _check_commands(self, step: WriteLedger, before: Ledger | None) -> None:
+        """What is told is what the ledger says, to whom it says; nothing that stays is stopped (invariant 6)."""
+        ledger = step.ledger
+        same = before is not None and before.incarnation == ledger.incarnation
+        owned = before.owned if same and before is not None else PartitionSet()
+        unacknowledged = any(
+            command_id.type is CommandType.STOP_FETCHER for command_id, _ in self.channels.get(ledger.consumer, [])
+        )
+        stopping = before.stopping if same and before is not None and unacknowledged else PartitionSet()
+        for command in step.commands:
+            assert command.partitions, "no empty commands"
+            assert command.incarnation == ledger.incarnation
+            assert command.epoch == self.epoch
+            assert self.assignment is not None
+            assert command.generation == self.assignment.generation
+            if isinstance(command, StopFetcher):
+                assert not command.partitions - owned, "only what is owned is stopped"
+                self._check_only_moving(command, ledger)
+                owned, stopping = owned - command.partitions, stopping | command.partitions
+            else:
+                assert not command.partitions & (owned | stopping)
+                assert not command.partitions - self.assignment.members[ledger.consumer]
+                for other, theirs in self.ledgers.items():
+                    assert other == ledger.consumer or theirs.held.isdisjoint(command.partitions), (
+                        f"{command.partitions & theirs.held} started at {ledger.consumer} while {other} holds it"
+                    )
+                owned = owned | command.partitions
+        if ledger.consumer in self.members:
+            assert ledger.owned == owned, "owned as told"
+            assert not stopping - ledger.stopping, "released only what was acknowledged"
+        else:
+            assert not ledger.owned - owned, "nothing is owned without being told"
+
+    def _check_only_moving(self, command: StopFetcher, ledger: Ledger) -> None:
+        assert self.assignment is not None
+        member = self.members.get(ledger.consumer)
+        if member is None or member.mode is Mode.EAGER:
+            return
+        for partition in command.partitions & self.assignment.members.get(ledger.consumer, PartitionSet()):
+            held_as = ledger.topic_ids.get(partition.topic)
+            topic = self.topics.get(partition.topic)
+            assert topic is None or topic.identity != held_as, f"{partition} does not move and was stopped"
+
+    def _forget(self, step: ForgetConsumer) -> None:
+        consumer = step.consumer
+        before = self.ledgers.get(consumer)
+        if step.ledger_version not in (before.znode_version if before is not None else None, -1):
+            raise Refused(step)
+        names = {command_id.name for command_id, _ in self.channels.get(consumer, [])}
+        if not names.issuperset(step.drop_commands):
+            raise Refused(step)
+        kept = [entry for entry in self.channels.get(consumer, []) if entry[0].name not in step.drop_commands]
+        if step.channel and (kept or self.strays.get(consumer)):
+            raise Refused(step)
+        if consumer in self.members and before is not None:
+            assert before.incarnation != self.members[consumer].incarnation, "a live member was forgotten"
+        if step.ledger_version is not None:
+            self.ledgers.pop(consumer, None)
+        self.bad_ledgers.discard(consumer)
+        self.in_grace.discard(consumer)
+        if consumer in self.channels:
+            self.channels[consumer] = kept
+        if step.channel:
+            self.channels.pop(consumer)
+            self.retired.discard(consumer)
+
+    def _check_unheld(self, partitions: PartitionSet) -> None:
+        for consumer, mine in self.fetching.items():
+            assert not mine & set(partitions), f"offsets written under {consumer}"
+
+    # the invariants that hold at any instant
+
+    def check(self) -> None:
+        holder: dict[TopicPartition, str] = {}
+        for consumer, ledger in self.ledgers.items():
+            for partition in ledger.held:
+                assert partition not in holder, f"{partition} held by {holder[partition]} and {consumer}"
+                holder[partition] = consumer
+        fetched: dict[TopicPartition, str] = {}
+        for consumer, mine in self.fetching.items():
+            for partition in mine:
+                assert partition not in fetched, f"{partition} fetched by {fetched[partition]} and {consumer}"
+                fetched[partition] = consumer
+                ledger = self.ledgers[consumer]
+                assert ledger.incarnation == self.members[consumer].incarnation
+                assert partition in ledger.held, f"{consumer} fetches {partition}, which its ledger does not name"
+
+    def check_settled(self, decided: Plan) -> None:
+        """Invariant 7: every partition of a subscribed topic is owned, and by whom the target says."""
+        assert decided.state in {GroupState.STABLE, GroupState.EMPTY}, decided.sentence
+        if not self.members and not self.in_grace:
+            assert decided.state is GroupState.EMPTY
+            return
+        assert self.assignment is not None
+        places = {c: ledger.place for c, ledger in self.ledgers.items() if c in self.in_grace}
+        members = {**self.members, **{c: place for c, place in places.items() if place is not None}}
+        wanted = PartitionSet(
+            {
+                name: topic.partitions
+                for name, topic in self.topics.items()
+                if any(member.subscription.wants(name) for member in members.values())
+            }
+        )
+        covered = PartitionSet.of(p for found in self.assignment.members.values() for p in found)
+        assert covered == wanted
+        assert self.assignment.members.keys() == members.keys()
+        for consumer, member in self.members.items():
+            ledger = self.ledgers[consumer]
+            assert not self.channels[consumer]
+            assert not ledger.stopping
+            assert ledger.owned == self.assignment.members[consumer]
+            assert set(ledger.owned) == self.fetching[consumer]
+            assert all(member.subscription.wants(topic) for topic in ledger.owned.topics)
+            assert ledger.place == (member if member.rejoin_grace_ms else None)
+            for topic in ledger.owned.topics:
+                assert ledger.topic_ids[topic] == self.topics[topic].identity
