@@ -1,14 +1,19 @@
-"""A consumer obeys start-fetcher and stop-fetcher: what is handed out, committed and acknowledged when."""
+"""A consumer obeys start-fetcher and stop-fetcher: what is handed out, committed and acknowledged, and when."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
 
 from kafka_coord import Consumer, TopicPartition
-from kafka_coord.consumer.record import Record
+from kafka_coord.model import NO_OFFSET, StartPoint
+from kafka_coord.zk import layout
 from tests.consumer.by_hand import HandCoordinator
+from tests.consumer.conftest import partitions_of
+from tests.consumer.reading import Reader, read
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -17,22 +22,11 @@ MakeConsumer = Callable[..., Consumer]
 MakeTopic = Callable[..., str]
 
 
-def read(consumer: Consumer, count: int) -> list[Record]:
-    """The next ``count`` records, one by one; fewer if they do not come within 15 s."""
-    records = []
-    for _ in range(count):
-        record = consumer.poll(15)
-        if record is None:
-            break
-        records.append(record)
-    return records
-
-
 def test_a_started_partition_is_read_and_its_consumed_records_are_committed(
     make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
-    partition = TopicPartition(topic, 0)
+    (partition,) = partitions_of(topic, 0)
     values = produce(topic, 0, 10)
     consumer = make_consumer(topics=[topic], auto_commit_interval_ms=50)
 
@@ -41,6 +35,250 @@ def test_a_started_partition_is_read_and_its_consumed_records_are_committed(
 
     assert [record.value for record in records] == values
     assert [record.offset for record in records] == list(range(10))
-    assert consumer.poll(0.3) is None  # the tenth is done with now
-    coordinator.run_stop(consumer.consumer_id, [partition])
-    assert coordinator.offset(partition) == 10
+    assert {record.key for record in records} == {b"k"}
+    assert consumer.assignment() == {partition}
+    eventually(lambda: coordinator.offset(partition) == 9)  # the tenth is in hand
+    assert consumer.poll(0.01) is None
+    eventually(lambda: coordinator.offset(partition) == 10)
+
+
+def test_a_stop_waits_for_the_record_in_hand_and_commits_it(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic(2)
+    moving, staying = partitions_of(topic, 0, 1)
+    produce(topic, 0, 5)
+    consumer = make_consumer(topics=[topic], auto_commit_interval_ms=None)
+    coordinator.run_start(consumer.consumer_id, [moving, staying])
+    (first,) = read(consumer, 1)
+
+    stop = coordinator.stop(consumer.consumer_id, [moving])
+
+    eventually(lambda: consumer.assignment() == {staying})  # it has heard of it
+    time.sleep(0.3)  # nothing to wait for: the point is that nothing happens
+    assert not coordinator.acknowledged(stop)
+    assert (first.topic, first.partition, first.offset) == (topic, 0, 0)
+
+    assert consumer.poll(0.1) is None  # comes back; the four records queued are not handed out any more
+    coordinator.await_acknowledged(stop)
+
+
+def test_what_is_queued_at_a_stop_is_dropped_and_read_again_by_the_next_owner(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    values = produce(topic, 0, 20)
+    first, second = make_consumer(topics=[topic]), make_consumer(topics=[topic])
+    coordinator.run_start(first.consumer_id, [partition])
+    before = read(first, 3)
+
+    stop = coordinator.stop(first.consumer_id, [partition])
+    eventually(lambda: not first.assignment())
+    assert first.poll(0.05) is None
+    coordinator.await_acknowledged(stop)
+    assert coordinator.offset(partition) == 3
+    coordinator.run_start(second.consumer_id, [partition])
+    after = read(second, 17)
+
+    assert [record.value for record in before + after] == values
+
+
+def test_a_stop_is_acknowledged_at_once_while_the_application_is_blocked_in_poll(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic(2)
+    consumer = make_consumer(topics=[topic])
+    both = partitions_of(topic, 0, 1)
+    coordinator.run_start(consumer.consumer_id, both)
+    seconds = []
+    with Reader(consumer):  # there are no records: it is in poll all along
+        for _ in range(10):
+            began = time.monotonic()
+            coordinator.run_stop(consumer.consumer_id, both[:1])
+            seconds.append(time.monotonic() - began)
+            coordinator.run_start(consumer.consumer_id, both[:1])
+
+    assert sorted(seconds)[5] < 0.2, seconds  # a few ms on a machine with nothing else to do
+
+
+def test_partitions_that_do_not_move_keep_flowing_while_others_do(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic(2)
+    staying, moving = partitions_of(topic, 0, 1)
+    consumer = make_consumer(topics=[topic])
+    other = make_consumer(topics=[topic])
+    coordinator.run_start(consumer.consumer_id, [staying, moving])
+    with Reader(consumer) as here, Reader(other) as there:
+        stayed: list[bytes] = []
+        moved: list[bytes] = []
+        for _ in range(5):
+            for giver, taker in ((consumer, other), (other, consumer)):
+                moved.extend(produce(topic, 1, 40))
+                stayed.extend(produce(topic, 0, 40))
+                coordinator.run_stop(giver.consumer_id, [moving])
+                stayed.extend(produce(topic, 0, 40))
+                # Nobody owns the moving one now; the other one is read all the same.
+                eventually(lambda: [v for v in here.values if v in set(stayed)] == stayed)
+                coordinator.run_start(taker.consumer_id, [moving])
+        eventually(lambda: len(here.records) + len(there.records) == len(stayed) + len(moved))
+
+    seen_moving = [r for r in here.records + there.records if r.partition == 1]
+    assert sorted(record.offset for record in seen_moving) == list(range(len(moved)))  # none twice, none skipped
+    assert there.records
+    assert [r.value for r in here.records if r.partition == 0] == stayed
+
+
+def test_commands_are_obeyed_in_the_order_of_their_numbers(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic(3)
+    zero, one, two = partitions_of(topic, 0, 1, 2)
+    told: list[tuple[str, frozenset[TopicPartition]]] = []
+    consumer = make_consumer(
+        topics=[topic],
+        on_start=lambda partitions: told.append(("start", partitions)),
+        on_stop=lambda partitions: told.append(("stop", partitions)),
+    )
+
+    coordinator.start(consumer.consumer_id, [zero, one])
+    coordinator.stop(consumer.consumer_id, [zero])
+    coordinator.start(consumer.consumer_id, [two])
+    last = coordinator.stop(consumer.consumer_id, [one])
+    coordinator.await_acknowledged(last)
+
+    assert told == [("start", {zero, one}), ("stop", {zero}), ("start", {two}), ("stop", {one})]
+    assert consumer.assignment() == {two}
+    assert coordinator.outstanding(consumer.consumer_id) == ()
+
+
+def test_a_command_for_another_incarnation_is_dropped_unobeyed(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    consumer = make_consumer(topics=[topic])
+    now = coordinator.await_member(consumer.consumer_id).incarnation
+
+    command = coordinator.start(consumer.consumer_id, [partition], incarnation=now - 1)
+
+    coordinator.await_acknowledged(command)  # removed, that is
+    assert consumer.assignment() == frozenset()
+    assert (consumer.stats.starts, consumer.stats.dropped_commands) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"{",
+        b'{"version":2,"type":"start-fetcher"}',
+        b'{"version":1,"type":"open-fetcher","generation":1,"epoch":1,"incarnation":1,"partitions":{}}',
+        b'{"version":1,"type":"stop-fetcher","generation":1,"epoch":1,"incarnation":1,"partitions":{}}',
+    ],
+    ids=["empty", "truncated", "unknown version", "unknown type", "stop under the name of a start"],
+)
+def test_a_command_that_cannot_be_read_is_neither_obeyed_nor_passed_nor_acknowledged(
+    value: bytes, make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    consumer = make_consumer(topics=[topic])
+    coordinator.await_member(consumer.consumer_id)
+    channel = layout.channel(coordinator.group, consumer.consumer_id)
+
+    unreadable = coordinator.store.create(f"{channel}/start-", value, sequence=True)
+    later = coordinator.start(consumer.consumer_id, [partition])
+
+    eventually(lambda: consumer.stats.malformed_commands == 1)
+    time.sleep(0.3)
+    assert not coordinator.acknowledged(unreadable)
+    assert not coordinator.acknowledged(later)
+    assert consumer.assignment() == frozenset()
+
+    coordinator.store.delete(unreadable)  # what an operator would do
+    coordinator.await_acknowledged(later)
+    assert consumer.assignment() == {partition}
+
+
+def test_a_znode_in_the_channel_that_is_no_command_is_left_alone(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    consumer = make_consumer(topics=[topic])
+    coordinator.await_member(consumer.consumer_id)
+    stray = f"{layout.channel(coordinator.group, consumer.consumer_id)}/a-note"
+    coordinator.store.create(stray, b"hello")
+
+    coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
+
+    assert coordinator.store.get(stray).data == b"hello"
+    assert consumer.stats.malformed_commands == 1
+
+
+def test_callbacks_that_raise_do_not_hold_up_a_handover(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    def fails(_: frozenset[TopicPartition]) -> None:
+        raise RuntimeError("the application's own mistake")
+
+    topic = make_topic()
+    produce(topic, 0, 1)
+    consumer = make_consumer(topics=[topic], on_start=fails, on_stop=fails)
+
+    coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
+    assert len(read(consumer, 1)) == 1
+    consumer.commit()
+    coordinator.run_stop(consumer.consumer_id, partitions_of(topic, 0))
+
+
+def test_a_start_that_is_given_twice_changes_nothing(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 4)
+    consumer = make_consumer(topics=[topic])
+    coordinator.run_start(consumer.consumer_id, {partition: NO_OFFSET})
+    assert [record.offset for record in read(consumer, 2)] == [0, 1]
+
+    coordinator.run_start(consumer.consumer_id, {partition: 0})
+
+    assert [record.offset for record in read(consumer, 2)] == [2, 3]
+
+
+def test_streams_are_read_from_threads_of_their_own(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic(4)
+    values = [produce(topic, number, 25) for number in range(4)]
+    consumer = make_consumer(topics={topic: 2})
+    assert coordinator.await_member(consumer.consumer_id).subscription.topics == {topic: 2}
+
+    coordinator.run_start(
+        consumer.consumer_id, {tp: StartPoint(NO_OFFSET, tp.partition % 2) for tp in partitions_of(topic, 0, 1, 2, 3)}
+    )
+
+    first, second = consumer.streams
+    assert first.assignment() == set(partitions_of(topic, 0, 2))
+    with Reader(first) as even, Reader(second) as odd:
+        eventually(lambda: len(even.records) == len(odd.records) == 50)
+        consumer.close()
+    assert {record.partition for record in even.records} == {0, 2}
+    assert [record.value for record in odd.records if record.partition == 3] == values[3]
+    assert all(coordinator.offset(tp) >= 24 for tp in partitions_of(topic, 0, 1, 2, 3))
+
+
+def test_a_partition_added_to_a_topic_is_read_soon_after_its_start(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, topics: object, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic(1)
+    consumer = make_consumer(topics=[topic])
+    with Reader(consumer) as reader:
+        coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
+        for number in (1, 2):  # librdkafka by itself is quick about the first only
+            topics.add_partitions(topic, number + 1)  # type: ignore[attr-defined]
+            values = produce(topic, number, 3)
+            coordinator.run_start(consumer.consumer_id, partitions_of(topic, number))
+            eventually(lambda v=values: reader.values[-3:] == v, within_s=8)

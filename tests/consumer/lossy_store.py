@@ -1,0 +1,33 @@
+"""A real store whose answers can be lost: the write takes effect, and the caller is told that nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kafka_coord.errors import StoreUnavailable
+from kafka_coord.zk.store import Op, OpResult, Store
+
+
+class LossyStore:
+    """Passes everything on to ``store``; ``lose_reply_of`` chooses multis whose answer does not arrive."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lose: Callable[[Sequence[Op]], bool] | None = None
+        self.lost = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def lose_reply_of(self, chosen: Callable[[Sequence[Op]], bool]) -> None:
+        """Loses the answer of the next multi that is chosen."""
+        self._lose = chosen
+
+    def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
+        results = self._store.multi(ops)
+        if self._lose is not None and self._lose(ops):
+            self._lose = None
+            self.lost += 1
+            raise StoreUnavailable("the answer was lost by the test")
+        return results

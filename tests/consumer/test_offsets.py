@@ -1,0 +1,265 @@
+"""Where a consumer begins, what it commits, and what it refuses to commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kafka_coord import Consumer, ConsumerError, MembershipLost, NoOffset, NotFound, TopicPartition
+from kafka_coord.dev.kafka import KafkaCluster
+from kafka_coord.model import NO_OFFSET
+from kafka_coord.zk import connect, layout
+from kafka_coord.zk.store import Delete
+from tests.consumer.by_hand import HandCoordinator
+from tests.consumer.conftest import partitions_of
+from tests.consumer.lossy_store import LossyStore
+from tests.consumer.reading import Reader, read
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.kafka
+
+Produce = Callable[..., list[bytes]]
+MakeConsumer = Callable[..., Consumer]
+MakeTopic = Callable[..., str]
+
+
+def test_latest_begins_at_the_end_and_commits_that_with_the_acknowledgement(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 7)
+    consumer = make_consumer(topics=[topic], auto_offset_reset="latest", auto_commit_interval_ms=None)
+
+    coordinator.run_start(consumer.consumer_id, {partition: NO_OFFSET})
+
+    assert coordinator.offset(partition) == 7  # so that after a crash "latest" still means this moment
+    values = produce(topic, 0, 2)
+    assert [record.value for record in read(consumer, 2)] == values
+
+
+def test_error_hands_the_question_to_the_application_until_it_seeks(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 5)
+    consumer = make_consumer(topics=[topic], auto_offset_reset="error")
+    coordinator.run_start(consumer.consumer_id, {partition: NO_OFFSET})
+
+    for _ in range(2):
+        with pytest.raises(NoOffset, match=f"no offset is stored for {partition}.*seek"):
+            consumer.poll(5)
+    consumer.seek(partition, 3)
+
+    assert [record.offset for record in read(consumer, 2)] == [3, 4]
+
+
+def test_an_offset_beyond_the_log_is_reset_to_its_beginning(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    """As after a topic was made anew: what was committed lies beyond the end of what there is."""
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 5)
+    consumer = make_consumer(topics=[topic], auto_offset_reset="earliest")
+    coordinator.run_start(consumer.consumer_id, {partition: 9_999})
+
+    assert [record.offset for record in read(consumer, 5)] == [0, 1, 2, 3, 4]
+    consumer.commit()
+    assert coordinator.offset(partition) == 5
+
+
+def test_an_offset_beyond_the_log_is_reset_to_its_end(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 5)
+    consumer = make_consumer(topics=[topic], auto_offset_reset="latest")
+    with Reader(consumer) as reader:
+        coordinator.run_start(consumer.consumer_id, {partition: 9_999})
+        eventually(lambda: consumer.position(partition) == 5)
+        produce(topic, 0, 1)
+        eventually(lambda: [record.offset for record in reader.records] == [5])
+
+
+def test_an_offset_that_is_not_in_the_log_is_an_error_where_that_is_asked_for(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 5)
+    consumer = make_consumer(topics=[topic], auto_offset_reset="error")
+    coordinator.run_start(consumer.consumer_id, {partition: 9_999})
+
+    with pytest.raises(NoOffset, match=f"offset 9999 of {partition} is not in the log"):
+        read(consumer, 1)
+    consumer.seek(partition, "earliest")
+
+    assert [record.offset for record in read(consumer, 5)] == [0, 1, 2, 3, 4]
+    consumer.commit()  # the one way an offset goes back: it was sought
+    assert coordinator.offset(partition) == 5
+
+
+def test_commit_writes_all_that_was_handed_out(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 10)
+    consumer = make_consumer(topics=[topic], auto_commit_interval_ms=None)
+    coordinator.run_start(consumer.consumer_id, [partition])
+
+    assert len(read(consumer, 4)) == 4
+    assert coordinator.offset(partition) == NO_OFFSET
+    consumer.commit()
+    assert coordinator.offset(partition) == 4
+    consumer.commit({partition: 4})
+
+    batch = consumer.consume(3, 5)
+    future = consumer.commit(asynchronous=True)
+    future.result(10)
+    assert coordinator.offset(partition) == 4 + len(batch)
+    assert consumer.committed() == {partition: 4 + len(batch)}
+    assert consumer.position(partition) == 4 + len(batch)
+
+
+def test_without_auto_commit_a_stop_commits_what_the_application_did_in_on_stop_and_no_more(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic(2)
+    forgotten, kept = partitions_of(topic, 0, 1)
+    produce(topic, 0, 3)
+    produce(topic, 1, 3)
+
+    def on_stop(partitions: frozenset[TopicPartition]) -> None:
+        if kept in partitions:
+            consumer.commit({kept: 2})
+
+    consumer = make_consumer(topics=[topic], auto_commit_interval_ms=None, on_stop=on_stop)
+    coordinator.run_start(consumer.consumer_id, [forgotten, kept])
+    assert len(read(consumer, 6)) == 6
+    assert consumer.poll(0.05) is None
+
+    coordinator.run_stop(consumer.consumer_id, [forgotten])
+    coordinator.run_stop(consumer.consumer_id, [kept])
+
+    assert coordinator.offset(forgotten) == NO_OFFSET
+    assert coordinator.offset(kept) == 2
+
+
+def test_a_commit_goes_back_only_after_a_seek(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 10)
+    consumer = make_consumer(topics=[topic], auto_commit_interval_ms=None)
+    coordinator.run_start(consumer.consumer_id, [partition])
+    assert len(read(consumer, 6)) == 6
+    consumer.commit()
+
+    with pytest.raises(ConsumerError, match="seek"):
+        consumer.commit({partition: 2})
+    with pytest.raises(ConsumerError, match="handed out up to 6"):
+        consumer.commit({partition: 7})
+    consumer.seek(partition, 1)
+    assert [record.offset for record in read(consumer, 2)] == [1, 2]
+    consumer.commit()
+
+    assert coordinator.offset(partition) == 3
+
+
+def test_pause_withholds_a_partition_and_resume_goes_on_without_a_gap(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic(2)
+    paused, flowing = partitions_of(topic, 0, 1)
+    values = produce(topic, 0, 50)
+    consumer = make_consumer(topics=[topic])
+    coordinator.run_start(consumer.consumer_id, [paused, flowing])
+    before = read(consumer, 5)
+
+    consumer.pause([paused])
+    others = produce(topic, 1, 3)
+    assert [record.value for record in read(consumer, 3)] == others
+    assert consumer.poll(0.3) is None
+    consumer.resume([paused])
+    after = read(consumer, 45)
+
+    assert [record.value for record in before + after] == values
+
+
+def test_seeking_while_records_are_queued_gives_exactly_what_was_sought(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 100)
+    consumer = make_consumer(topics=[topic])
+    coordinator.run_start(consumer.consumer_id, [partition])
+
+    for target in (50, 10, 99, 0):
+        consumer.seek(partition, target)
+        assert [record.offset for record in read(consumer, 1)] == [target]
+    consumer.seek(partition, "latest")
+    assert consumer.poll(0.3) is None
+    assert consumer.position(partition) == 100
+
+
+def test_commit_of_a_partition_that_is_not_held_is_refused(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
+) -> None:
+    consumer = make_consumer(topics=[make_topic()])
+    coordinator.await_member(consumer.consumer_id)
+    with pytest.raises(MembershipLost, match="t-0 is not assigned"):
+        consumer.commit({("t", 0): 1})
+
+
+def test_offsets_of_a_deleted_topic_cannot_be_committed_and_bother_nobody_else(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    deleted, alive = make_topic(), make_topic()
+    produce(deleted, 0, 2)
+    produce(alive, 0, 2)
+    consumer = make_consumer(topics=[deleted, alive], auto_commit_interval_ms=None)
+    coordinator.run_start(consumer.consumer_id, partitions_of(deleted, 0) + partitions_of(alive, 0))
+    assert len(read(consumer, 4)) == 4
+
+    coordinator.store.delete(layout.topic_offsets(coordinator.group, deleted))  # as the coordinator does
+
+    with pytest.raises(NotFound, match=deleted):
+        consumer.commit()
+    assert coordinator.offset(TopicPartition(alive, 0)) == 2
+    coordinator.run_stop(consumer.consumer_id, partitions_of(deleted, 0))
+
+
+def test_an_acknowledgement_whose_answer_is_lost_is_not_obeyed_again(
+    kafka_cluster: KafkaCluster,
+    make_consumer: MakeConsumer,
+    make_topic: MakeTopic,
+    produce: Produce,
+    coordinator: HandCoordinator,
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 3)
+    lossy = LossyStore(connect(kafka_cluster.zookeeper, session_timeout_ms=4_000))
+    told: list[frozenset[TopicPartition]] = []
+    consumer = make_consumer(topics=[topic], store=lossy, on_stop=told.append)
+    coordinator.run_start(consumer.consumer_id, [partition])
+    assert len(read(consumer, 3)) == 3
+    assert consumer.poll(0.05) is None
+
+    lossy.lose_reply_of(lambda ops: isinstance(ops[-1], Delete))
+    coordinator.run_stop(consumer.consumer_id, [partition])
+
+    eventually(lambda: consumer.stats.stops == 1)
+    assert lossy.lost == 1
+    assert told == [{partition}]
+    assert coordinator.offset(partition) == 3
+    assert consumer.stats.losses == 0
+    consumer.close()
+    lossy.close()
