@@ -80,16 +80,17 @@ class ConsumerCoordinator:
         return self._groups.groups
 
     def coordinator_startup(self) -> None:
-        """Topics, groups and their interests, every group enqueued, then the listeners; the handler's thread comes
-        last and is the service's to start. Raises :class:`StoreUnavailable`: resign or try again."""
+        """Topics with their listeners, groups and their interests, every group enqueued, then the other listeners; the
+        handler's thread comes last and is the service's to start. A listener is armed by the very read that tells it
+        what there is, so nothing is missed in between. Raises :class:`StoreUnavailable`: resign or try again."""
         racks = self._read_racks()
         topics = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, racks)
-        self._read_groups()
         self._watches.children(
             layout.BROKER_TOPICS,
             TopicChangeListener(self._watches, self.catalog, self.registry, self.queue, topics).on_children,
         )
         self._watches.step()
+        self._read_groups()
         self._watches.children(layout.GROUPS, self._groups.on_children)
         self._watches.children(layout.REQUESTS, RequestListener(self.requests, self.queue).on_children)
         self._watches.data(layout.PAUSED, PauseListener(self._groups, self.queue).on_data)

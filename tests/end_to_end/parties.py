@@ -145,3 +145,8 @@ def wait_for_all(readers: list[Reader], written: Counter[int], within_s: float =
 
 def expected(written: Counter[int]) -> set[tuple[int, int]]:
     return {(partition, offset) for partition, count in written.items() for offset in range(count)}
+
+
+def owners(readers: list[Reader]) -> list[int]:
+    """How many partitions each reader owns; -1 for one that has not begun."""
+    return [len(r.consumer.assignment()) if r.consumer else -1 for r in readers]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from kafka_coord.zk import connect, layout
-from tests.end_to_end.parties import Numbered, Reader, all_given, coordinator, expected, wait_for_all
+from tests.end_to_end.parties import all_given, coordinator, expected, owners, wait_for_all
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.kafka]
@@ -21,38 +20,6 @@ def zookeeper_of_kafka(kafka_cluster) -> Iterator[str]:
     with coordinator(kafka_cluster.zookeeper) as service:
         eventually(lambda: service.leads)
         yield kafka_cluster.zookeeper
-
-
-@pytest.fixture
-def reader(kafka_cluster) -> Iterator[Callable[..., Reader]]:
-    """Makes and starts readers; those a test leaves running are stopped."""
-    made: list[Reader] = []
-
-    def make(group: str, topic: str, name: str, **options: Any) -> Reader:
-        made.append(Reader(kafka_cluster.zookeeper, group, topic, name, **options).start())
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.end()
-
-
-@pytest.fixture
-def numbered(kafka_cluster) -> Iterator[Callable[..., Numbered]]:
-    """Makes producers of numbered records; those a test leaves running are stopped."""
-    made: list[Numbered] = []
-
-    def make(topic: str, partitions: int, **options: Any) -> Numbered:
-        made.append(Numbered(kafka_cluster.bootstrap_servers, topic, partitions, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.stop()
-
-
-def owners(readers: list[Reader]) -> list[int]:
-    return [len(r.consumer.assignment()) if r.consumer else -1 for r in readers]
 
 
 def committed(zookeeper: str, group: str, topic: str) -> dict[int, int]:

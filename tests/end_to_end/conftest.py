@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.parties import Numbered, Reader
+
+
+@pytest.fixture
+def reader(kafka_cluster) -> Iterator[Callable[..., Reader]]:
+    """Makes and starts readers; those a test leaves running are stopped."""
+    made: list[Reader] = []
+
+    def make(group: str, topic: str, name: str, **options: Any) -> Reader:
+        made.append(Reader(kafka_cluster.zookeeper, group, topic, name, **options).start())
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+@pytest.fixture
+def numbered(kafka_cluster) -> Iterator[Callable[..., Numbered]]:
+    """Makes producers of numbered records; those a test leaves running are stopped."""
+    made: list[Numbered] = []
+
+    def make(topic: str, partitions: int, **options: Any) -> Numbered:
+        made.append(Numbered(kafka_cluster.bootstrap_servers, topic, partitions, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()

@@ -1,0 +1,77 @@
+"""``kafka-coord serve`` processes that die or are told to end while a group works (the design's failover)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.dev.coordinator import Coordinator
+from kafka_coord.errors import NoNode
+from kafka_coord.model import CoordinatorInfo
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import connect, layout
+from kafka_coord.zk.store import Store
+from tests.end_to_end.parties import all_given, expected, owners, wait_for_all
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.kafka]
+
+
+@pytest.fixture
+def store(kafka_cluster) -> Iterator[Store]:
+    opened = connect(kafka_cluster.zookeeper)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def instances(kafka_cluster, tmp_path: Path) -> Iterator[list[Coordinator]]:
+    """Two serve processes with sessions of two seconds."""
+
+    def command(broker) -> list[str]:
+        serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve", "--session-timeout-ms", "2000"]
+        return [*serve, "--broker-id", str(broker.broker_id), "--zookeeper", broker.zookeeper]
+
+    made = [Coordinator(tmp_path, broker, command) for broker in kafka_cluster.brokers[:2]]
+    for instance in made:
+        instance.start()
+    yield made
+    for instance in made:
+        instance.kill()
+
+
+def elected(store: Store) -> CoordinatorInfo | None:
+    try:
+        data = store.get(layout.COORDINATOR).data
+    except NoNode:
+        return None
+    return CoordinatorInfo.from_json(fields.load(data, layout.COORDINATOR), layout.COORDINATOR)
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_the_next_coordinator_takes_over_and_nobody_is_interrupted(how, instances, store, make_topic, reader, numbered):
+    topic = make_topic(partitions=6)
+    producer = numbered(topic, 6).start()
+    readers = [reader(f"failover-{how}", topic, name) for name in ("r1", "r2")]
+    eventually(lambda: owners(readers) == [3, 3])
+    before = eventually(lambda: elected(store))
+    target = store.get(layout.assignment(f"failover-{how}")).stat.mzxid
+    leader = next(i for i in instances if i.broker.broker_id == before.broker_id)
+
+    getattr(leader, how)()
+
+    after = eventually(lambda: (now := elected(store)) and now.epoch > before.epoch and now)
+    assert after.broker_id != before.broker_id
+    assert store.get(layout.assignment(f"failover-{how}")).stat.mzxid == target, "nothing is decided anew"
+    readers.append(reader(f"failover-{how}", topic, "r3"))
+    eventually(lambda: owners(readers) == [2, 2, 2])
+    written = producer.stop()
+    wait_for_all(readers, written)
+    for one in readers:
+        one.stop()
+    given = all_given(readers)
+    assert set(given) == expected(written)
+    assert set(given.values()) == {1}, "nothing is given twice"
