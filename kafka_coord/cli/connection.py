@@ -92,7 +92,7 @@ def _property(written: str) -> tuple[str, str]:
 @contextmanager
 def open_store(settings: Settings | None = None) -> Iterator[Store]:
     """A ZooKeeper session for the length of one command."""
-    from kafka_coord.zk.session import connect
+    from kafka_coord.zk import connect
 
     settings = settings or current_settings()
     zookeeper = settings.zookeeper

@@ -26,7 +26,7 @@ _REQUESTS = (
     Column("consumer"),
     Column("by"),
     Column("since"),
-    Column("waits_for", "WAITS"),
+    Column("age"),
     Column("result"),
     Column("reason"),
 )
@@ -89,7 +89,7 @@ def requests(answered_too: bool, output: Format) -> None:
         queued, unreadable = read_requests(store)
         now_ms = round(store.clock.time() * 1000)
     documents = [_request_document(one, now_ms) for one in queued if answered_too or not one.request.answered]
-    rows = [document | {"waits_for": duration(document["age_ms"])} for document in documents]
+    rows = [document | {"age": duration(document["age_ms"])} for document in documents]
     show(output, documents, [Section("requests", _REQUESTS, rows)])
     report_unreadable(unreadable)
 

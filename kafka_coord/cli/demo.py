@@ -79,9 +79,10 @@ def demo(
 
     Exit code 0 only if verified, 10 if not.
     """
+    from kafka_coord.dev.demo.live import LiveView
     from kafka_coord.dev.demo.options import chosen
     from kafka_coord.dev.demo.run import run_demo
-    from kafka_coord.dev.demo.view import LiveView, PlainView
+    from kafka_coord.dev.demo.view import PlainView
 
     terminate_as_interrupt()
     options = chosen(quick=quick, records=records, seconds=seconds, brokers=brokers, seed=seed)

@@ -36,8 +36,18 @@ Exit codes:
 """
 
 
+class _ReaderGone(Exception):
+    """Nobody reads the output any more."""
+
+
 class FailingCleanly(click.Group):
     """A group whose ``main`` turns every failure into a line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderGone from error  # click would make it exit code 1
 
     def main(
         self,
@@ -59,7 +69,7 @@ class FailingCleanly(click.Group):
         except (click.Abort, KeyboardInterrupt):
             note("interrupted")
             sys.exit(INTERRUPTED)
-        except BrokenPipeError:
+        except (_ReaderGone, BrokenPipeError):
             _give_up_output()
             sys.exit(BROKEN_PIPE)
         except KafkaCoordError as error:

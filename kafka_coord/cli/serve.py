@@ -98,7 +98,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
 
 def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store | None:
     """Waits for ZooKeeper as long as it takes: after a power cut it may well come up last. ``None``: told to stop."""
-    from kafka_coord.zk.session import connect
+    from kafka_coord.zk import connect
 
     while not stopping.is_set():
         try:

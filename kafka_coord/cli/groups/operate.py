@@ -13,10 +13,11 @@ from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.groups.partitions import parse_scope
 from kafka_coord.cli.options import CONSUMER, GROUP, group_argument, output_option, timeout_option, who
 from kafka_coord.cli.output import Column, Format, Section, show
-from kafka_coord.errors import SettingsError
+from kafka_coord.errors import NotFound, SettingsError
 from kafka_coord.model import GroupSettings, PartitionSet, Request, RequestType
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor import operate
+from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.groups import snapshot_of
 from kafka_coord.monitor.offsets import read_committed
 from kafka_coord.zk.store import Store
@@ -166,6 +167,10 @@ def delete(groups: tuple[str, ...], yes: bool, timeout_s: float, output: Format)
     """
     confirm(f"Delete {', '.join(groups)} with all committed offsets?", yes=yes)
     with open_store() as store:
+        known = read_cluster(store).groups
+        missing = [group for group in groups if group not in known]
+        if missing:
+            raise NotFound(f"no group {', '.join(missing)}; nothing was deleted")
         answers = [
             asked(store, Request(RequestType.DELETE_GROUP, group=group, by=who()), timeout_s) for group in groups
         ]
@@ -212,8 +217,6 @@ def _one_or_all(group: str | None, everywhere: bool) -> str:
 def _affected(store: Store, target: str) -> tuple[str, ...]:
     if target:
         return (target,)
-    from kafka_coord.monitor.cluster import read_cluster
-
     return read_cluster(store).groups
 
 

@@ -1,0 +1,75 @@
+"""Running the program: inside the test, or as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from click.testing import CliRunner
+
+from kafka_coord.cli.main import cli
+
+PROGRAM = (sys.executable, "-m", "kafka_coord.cli.main")
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ran]
+
+
+def run(*arguments: str, zookeeper: str | None = None, stdin: str | None = None, **variables: str) -> Ran:
+    """The command in this process; ``variables`` are added to its environment."""
+    environment = {name: None for name in os.environ if name.startswith("KAFKA_COORD_")} | variables
+    if zookeeper is not None:
+        environment["KAFKA_COORD_ZOOKEEPER"] = zookeeper
+    result = CliRunner().invoke(cli, list(arguments), env=environment, input=stdin)
+    return Ran(result.exit_code, result.stdout, result.stderr)
+
+
+def environment(**variables: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_COORD_")}
+    return kept | {"PYTHONUNBUFFERED": "1"} | variables
+
+
+@contextmanager
+def started(*arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process; killed if it is still there at the end."""
+    process = subprocess.Popen(
+        [*PROGRAM, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**variables),
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ended(process: subprocess.Popen[str], *, by: signal.Signals | None = None, within_s: float = 30) -> Ran:
+    """Signals it, if asked to, and waits for its end."""
+    if by is not None:
+        process.send_signal(by)
+    out, err = process.communicate(timeout=within_s)
+    return Ran(process.returncode, out, err)

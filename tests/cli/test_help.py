@@ -1,0 +1,89 @@
+"""``--help``: there for everything, with an example, and at once."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from kafka_coord.cli.lazy import LazyCommands
+from kafka_coord.cli.main import cli
+from tests.cli.running import environment, run
+
+HEAVY = ("kazoo", "confluent_kafka", "rich", "re2", "yaml")
+
+
+def commands(at: click.Command = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if isinstance(at, click.Group):
+        ctx = click.Context(at)
+        for name in at.list_commands(ctx):
+            if (*path, name) == ("demo",):
+                continue  # has a test of its own
+            found = at.get_command(ctx, name)
+            assert found is not None
+            yield from commands(found, (*path, name))
+    else:
+        yield path
+
+
+@pytest.mark.parametrize("path", sorted(commands()), ids=" ".join)
+def test_every_command_teaches_by_example(path: tuple[str, ...]) -> None:
+    ran = run(*path, "--help")
+    assert ran.code == 0
+    assert re.search(rf"kafka-coord {' '.join(path)}\b", ran.out.split("Options:")[0].partition("\n")[2]), ran.out
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = (
+        "import sys\nfrom kafka_coord.cli.main import cli\nsys.argv = ['kafka-coord', '--help']\n"
+        f"try: cli()\nexcept SystemExit: print('LOADED', [m for m in {HEAVY} if m in sys.modules])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), timeout=60, check=True
+    )
+    assert "LOADED []" in ran.stdout
+    assert "Commands:" in ran.stdout
+
+
+def groups_of(at: click.Command = cli) -> Iterator[LazyCommands]:
+    if isinstance(at, LazyCommands):
+        yield at
+    if isinstance(at, click.Group):
+        for name in at.list_commands(click.Context(at)):
+            if name != "demo":
+                found = at.get_command(click.Context(at), name)
+                assert found is not None
+                yield from groups_of(found)
+
+
+def test_every_command_that_is_listed_can_be_loaded_under_its_name() -> None:
+    for group in groups_of():
+        for name in group.list_commands(click.Context(group)):
+            found = group.get_command(click.Context(group), name)
+            assert found is not None
+            assert name in {found.name, "demo"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_printed(shell: str) -> None:
+    ran = run("completion", shell)
+    assert ran.code == 0
+    assert "_KAFKA_COORD_COMPLETE" in ran.out
+
+
+def test_completion_completes() -> None:
+    completing = environment(_KAFKA_COORD_COMPLETE="bash_complete", COMP_WORDS="kafka-coord groups res", COMP_CWORD="2")
+    ran = subprocess.run(
+        [sys.executable, "-m", "kafka_coord.cli.main"],
+        capture_output=True,
+        text=True,
+        env=completing,
+        timeout=60,
+        check=False,
+    )
+    assert "plain,reset-offsets" in ran.stdout
+    assert "plain,resume" in ran.stdout

@@ -1,0 +1,131 @@
+"""Settings: which of several wins, and what a mistake is answered with."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.errors import SettingsError
+from kafka_coord.settings import Secret, Settings, keys, load_settings, variable_of
+
+
+def written(tmp_path: Path, toml: str) -> Path:
+    path = tmp_path / "coord.toml"
+    path.write_text(toml)
+    return path
+
+
+def test_flag_beats_variable_beats_file_beats_default(tmp_path: Path) -> None:
+    file = written(tmp_path, '[zookeeper]\nhosts = "file:1"\nsession_timeout_ms = 7000\n[serve]\nbroker_id = 3\n')
+    variables = {"KAFKA_COORD_ZOOKEEPER": "variable:1", "KAFKA_COORD_SERVE_BROKER_ID": "4"}
+
+    found = load_settings({"serve.broker_id": "5"}, environ=variables, file=file)
+
+    assert found.serve.broker_id == 5
+    assert found.zookeeper.hosts == "variable:1"
+    assert found.zookeeper.session_timeout_ms == 7000
+    assert found.zookeeper.connect_timeout_ms == 10_000
+    assert found.origin == {
+        "serve.broker_id": "flag --broker-id",
+        "zookeeper.hosts": "variable KAFKA_COORD_ZOOKEEPER",
+        "zookeeper.session_timeout_ms": str(file),
+    }
+
+
+def test_the_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
+    file = written(tmp_path, '[zookeeper]\nhosts = "file:1"\n')
+    assert load_settings(environ={"KAFKA_COORD_CONFIG": str(file)}).zookeeper.hosts == "file:1"
+
+
+@pytest.mark.parametrize("key", sorted(keys()))
+def test_every_key_has_a_variable_and_refuses_nonsense_by_name(key: str) -> None:
+    if key.endswith(("password", "username", "hosts")):
+        pytest.skip("any text is allowed")
+    variable = variable_of(key)
+    with pytest.raises(SettingsError) as refused:
+        load_settings(environ={variable: "\x00 nonsense"})
+    assert key in str(refused.value)
+    assert variable in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        ("[zookeeper]\nsession_timeout = 5", "did you mean zookeeper.session_timeout_ms?"),
+        ("[zookeper]\nhosts = 'x'", "did you mean [zookeeper]?"),
+        ("[zookeeper]\nsession_timeout_ms = 3", "out of range"),
+        ("[zookeeper]\nsession_timeout_ms = true", "a bool"),
+        ("[serve]\nlog_level = 'LOUD'", "DEBUG, INFO, WARNING or ERROR"),
+        ("[serve]\nlisten_http = 'host'", "no port"),
+        ("zookeeper = 3", "must be a table"),
+        ("[kafka]\n'security.protocol' = ['SSL']", "librdkafka takes text or numbers"),
+        ("[zookeeper", "is not TOML"),
+        ("[zookeeper]\ntls_ca_file = '/no/such.pem'", "No such file"),
+        ("[zookeeper]\nacl = 'creator-only'", "proves no identity"),
+        ("[zookeeper]\nsasl_mechanism = 'digest-md5'", "needs zookeeper.sasl_username"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(tmp_path: Path, toml: str, said: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load_settings(environ={}, file=written(tmp_path, toml))
+    assert said in str(refused.value)
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"/no/such\.toml cannot be read: No such file"):
+        load_settings(environ={}, file="/no/such.toml")
+
+
+def test_a_misspelt_variable_is_not_ignored() -> None:
+    with pytest.raises(SettingsError, match="did you mean KAFKA_COORD_ZOOKEEPER_HOSTS"):
+        load_settings(environ={"KAFKA_COORD_ZOOKEEPER_HOST": "zk"})
+
+
+def test_librdkafka_properties_come_nested_quoted_by_variable_and_by_flag(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        '[kafka]\nsecurity.protocol = "SSL"\n"ssl.ca.location" = "/ca.pem"\nsocket.keepalive.enable = true\n',
+    )
+    found = load_settings(
+        environ={"KAFKA_COORD_KAFKA_SASL_MECHANISM": "PLAIN", "KAFKA_COORD_KAFKA_SECURITY_PROTOCOL": "SASL_SSL"},
+        file=file,
+        kafka_properties={"client.id": "me"},
+    )
+    assert dict(found.kafka.properties) == {
+        "client.id": "me",
+        "sasl.mechanism": "PLAIN",
+        "security.protocol": "SASL_SSL",
+        "socket.keepalive.enable": "true",
+        "ssl.ca.location": "/ca.pem",
+    }
+
+
+def with_secrets() -> Settings:
+    return load_settings(
+        environ={
+            "KAFKA_COORD_ZOOKEEPER_DIGEST": "alice:hunter2",
+            "KAFKA_COORD_ZOOKEEPER_TLS_KEY_PASSWORD": "hunter2",
+            "KAFKA_COORD_KAFKA_SASL_PASSWORD": "hunter2",
+            "KAFKA_COORD_KAFKA_SSL_KEY_PASSWORD": "hunter2",
+        }
+    )
+
+
+def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
+    found = with_secrets()
+    with caplog.at_level(logging.DEBUG):
+        logging.getLogger("test").info("settings %s %r", found, found)
+    assert "hunter2" not in caplog.text
+    assert found.zookeeper.digest == Secret("alice:hunter2")
+    assert found.zookeeper.digest is not None
+    assert found.zookeeper.digest.reveal() == "alice:hunter2"
+    assert found.kafka.properties["sasl.password"] == "hunter2"
+
+
+def test_a_refused_secret_is_not_quoted() -> None:
+    with pytest.raises(SettingsError) as refused:
+        load_settings(environ={"KAFKA_COORD_ZOOKEEPER_DIGEST": "hunter2"})
+    assert "hunter2" not in str(refused.value)
+    assert "user:password" in str(refused.value)
