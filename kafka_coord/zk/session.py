@@ -227,30 +227,34 @@ class KazooStore(Store):
     # --- reads -------------------------------------------------------------------------------------------------------
 
     def get(self, path: str, watcher: Watcher | None = None) -> Node:
-        data, stat = self._calls.ask("get", path, lambda: self._client.get_async(self._at(path), self._watch(watcher)))
+        data, stat = self._calls.ask(
+            "get", path, lambda: self._client.get_async(self._at(path), self._watch(path, watcher))
+        )
         return Node(data or b"", to_stat(stat))
 
     def children(self, path: str, watcher: Watcher | None = None) -> tuple[str, ...]:
         names = self._calls.ask(
-            "get children of", path, lambda: self._client.get_children_async(self._at(path), self._watch(watcher))
+            "get children of", path, lambda: self._client.get_children_async(self._at(path), self._watch(path, watcher))
         )
         return tuple(sorted(names))
 
     def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
-        stat = self._calls.ask("exists", path, lambda: self._client.exists_async(self._at(path), self._watch(watcher)))
+        stat = self._calls.ask(
+            "exists", path, lambda: self._client.exists_async(self._at(path), self._watch(path, watcher))
+        )
         return to_stat(stat) if stat is not None else None
 
     def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
-        watch = self._watch(watcher)
-        found = self._calls.pipelined("exists", paths, lambda path: self._client.exists_async(self._at(path), watch))
+        found = self._calls.pipelined(
+            "exists", paths, lambda path: self._client.exists_async(self._at(path), self._watch(path, watcher))
+        )
         return tuple(to_stat(stat) if stat is not None else None for stat in found)
 
     def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
-        watch = self._watch(watcher)
         found = self._calls.pipelined(
             "get children of",
             paths,
-            lambda path: self._client.get_children_async(self._at(path), watch, include_data=True),
+            lambda path: self._client.get_children_async(self._at(path), self._watch(path, watcher), include_data=True),
         )
         return tuple(
             Listing(tuple(sorted(answer[0])), to_stat(answer[1])) if answer is not None else None for answer in found
@@ -392,26 +396,25 @@ class KazooStore(Store):
     def _at(self, path: str) -> str:
         return self._where.absolute(path)
 
-    def _watch(self, watcher: Watcher | None) -> _Watch | None:
-        return _Watch(watcher, self._where) if watcher is not None else None
+    def _watch(self, path: str, watcher: Watcher | None) -> _Watch | None:
+        return _Watch(path, watcher) if watcher is not None else None
 
 
 class _Watch:
-    """A watcher in kazoo's shape. Equal where watcher and chroot are, so that kazoo keeps it once a path."""
+    """A watcher in kazoo's shape. Equal where path and watcher are, so that kazoo keeps it once a path."""
 
-    __slots__ = ("_watcher", "_where")
+    __slots__ = ("_path", "_watcher")
 
-    def __init__(self, watcher: Watcher, where: ConnectString) -> None:
+    def __init__(self, path: str, watcher: Watcher) -> None:
+        self._path = path
         self._watcher = watcher
-        self._where = where
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Watch) and self._watcher == other._watcher
+        return isinstance(other, _Watch) and self._path == other._path and self._watcher == other._watcher
 
     def __hash__(self) -> int:
-        return hash(self._watcher)
+        return hash((self._path, self._watcher))
 
     def __call__(self, event: WatchedEvent) -> None:
-        kind = _WATCH_TYPES.get(event.type, WatchType.CONNECTION)
-        path = self._where.relative(event.path) if event.path else ""
-        self._watcher(WatchEvent(kind, path))
+        kind = _WATCH_TYPES.get(event.type, WatchType.CONNECTION)  # then kazoo names no path
+        self._watcher(WatchEvent(kind, self._path))

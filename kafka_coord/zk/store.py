@@ -135,6 +135,8 @@ class WatchType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
+    """What became of the watch set on ``path``."""
+
     type: WatchType
     path: str
 
@@ -175,9 +177,10 @@ class Session(Protocol):
     def mine_until(self) -> float:
         """``clock.monotonic()`` until which this session is proven to live (0.0: not at all).
 
-        The server has heard from this session, in a request *sent* at some moment s and answered since; the session
-        cannot have ended before s + timeout. Returned is that moment less a safety margin. Holds without any answer
-        from now on, so whoever acts only before this deadline never acts in a session that has ended.
+        The ZooKeeper leader has counted a request of this session that was *sent* at some moment s; the session cannot
+        have ended before s + timeout. Returned is that moment less a safety margin (how it is known:
+        :mod:`kafka_coord.zk.proof`). Holds without any answer from now on, so whoever acts only before this deadline
+        never acts in a session that has ended. The state tells the same later, sometimes much later.
         """
 
 

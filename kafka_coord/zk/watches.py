@@ -163,12 +163,12 @@ class Watches:
         """
         served: set[_Watched] = set()
         while not self._closed:
+            if self._store.session.state is not SessionState.CONNECTED:
+                return False
             self._take_fired()
             due = [watched for watched in self._due if watched not in served]
             if not due:
                 break
-            if self._store.session.state is not SessionState.CONNECTED:
-                return False
             served.update(due)
             try:
                 self._serve(due)

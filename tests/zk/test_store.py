@@ -24,7 +24,8 @@ from kafka_coord.errors import (
 from kafka_coord.zk import connect
 from kafka_coord.zk.options import Acl, Digest, ZkOptions
 from kafka_coord.zk.session import KazooStore
-from kafka_coord.zk.store import Check, Create, Delete, Node, SessionState, SetData, Stat
+from kafka_coord.zk.store import Check, Create, Delete, Node, SessionState, SetData, Stat, WatchEvent, WatchType
+from tests.waiting import eventually
 from tests.zk.sessions import OpenStore
 
 pytestmark = pytest.mark.zookeeper
@@ -272,3 +273,25 @@ def test_a_forked_child_is_told_to_open_its_own_session(store: KazooStore) -> No
     assert "open another after fork()" in sentence
     store.sync()
     assert isinstance(store.get("/"), Node)
+
+
+# --- watchers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_watcher_set_many_times_on_one_path_is_called_once_and_a_broken_connection_names_each_path(
+    zookeeper_server_factory: Callable[..., ZooKeeperServer], open_store: OpenStore
+) -> None:
+    server = zookeeper_server_factory()
+    store = open_store(server.connect_string)
+    events: list[WatchEvent] = []
+    for _ in range(3):
+        store.exists_many(["/a", "/b"], events.append)
+
+    store.create("/a")
+    eventually(lambda: events)
+    store.sync()
+    assert events == [WatchEvent(WatchType.CREATED, "/a")]
+    server.kill()
+
+    eventually(lambda: len(events) == 2)
+    assert events[1] == WatchEvent(WatchType.CONNECTION, "/b")
