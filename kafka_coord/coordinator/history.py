@@ -34,12 +34,15 @@ def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decisi
     if target is None:
         return None
     before = {c: ledger.owned for c, ledger in observation.ledgers.items()}
+    held = NO_PARTITIONS
+    for owned in before.values():
+        held |= owned
     moves: dict[str, Mapping[str, str]] = {}
     moved = 0
     for consumer in sorted(before.keys() | target.members.keys()):
         had, gets = before.get(consumer, NO_PARTITIONS), target.members.get(consumer, NO_PARTITIONS)
         lost, gained = had - gets, gets - had
-        moved += len(lost)
+        moved += len(gained & held)
         if lost or gained:
             moves[consumer] = {
                 name: str(found)[:MAX_MOVE_TEXT] for name, found in (("gained", gained), ("lost", lost)) if found

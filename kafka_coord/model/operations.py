@@ -215,7 +215,7 @@ class Decision:
     members: int
     partitions: int
     moved: int
-    """Partitions whose owner changed from one live member to another, or that were taken from one."""
+    """Partitions that somebody owned and somebody else was given (neither new ones nor those left to nobody)."""
     started: int = 0
     stopped: int = 0
     stopped_ms: int | None = None
