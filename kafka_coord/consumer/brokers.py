@@ -48,7 +48,7 @@ class Broker:
             return cls(broker_id, (Listener("PLAINTEXT", "PLAINTEXT", _host_port(value, where)),))
         if not isinstance(endpoints, list):
             raise MalformedValue(where, "field 'endpoints' is not a list")
-        protocols = value.get("listener_security_protocol_map") or {}
+        protocols = value.get("listener_security_protocol_map", {})
         if not isinstance(protocols, dict):
             raise MalformedValue(where, "field 'listener_security_protocol_map' is not an object")
         return cls(broker_id, tuple(_listener(endpoint, protocols, where) for endpoint in endpoints))

@@ -1,0 +1,134 @@
+"""Brokers are found through their own znodes, and may come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kafka_coord import BrokerError, Consumer
+from kafka_coord.consumer.brokers import Broker, BrokerDirectory, Listener, choose
+from kafka_coord.dev.kafka import KafkaCluster
+from kafka_coord.errors import MalformedValue
+from kafka_coord.zk import connect, layout
+from tests.consumer.by_hand import HandCoordinator
+from tests.consumer.conftest import partitions_of
+from tests.consumer.reading import Reader
+from tests.waiting import eventually
+
+
+@pytest.mark.parametrize(
+    ("znode", "listeners"),
+    [
+        (
+            b'{"jmx_port":-1,"timestamp":"1","host":"b1","version":1,"port":9092}',
+            [Listener("PLAINTEXT", "PLAINTEXT", "b1:9092")],
+        ),
+        (
+            b'{"version":2,"host":"b1","port":9092,"endpoints":["PLAINTEXT://b1:9092","SSL://b1:9093"]}',
+            [Listener("PLAINTEXT", "PLAINTEXT", "b1:9092"), Listener("SSL", "SSL", "b1:9093")],
+        ),
+        (
+            b'{"version":5,"host":null,"port":-1,"endpoints":["INSIDE://10.0.0.1:9092","OUT://[2001:db8::1]:9093"],'
+            b'"listener_security_protocol_map":{"INSIDE":"PLAINTEXT","OUT":"SASL_SSL"},"rack":"r1","features":{}}',
+            [Listener("INSIDE", "PLAINTEXT", "10.0.0.1:9092"), Listener("OUT", "SASL_SSL", "[2001:db8::1]:9093")],
+        ),
+    ],
+    ids=["0.8", "0.9", "3.x"],
+)
+def test_every_form_kafka_has_written_is_read(znode: bytes, listeners: list[Listener]) -> None:
+    assert list(Broker.from_znode(znode, "1", "/brokers/ids/1").listeners) == listeners
+
+
+@pytest.mark.parametrize(
+    "znode",
+    [
+        b"",
+        b"[]",
+        b'{"host":"b1"}',
+        b'{"host":"","port":9092}',
+        b'{"endpoints":"PLAINTEXT://b1:9092"}',
+        b'{"endpoints":["b1:9092"]}',
+        b'{"endpoints":["PLAINTEXT://b1:99999"]}',
+        b'{"endpoints":["PLAINTEXT://b1:1"],"listener_security_protocol_map":[]}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_malformed_broker_znode_says_where(znode: bytes) -> None:
+    with pytest.raises(MalformedValue, match="/brokers/ids/1: "):
+        Broker.from_znode(znode, "1", "/brokers/ids/1")
+
+
+def test_a_listener_is_chosen_by_protocol_or_by_name() -> None:
+    broker = Broker("1", (Listener("IN", "PLAINTEXT", "a:1"), Listener("OUT", "SASL_SSL", "b:2")))
+    plain = Broker("2", (Listener("IN", "PLAINTEXT", "c:3"),))
+
+    assert choose((broker, plain), "PLAINTEXT", None) == (("a:1", "c:3"), "")
+    assert choose((broker, plain), "SASL_SSL", None) == (("b:2",), "")
+    assert choose((broker, plain), "PLAINTEXT", "OUT") == (("b:2",), "")
+    assert choose((), "SSL", None) == ((), "")
+    addresses, problem = choose((broker, plain), "SSL", None)
+    assert addresses == ()
+    assert "speaks SSL" in problem
+    assert "IN (PLAINTEXT), OUT (SASL_SSL)" in problem
+
+
+@pytest.mark.zookeeper
+def test_the_directory_follows_brokers_that_come_and_go_and_skips_what_it_cannot_read(zk_hosts: str) -> None:
+    store = connect(zk_hosts)
+    try:
+        woken: list[int] = []
+        directory = BrokerDirectory(store, lambda: woken.append(1))
+        assert directory.step() is False  # there is no /brokers/ids at all
+        store.ensure_path(layout.BROKER_IDS)
+        store.create(layout.broker(1), b'{"version":1,"host":"b1","port":9092}')
+        store.create(layout.broker(2), b"what is this")
+        directory.look_again()
+        assert directory.step() is True
+        assert directory.addresses == ("b1:9092",)
+
+        store.create(layout.broker(3), b'{"version":1,"host":"b3","port":9092}')
+        eventually(lambda: woken)
+        assert directory.step() is True
+        assert directory.addresses == ("b1:9092", "b3:9092")
+    finally:
+        store.close()
+
+
+@pytest.mark.kafka
+def test_a_protocol_no_broker_speaks_is_an_error_that_names_what_there_is(
+    make_consumer: Callable[..., Consumer], make_topic: Callable[..., str]
+) -> None:
+    consumer = make_consumer(topics=[make_topic()], kafka={"security.protocol": "sasl_ssl"})
+    with pytest.raises(BrokerError, match=r"speaks SASL_SSL; they have .*PLAINTEXT"):
+        consumer.poll(30)
+
+
+@pytest.mark.kafka
+def test_a_broker_that_dies_and_returns_is_ridden_out(
+    kafka_cluster: KafkaCluster,
+    make_consumer: Callable[..., Consumer],
+    make_topic: Callable[..., str],
+    produce: Callable[..., list[bytes]],
+    coordinator: HandCoordinator,
+) -> None:
+    topic = make_topic(6, replication=3)
+    numbers = range(6)
+    consumer = make_consumer(topics=[topic])
+    with Reader(consumer) as reader:
+        coordinator.run_start(consumer.consumer_id, partitions_of(topic, *numbers))
+        written = [value for number in numbers for value in produce(topic, number, 20)]
+        eventually(lambda: len(reader.records) == len(written))
+
+        broker = kafka_cluster.broker(3)
+        broker.kill()
+        try:
+            written += [value for number in numbers for value in produce(topic, number, 20)]
+            eventually(lambda: len(reader.records) == len(written), within_s=40)
+        finally:
+            broker.start()
+        written += [value for number in numbers for value in produce(topic, number, 20)]
+        eventually(lambda: len(reader.records) == len(written), within_s=40)
+    assert sorted(value or b"" for value in reader.values) == sorted(written)  # none twice, none skipped
+    assert reader.error is None
+    assert consumer.stats.losses == 0

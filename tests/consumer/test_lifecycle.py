@@ -1,0 +1,191 @@
+"""How a consumer ends, and what may be done with it from where: exceptions, signals, forks, threads."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from kafka_coord import Consumer, ConsumerClosed, ConsumerError, Record
+from kafka_coord.dev.kafka import KafkaCluster
+from tests.consumer.by_hand import HandCoordinator
+from tests.consumer.conftest import partitions_of
+from tests.consumer.reading import Reader, read
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.kafka
+
+Produce = Callable[..., list[bytes]]
+MakeConsumer = Callable[..., Consumer]
+MakeTopic = Callable[..., str]
+
+
+def test_leaving_the_block_normally_commits_the_record_in_hand(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 10)
+    with make_consumer(topics=[topic]) as consumer:
+        coordinator.run_start(consumer.consumer_id, [partition])
+        for record in consumer:
+            if record.offset == 3:
+                break
+        for record in consumer:  # iteration may be left and taken up again
+            assert record.offset == 4
+            break
+
+    assert coordinator.offset(partition) == 5
+    assert coordinator.member(consumer.consumer_id) is None
+
+
+def test_an_exception_in_the_loop_leaves_its_record_uncommitted_and_the_group_at_once(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    def work(consumer: Consumer) -> None:
+        with consumer:
+            for record in consumer:
+                if record.offset == 3:
+                    raise RuntimeError("the application's own mistake")
+
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 10)
+    consumer = make_consumer(topics=[topic])
+    coordinator.run_start(consumer.consumer_id, [partition])
+
+    with pytest.raises(RuntimeError, match="own mistake"):
+        work(consumer)
+
+    assert coordinator.offset(partition) == 3
+    assert coordinator.member(consumer.consumer_id) is None
+
+
+def test_a_keyboard_interrupt_ends_a_waiting_consumer_cleanly(
+    kafka_cluster: KafkaCluster, group: str, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 5)
+    program = f"""
+from kafka_coord import Consumer
+with Consumer({kafka_cluster.zookeeper!r}, group={group!r}, topics=[{topic!r}], consumer_id="c",
+              auto_offset_reset="earliest") as consumer:
+    for record in consumer:
+        print(record.offset, flush=True)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            coordinator.run_start("c", [partition])
+            assert process.stdout is not None
+            assert [int(process.stdout.readline()) for _ in range(5)] == [0, 1, 2, 3, 4]
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode in {-signal.SIGINT, 130}
+    assert errors.rstrip().endswith(b"KeyboardInterrupt")
+    assert coordinator.member("c") is None
+    eventually(lambda: coordinator.offset(partition) >= 4)
+
+
+def test_a_closed_consumer_says_so(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
+) -> None:
+    consumer = make_consumer(topics=[make_topic()])
+    consumer.close()
+    consumer.close()
+    for use in (consumer.poll, consumer.consume, consumer.commit, consumer.committed):
+        with pytest.raises(ConsumerClosed, match="is closed"):
+            use()
+    assert list(consumer) == []
+
+
+def test_closing_from_another_thread_ends_the_iteration(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    consumer = make_consumer(topics=[topic])
+    coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
+    with Reader(consumer) as reader:
+        began = time.monotonic()
+        consumer.close()
+    assert time.monotonic() - began < 3
+    assert reader.error is None
+
+
+def test_a_forked_child_is_told_to_make_its_own(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    consumer = make_consumer(topics=[topic])
+    coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            consumer.poll(0.1)
+        except ConsumerError as error:
+            os.write(writing, str(error).encode())
+        consumer.close()  # touches nothing of the parent's
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        message = pipe.read().decode()
+    assert os.waitpid(child, 0)[1] == 0
+    assert "fork" in message
+    assert "make a consumer in each process" in message
+    assert consumer.registered
+    assert consumer.assignment() == set(partitions_of(topic, 0))
+
+
+def test_two_threads_on_one_stream_are_refused(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    produce(topic, 0, 1)
+    consumer = make_consumer(topics=[topic])
+    coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
+    with Reader(consumer) as reader:
+        eventually(lambda: reader.records)  # from now on it waits for the next
+        with pytest.raises(ConsumerError, match="as many streams as there are threads"):
+            consumer.poll(5)
+
+
+def test_a_consumer_of_several_streams_is_not_read_as_one(make_consumer: MakeConsumer, make_topic: MakeTopic) -> None:
+    consumer = make_consumer(topics=[make_topic()], streams=2)
+    with pytest.raises(ConsumerError, match="has 2 streams"):
+        consumer.poll(0.1)
+
+
+def test_a_record_carries_all_of_kafkas_fields_and_can_be_sent_elsewhere(
+    kafka_cluster: KafkaCluster, make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
+) -> None:
+    from confluent_kafka import Producer
+
+    topic = make_topic()
+    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "log_level": 0})
+    producer.produce(topic, b"value", b"key", 0, timestamp=1_700_000_000_000, headers=[("h", b"1"), ("h", None)])
+    producer.produce(topic, None, b"gone", 0)
+    producer.flush(15)
+    consumer = make_consumer(topics=[topic])
+    coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
+
+    record, tombstone = read(consumer, 2)
+
+    assert (record.topic, record.partition, record.offset) == (topic, 0, 0)
+    assert (record.key, record.value) == (b"key", b"value")
+    assert (record.timestamp_ms, record.timestamp_type) == (1_700_000_000_000, "create")
+    assert record.headers == (("h", b"1"), ("h", None))
+    assert tombstone.value is None
+    copied = pickle.loads(pickle.dumps(record))  # noqa: S301 - our own
+    assert isinstance(copied, Record)
+    assert copied == record
+    assert copied.headers == record.headers
+    assert repr(record) == f"Record({topic}-0@0 key=b'key' value=b'value')"

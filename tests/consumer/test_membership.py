@@ -1,0 +1,331 @@
+"""A consumer registers, loses its membership and comes back; what an earlier incarnation may no longer do."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kafka_coord import Consumer, ConsumerIdInUse, InvalidName, InvalidPattern, MembershipLost, SettingsError
+from kafka_coord.channel.operations import Registration
+from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
+from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.model import SubscriptionKind, TopicPartition
+from kafka_coord.zk import connect, layout
+from kafka_coord.zk.session import KazooStore
+from kafka_coord.zk.store import Create
+from tests.consumer.by_hand import HandCoordinator
+from tests.consumer.lossy_store import LossyStore
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.zookeeper
+
+T0 = TopicPartition("t", 0)
+
+MakeStore = Callable[..., KazooStore]
+MakeConsumer = Callable[..., Consumer]
+
+
+@pytest.fixture
+def make_store(zk_hosts: str) -> Iterator[MakeStore]:
+    """Sessions on this test's own chroot."""
+    made: list[KazooStore] = []
+
+    def make(hosts: str = zk_hosts, *, session_timeout_ms: int = 6_000) -> KazooStore:
+        made.append(connect(hosts, session_timeout_ms=session_timeout_ms))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
+
+
+@pytest.fixture
+def store(make_store: MakeStore) -> KazooStore:
+    return make_store()
+
+
+@pytest.fixture
+def make_consumer(zk_hosts: str) -> Iterator[MakeConsumer]:
+    """Consumers without brokers: they hold partitions and commit, but there is nothing to read."""
+    made: list[Consumer] = []
+
+    def make(**settings: object) -> Consumer:
+        arguments = {"group": "g", "topics": ["t"], "auto_offset_reset": "earliest", "session_timeout_ms": 4_000}
+        arguments |= {} if "store" in settings else {"zookeeper": zk_hosts}
+        made.append(Consumer(**(arguments | settings)))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for consumer in made:
+        consumer.close(timeout_s=2)
+
+
+@pytest.fixture
+def coordinator(store: KazooStore) -> HandCoordinator:
+    return HandCoordinator(store, "g")
+
+
+def hold(consumer: Consumer, coordinator: HandCoordinator, at: int) -> None:
+    """Makes the consumer the owner of ``T0``, with ``at`` to commit."""
+    coordinator.run_start(consumer.consumer_id, {T0: 0})
+    consumer.seek(T0, at)
+
+
+def test_a_registration_says_what_the_coordinator_has_to_know(
+    make_consumer: MakeConsumer, coordinator: HandCoordinator, store: KazooStore
+) -> None:
+    consumer = make_consumer(
+        topics={"t": 2, "u": 1},
+        capacity=3,
+        rack="east",
+        assignor="weighted",
+        mode="eager",
+        rejoin_grace_ms=5_000,
+    )
+
+    member = coordinator.await_member(consumer.consumer_id)
+
+    assert member.subscription.topics == {"t": 2, "u": 1}
+    assert (member.capacity, member.rack, member.assignor, member.mode) == (3, "east", "weighted", "eager")
+    assert (member.rejoin_grace_ms, member.session_timeout_ms) == (5_000, 4_000)
+    assert f"pid={os.getpid()}" in (member.client or "")
+    assert abs(int(member.timestamp) - time.time() * 1000) < 60_000
+    assert consumer.consumer_id.startswith("g_")
+    stat = store.exists(layout.registration("g", consumer.consumer_id))
+    channel = store.exists(layout.channel("g", consumer.consumer_id))
+    assert stat is not None
+    assert channel is not None
+    assert stat.ephemeral_owner != 0
+    assert channel.mzxid == stat.czxid  # made in one request
+
+
+def test_pattern_subscriptions_are_registered_as_they_are(
+    make_consumer: MakeConsumer, coordinator: HandCoordinator
+) -> None:
+    consumer = make_consumer(topics=None, white_list="fl.*,routes", streams=2)
+    subscription = coordinator.await_member(consumer.consumer_id).subscription
+    assert (subscription.kind, subscription.pattern, subscription.streams) == (
+        SubscriptionKind.WHITE_LIST,
+        "fl.*,routes",
+        2,
+    )
+    assert len(consumer.streams) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"group": "a/b"}, InvalidName, "group name 'a/b'"),
+        ({"consumer_id": ".."}, InvalidName, "consumer name"),
+        ({"topics": ["bad topic"]}, InvalidName, "topic name 'bad topic'"),
+        ({"topics": "flights"}, SettingsError, r"topics=\['flights'\]"),
+        ({"topics": []}, SettingsError, "topics is empty"),
+        ({"topics": None}, SettingsError, "give one of"),
+        ({"white_list": "x"}, SettingsError, "not topics and white_list"),
+        ({"topics": None, "white_list": "(a"}, InvalidPattern, "missing"),
+        ({"topics": {"t": 0}}, SettingsError, "1 to 1000"),
+        ({"auto_offset_reset": "newest"}, SettingsError, "earliest, latest, error"),
+        ({"mode": "lazy"}, SettingsError, "incremental, eager"),
+        ({"capacity": 0}, SettingsError, "capacity is 0"),
+        ({"rejoin_grace_ms": -1}, SettingsError, "rejoin_grace_ms is -1"),
+        ({"kafka": {"enable.auto.commit": True}}, SettingsError, "auto_commit_interval_ms"),
+        ({"zookeeper": ""}, SettingsError, "zookeeper is not given"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused_before_anything_is_registered(
+    settings: dict[str, object], error: type[Exception], message: str, make_consumer: MakeConsumer
+) -> None:
+    with pytest.raises(error, match=message):
+        make_consumer(**settings)
+
+
+def test_a_registration_whose_answer_is_lost_is_found_and_not_made_twice(
+    make_consumer: MakeConsumer, make_store: MakeStore, coordinator: HandCoordinator
+) -> None:
+    lossy = LossyStore(make_store())
+    lossy.lose_reply_of(lambda ops: any(isinstance(op, Create) and op.ephemeral for op in ops))
+    consumer = make_consumer(store=lossy)
+
+    member = coordinator.await_member(consumer.consumer_id)
+    hold(consumer, coordinator, 7)
+    consumer.commit()
+
+    assert lossy.lost == 1
+    assert coordinator.await_member(consumer.consumer_id).incarnation == member.incarnation
+    assert consumer.stats.registrations == 1
+    assert coordinator.offset(T0) == 7  # so it knows its token
+
+
+def test_a_commit_whose_answer_is_lost_is_repeated(
+    make_consumer: MakeConsumer, make_store: MakeStore, coordinator: HandCoordinator
+) -> None:
+    lossy = LossyStore(make_store())
+    consumer = make_consumer(store=lossy, auto_commit_interval_ms=None)
+    hold(consumer, coordinator, 7)
+    lossy.lose_reply_of(lambda ops: any("/offsets/" in op.path for op in ops))
+
+    consumer.commit()
+
+    assert (lossy.lost, coordinator.offset(T0)) == (1, 7)
+
+
+def test_a_name_that_is_taken_is_refused_once_it_cannot_be_a_ghost(
+    make_consumer: MakeConsumer, coordinator: HandCoordinator
+) -> None:
+    first = make_consumer(consumer_id="c", session_timeout_ms=1_000)
+    incarnation = coordinator.await_member("c").incarnation
+    second = make_consumer(consumer_id="c", session_timeout_ms=1_000)
+
+    with pytest.raises(ConsumerIdInUse, match=rf"'c' of group 'g' is held by .*pid={os.getpid()}.*consumer_id"):
+        second.poll(20)
+
+    assert coordinator.await_member("c").incarnation == incarnation
+    assert first.registered
+
+
+def test_a_consumer_takes_its_name_over_from_its_own_ghost(
+    make_consumer: MakeConsumer, make_store: MakeStore, coordinator: HandCoordinator
+) -> None:
+    dying = make_store(session_timeout_ms=1_000)
+    ghost = ConsumerChannel(dying, "g", "c").register(b'{"version":1,"subscription":{"t":1},"timestamp":"0"}')
+    assert isinstance(ghost, Registration)
+    consumer = make_consumer(consumer_id="c")
+    eventually(lambda: not consumer.registered)
+
+    dying.close()
+
+    assert coordinator.await_member("c", other_than=ghost.incarnation)
+    eventually(lambda: consumer.registered)
+
+
+def test_an_evicted_consumer_drops_everything_and_registers_anew(
+    make_consumer: MakeConsumer, coordinator: HandCoordinator
+) -> None:
+    lost: list[frozenset[TopicPartition]] = []
+    consumer = make_consumer(auto_commit_interval_ms=None, on_lost=lost.append)
+    incarnation = coordinator.await_member(consumer.consumer_id).incarnation
+    hold(consumer, coordinator, 7)
+
+    coordinator.evict(consumer.consumer_id)
+
+    again = coordinator.await_member(consumer.consumer_id, other_than=incarnation)
+    assert again.incarnation > incarnation
+    eventually(lambda: consumer.assignment() == frozenset() and consumer.registered)
+    assert lost == [{T0}]
+    with pytest.raises(MembershipLost):
+        consumer.commit()
+    assert coordinator.offset(T0) == -1
+    assert "evicted" in consumer.stats.last_loss
+
+
+def test_nothing_of_an_evicted_incarnation_can_be_committed_under_its_namesake(
+    make_store: MakeStore, store: KazooStore
+) -> None:
+    """A znode made again has version 0 again: without the token, the frozen one would write here."""
+    value = b'{"version":1,"subscription":{"t":1},"timestamp":"0"}'
+    frozen = ConsumerChannel(make_store(), "g", "c")
+    registration = frozen.register(value)
+    assert isinstance(registration, Registration)
+    store.ensure_path(layout.topic_offsets("g", "t"))
+
+    store.delete(layout.registration("g", "c"))  # evicted, and it does not notice
+    namesake = ConsumerChannel(make_store(), "g", "c")
+    theirs = namesake.register(value)
+    assert isinstance(theirs, Registration)
+    assert namesake.commit(theirs, {T0: 50}) == frozenset()
+
+    with pytest.raises(MembershipLost):
+        frozen.commit(registration, {T0: 10})
+    with pytest.raises(MembershipLost):
+        frozen.leave(registration, {T0: 10})
+
+    assert namesake.committed([T0]) == {T0: 50}
+    assert isinstance(frozen.register(value), Holder)
+
+
+def test_a_name_used_again_after_its_channel_was_retired_gets_a_working_token(
+    make_store: MakeStore, store: KazooStore
+) -> None:
+    value = b'{"version":1,"subscription":{"t":1},"timestamp":"0"}'
+    channel = ConsumerChannel(make_store(), "g", "c")
+    first = channel.register(value)
+    assert isinstance(first, Registration)
+    channel.leave(first, {})
+    store.delete(layout.channel("g", "c"))
+    store.ensure_path(layout.topic_offsets("g", "t"))
+
+    second = channel.register(value)
+
+    assert isinstance(second, Registration)
+    channel.commit(second, {T0: 3})
+    assert channel.committed([T0]) == {T0: 3}
+
+
+def test_a_consumer_whose_session_is_lost_registers_anew(
+    make_store: MakeStore,
+    zookeeper_server_factory: Callable[..., ZooKeeperServer],
+) -> None:
+    server = zookeeper_server_factory()
+    watching = make_store(server.connect_string, session_timeout_ms=30_000)
+    with Consumer(
+        server.connect_string, group="g", topics=["t"], session_timeout_ms=1_000, auto_offset_reset="earliest"
+    ) as consumer:
+        coordinator = HandCoordinator(watching, "g")
+        incarnation = coordinator.await_member(consumer.consumer_id).incarnation
+        hold(consumer, coordinator, 7)
+
+        server.pause()
+        # It stops before its session can have ended on a server it cannot hear.
+        eventually(lambda: consumer.stats.losses == 1, within_s=5)
+        assert consumer.assignment() == frozenset()
+        server.resume()
+
+        coordinator.await_member(consumer.consumer_id, other_than=incarnation)
+        eventually(lambda: consumer.registered)
+        coordinator.run_start(consumer.consumer_id, [T0])
+
+
+def test_a_zookeeper_that_is_away_and_comes_back_finds_the_consumer_there(
+    zookeeper_server_factory: Callable[..., ZooKeeperServer],
+) -> None:
+    server = zookeeper_server_factory()
+    with Consumer(server.connect_string, group="g", topics=["t"], session_timeout_ms=1_000) as consumer:
+        eventually(lambda: consumer.registered)
+        server.kill()
+        eventually(lambda: not consumer.registered, within_s=5)
+        assert consumer.poll(0.1) is None  # not an error: it is trying
+        with pytest.raises(MembershipLost):
+            consumer.commit({T0: 1})
+        server.start()
+        eventually(lambda: consumer.registered, within_s=20)
+        assert consumer.stats.registrations == 2
+
+
+def test_closing_commits_and_leaves_in_one_write_without_any_coordinator(
+    make_consumer: MakeConsumer, coordinator: HandCoordinator
+) -> None:
+    consumer = make_consumer(auto_commit_interval_ms=60_000)
+    hold(consumer, coordinator, 7)
+
+    consumer.close()
+    consumer.close()
+
+    assert coordinator.member(consumer.consumer_id) is None
+    assert coordinator.offset(T0) == 7
+
+
+def test_leaving_for_good_gives_up_a_place_that_would_have_been_kept(
+    make_consumer: MakeConsumer, coordinator: HandCoordinator, store: KazooStore
+) -> None:
+    store.ensure_path(layout.REQUESTS)
+    consumer = make_consumer(consumer_id="c", rejoin_grace_ms=60_000)
+    coordinator.await_member("c")
+
+    consumer.close(leave=True)
+
+    assert coordinator.member("c") is None
+    (request,) = store.children(layout.REQUESTS)
+    assert b'"type":"evict"' in store.get(layout.request(request)).data
