@@ -83,7 +83,7 @@ def _with_cluster(options: DemoOptions, cluster: DevCluster, directory: Path, re
         Workforce(directory / "consumers", cluster.zookeeper, options) as workforce,
     ):
         scenario = Scenario(options, cluster, watcher, workforce, view)
-        with view.step(f"Playing: {options.consumers} consumers, and what happens to them") as playing:
+        with view.step(f"Playing: {options.consumers} consumers, and what happens to them", ticks=False) as playing:
             with view.playing():
                 scenario.play()
             playing.outcome = f"{len(scenario.events)} things happened"

@@ -72,6 +72,7 @@ class Scenario:
         info = self._watcher.wait_for(lambda look: look.coordinator is not None, "a coordinator", 30.0).coordinator
         where = f"; the coordinator is the one beside broker {info.broker_id}, epoch {info.epoch}" if info else ""
         self._note(EventKind.STARTED, f"{', '.join(names)} join the new group{where}", at_ms)
+        self._watcher.wait_for(lambda look: look.group is not None, f"a group {self._options.group}", _SETTLE_S)
         self._settled(lambda found: len(_owners(found)) == len(names), f"{len(names)} members that own partitions")
 
     def _join(self) -> None:

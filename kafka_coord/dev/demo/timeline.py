@@ -160,9 +160,10 @@ def spans_of(journals: Sequence[Journal], killings: Sequence[Killing], until_ms:
                 if handed.change is Change.STARTED:
                     since.setdefault(partition, handed.at_ms)
                 elif partition in since:
-                    spans.append(counted.span(consumer, partition, since.pop(partition), handed.at_ms, Ending.STOPPED))
-        ending = Ending.KILLED if consumer in killed else Ending.OPEN
-        spans += (counted.span(consumer, tp, from_ms, max(from_ms, ended_ms), ending) for tp, from_ms in since.items())
+                    ending = Ending(str(handed.change))
+                    spans.append(counted.span(consumer, partition, since.pop(partition), handed.at_ms, ending))
+        left = Ending.KILLED if consumer in killed else Ending.OPEN
+        spans += (counted.span(consumer, tp, from_ms, max(from_ms, ended_ms), left) for tp, from_ms in since.items())
     return tuple(sorted(spans, key=lambda span: (span.partition, span.from_ms)))
 
 

@@ -28,6 +28,8 @@ log = logging.getLogger("kafka_coord.demo.worker")
 _BATCH = 100
 """Small, so that one to be stopped never waits long for the batch in hand."""
 _WAIT_S = 0.25
+# Little of each partition at a time, so that all of them advance together: the work is slow, not the fetching.
+_FETCHING = {"fetch.wait.max.ms": 50, "queued.min.messages": 1_000, "max.partition.fetch.bytes": 65_536}
 _LONGEST_DEBT_S = 0.25
 
 
@@ -130,7 +132,7 @@ def _consume(given: argparse.Namespace, journal: JournalWriter, stopping: thread
         consumer_id=given.consumer_id,
         auto_offset_reset="earliest",
         session_timeout_ms=given.session_timeout_ms,
-        kafka={"fetch.wait.max.ms": 50},
+        kafka=_FETCHING,
         on_start=lambda partitions: note(Change.STARTED, partitions),
         on_stop=lambda partitions: note(Change.STOPPED, partitions),
         on_lost=lambda partitions: note(Change.LOST, partitions),

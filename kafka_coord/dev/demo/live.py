@@ -1,0 +1,200 @@
+"""The demo on a terminal: a picture of owners, lag and commands that is drawn again and again while the story plays."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from kafka_coord.dev.demo.options import DemoOptions
+from kafka_coord.dev.demo.timeline import Event
+from kafka_coord.dev.demo.view import PlainView
+from kafka_coord.dev.demo.watching import Look
+from kafka_coord.model import PartitionSet, TopicPartition
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_COLOURS = ("bright_blue", "dark_orange", "green3", "medium_purple1", "gold3", "hot_pink", "cyan", "white")
+_BAR_CELLS = 18
+_PROGRESS_CELLS = 36
+_WIDE = 112
+"""Columns from which events stand beside the partitions, and not below them."""
+_EVENTS_BESIDE, _EVENTS_BELOW = 9, 3
+_OBEYED_SHOWN_S = 4.0
+
+
+class Obeyed:
+    """The commands obeyed lately, by consumer. Most wait for some tens of ms only, too short to be seen waiting; that
+    they were obeyed shows in who owns what."""
+
+    def __init__(self) -> None:
+        self._owners: Mapping[TopicPartition, str] = {}
+        self._lately: dict[str, tuple[float, str]] = {}
+
+    def notice(self, owners: Mapping[TopicPartition, str], now: float) -> None:
+        """Compare with the owners noticed last; ``now`` in seconds."""
+        started: dict[str, list[TopicPartition]] = {}
+        stopped: dict[str, list[TopicPartition]] = {}
+        for partition in owners.keys() | self._owners.keys():
+            before, after = self._owners.get(partition), owners.get(partition)
+            if before != after:
+                if after:
+                    started.setdefault(after, []).append(partition)
+                if before:
+                    stopped.setdefault(before, []).append(partition)
+        self._owners = dict(owners)
+        for consumer in started.keys() | stopped.keys():
+            changes = (("stop-fetcher", stopped), ("start-fetcher", started))
+            told = [f"{verb} {PartitionSet.of(found[consumer])}" for verb, found in changes if consumer in found]
+            self._lately[consumer] = (now, ", ".join(told))
+
+    def by(self, consumer: str, now: float) -> str:
+        """What a consumer obeyed within the last seconds; empty if nothing."""
+        at, told = self._lately.get(consumer, (0.0, ""))
+        return told if now - at <= _OBEYED_SHOWN_S else ""
+
+
+class LiveView(PlainView):
+    """Steps as lines; the story as a picture, of which its events stay."""
+
+    def __init__(self, console: Console, options: DemoOptions) -> None:
+        super().__init__(console, options)
+        self._lock = threading.Lock()
+        self._live: Live | None = None
+        self._events: list[Text] = []
+        self._highest: dict[TopicPartition, int] = {}
+        self._paces: list[float] = []
+        self._obeyed = Obeyed()
+
+    def begin_step(self, what: str) -> None:
+        self.console.print(Text.assemble(("▸ ", "bold blue"), what), soft_wrap=True)
+
+    def tick_step(self, what: str, doing: str, seconds: float) -> None:
+        self.console.print(Text(f"    {doing or what}: {seconds:.0f} s so far", style="dim"), soft_wrap=True)
+
+    def end_step(self, what: str, outcome: str, seconds: float) -> None:
+        self.steps.append((what, seconds))
+        self.console.print(Text.assemble(("  ✓ ", "bold green"), outcome or "done", (f"  {seconds:.1f} s", "dim")))
+
+    def event(self, event: Event) -> None:
+        with self._lock:
+            self._events.append(Text.assemble((self.clock(), "dim"), "  ", event.text))
+
+    def look(self, look: Look) -> None:
+        live = self._live
+        if live is not None and look.sample is not None:
+            live.update(self.picture(look), refresh=True)
+
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        with super().playing():
+            try:
+                with Live(console=self.console, auto_refresh=False, transient=True) as live:
+                    self._live = live
+                    yield
+            finally:
+                self._live = None
+                for line in self._events:  # the picture goes, the story stays
+                    self.console.print(line, soft_wrap=True)
+
+    def picture(self, look: Look) -> Table:
+        """One frame."""
+        if look.sample is not None:
+            self._obeyed.notice(look.sample.owners, time.monotonic())
+        frame = Table.grid(padding=(0, 0))
+        for row in (self._progress(look), self._state(look), ""):
+            frame.add_row(row)
+        if self.console.width >= _WIDE:
+            columns = Table.grid(padding=(0, 3))
+            columns.add_row(self._partitions(look), self._side(look, _EVENTS_BESIDE))
+            frame.add_row(columns)
+        else:
+            frame.add_row(self._partitions(look))
+            frame.add_row("")
+            frame.add_row(self._side(look, _EVENTS_BELOW))
+        return frame
+
+    def _progress(self, look: Look) -> Text:
+        total = sum(look.sample.ends.values()) if look.sample else 0
+        done = round(_PROGRESS_CELLS * look.committed / total) if total else 0
+        self._paces = [*self._paces[-4:], self.pace(look)]
+        pace = sum(self._paces) / len(self._paces)
+        return Text.assemble(
+            (self.clock() + "  ", "dim"),
+            ("━" * done, "bold green"),
+            ("━" * (_PROGRESS_CELLS - done), "grey37"),
+            f"  {look.committed:,} of {total:,} records",
+            (f"   {pace:,.0f}/s", "cyan"),
+            f"   lag {look.sample.total_lag if look.sample else 0:,}",
+        )
+
+    @staticmethod
+    def _state(look: Look) -> Text:
+        info = look.coordinator
+        who = f"beside broker {info.broker_id}, epoch {info.epoch}" if info else "none elected"
+        state, generation = (look.group.state, look.group.generation) if look.group else ("-", None)
+        return Text.assemble(
+            ("          coordinator ", "dim"),
+            (who, "bold" if info else "bold red"),
+            ("   group ", "dim"),
+            (str(state), "green" if state == "Stable" else "yellow"),
+            (f"   generation {generation or '-'}", "dim"),
+        )
+
+    def _partitions(self, look: Look) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
+        for head, right in (("partition", True), ("owner", False), ("committed", True), ("lag", True), ("", False)):
+            table.add_column(head, justify="right" if right else "left", no_wrap=True)
+        sample = look.sample
+        if sample is None:
+            return table
+        for partition in sorted(sample.ends):
+            lag, owner = sample.lag(partition), sample.owners.get(partition)
+            highest = self._highest[partition] = max(self._highest.get(partition, 1), lag)
+            cells = -(-lag * _BAR_CELLS // highest)
+            colour = _colour(owner)
+            table.add_row(
+                str(partition.partition),
+                Text(owner or "nobody", style=colour),
+                f"{sample.committed.get(partition, 0):,}",
+                f"{lag:,}",
+                Text.assemble(("█" * cells, colour), ("·" * (_BAR_CELLS - cells), "grey30")),
+            )
+        return table
+
+    def _side(self, look: Look, events: int) -> Table:
+        members = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
+        for head in ("consumer", "owns", "commands"):
+            members.add_column(head, no_wrap=head != "commands")
+        for member in look.group.members if look.group else ():
+            waiting = ", ".join(f"{one.id.type} {one.partitions}" for one in member.pending)
+            obeyed = self._obeyed.by(member.consumer, time.monotonic())
+            gone = "" if member.registered else " (gone)"
+            members.add_row(
+                Text(member.consumer + gone, style=_colour(member.consumer)),
+                str(len(member.owned)),
+                Text(f"{waiting} waiting", style="yellow")
+                if waiting
+                else Text(obeyed and f"{obeyed} ✓", style="green"),
+            )
+        side = Table.grid()
+        side.add_row(members)
+        side.add_row("")
+        with self._lock:
+            for line in self._events[-events:]:
+                side.add_row(line)
+        return side
+
+
+def _colour(consumer: str | None) -> str:
+    if not consumer:
+        return "grey50"
+    number = consumer.rpartition("-")[2]
+    return _COLOURS[(int(number) - 1) % len(_COLOURS)] if number.isdigit() else "white"

@@ -1,0 +1,74 @@
+"""The demo itself, small: real servers, real processes, real kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from kafka_coord.dev.record import processes_mentioning
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+DEMO = [sys.executable, "-m", "kafka_coord.cli.main", "demo", "--quick", "--no-live"]
+
+
+def test_a_quick_demo_is_verified_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    began = time.monotonic()
+
+    done = subprocess.run(
+        [*DEMO, "--dir", str(tmp_path / "run"), "--report", str(report)],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "verified, " in done.stdout
+    assert "39,000 records consumed" in done.stdout
+    assert str(report) in done.stdout
+    for happened in (
+        "joins and takes its share",
+        "(kill -9) while it owns",
+        "is elected, epoch",
+        "grows from 12 to 16",
+        "leaves the group cleanly",
+    ):
+        assert happened in done.stdout
+    page = report.read_text("utf-8").removeprefix("<!DOCTYPE html>\n")
+    assert ET.fromstring(page).find(".//h1") is not None  # noqa: S314 - written by the demo
+    assert processes_mentioning(tmp_path) == []
+    assert time.monotonic() - began < 120
+
+
+def test_ctrl_c_in_the_middle_stops_everything(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*DEMO, "--dir", str(tmp_path / "run"), "--report", str(tmp_path / "report.html")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as demo:
+        try:
+            assert demo.stdout is not None
+            for line in demo.stdout:
+                if "joins and takes its share" in line:
+                    break
+            os.kill(demo.pid, signal.SIGINT)
+            _, errors = demo.communicate(timeout=60)
+        finally:
+            demo.kill()
+
+    assert demo.returncode == 130, errors
+    assert "interrupted" in errors
+    eventually(lambda: processes_mentioning(tmp_path) == [])
+    assert not (tmp_path / "report.html").exists()
