@@ -15,7 +15,8 @@ _VERSION = re.compile(r"version:?\s+(\d+)\.(\d+)(?:\.(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What one server says. ``problem`` is why it says nothing: not reached, or the word is not allowed."""
+    """What one server says. ``problem`` is why it says nothing; ``metrics`` is empty where it is not allowed to
+    tell them (``srvr`` alone is always allowed)."""
 
     server: str
     version: tuple[int, int, int] | None = None
@@ -39,8 +40,7 @@ def _ask(server: str) -> ServerFacts:
         return ServerFacts(server, problem=problem.strerror or str(problem) or type(problem).__name__)
     version = _VERSION.search(answer)
     if version is None:
-        reason = "srvr is not allowed" if "whitelist" in answer else "it does not answer srvr"
-        return ServerFacts(server, problem=reason, reached=True)
+        return ServerFacts(server, problem="does not answer srvr", reached=True)
     mode = next((line.partition(":")[2].strip() for line in answer.splitlines() if line.startswith("Mode:")), "")
     major, minor, patch = (int(part or 0) for part in version.groups())
     return ServerFacts(server, (major, minor, patch), mode, _metrics(server), reached=True)

@@ -50,8 +50,7 @@ def _check_server(server: ServerFacts) -> Iterator[Finding]:
         yield error(check, f"{server.server} cannot be reached: {server.problem}", todo)
         return
     if server.version is None:
-        todo = "add 4lw.commands.whitelist=srvr,mntr,conf to zoo.cfg to have its version and limits checked"
-        yield info(check, f"{server.server}: {server.problem}", todo)
+        yield info(check, f"{server.server} {server.problem}", "see that it is ZooKeeper's plain client port")
         return
     shown = ".".join(map(str, server.version))
     if server.version < MULTI_READ_SINCE:
@@ -66,6 +65,10 @@ def _check_server(server: ServerFacts) -> Iterator[Finding]:
 
 def _check_limits(server: ServerFacts) -> Iterator[Finding]:
     check = "zookeeper limits"
+    if not server.metrics:
+        todo = "allow it to tell: 4lw.commands.whitelist=srvr,mntr,conf in zoo.cfg"
+        yield info(check, f"{server.server} does not tell its load and limits", todo)
+        return
     outstanding, latency = _number(server, "zk_outstanding_requests"), _number(server, "zk_avg_latency")
     if outstanding is not None and outstanding > 100:
         yield warning(

@@ -1,0 +1,272 @@
+"""``groups list`` and ``describe``: what they say of a real tree, in order or not."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.model import GroupSettings, PartitionSet, Pause, StopFetcher
+from kafka_coord.zk import layout
+from tests.cli.running import Run, run
+from tests.coordinator.harness import World
+from tests.monitor.written import Tree
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def rebalancing(tree: Tree) -> Tree:
+    """Group ``delays``: c1 owns two of four partitions, c2 one and is told to stop another."""
+    tree.coordinator()
+    tree.topic("flights", 4)
+    tree.group("delays", GroupSettings(rebalance_timeout_ms=30_000))
+    tree.member("delays", "c1", host="host-1", client="library/1")
+    incarnation = tree.member("delays", "c2", rack="r1", capacity=2)
+    tree.ledger("delays", "c1", "0-1")
+    tree.ledger("delays", "c2", "2", stopping="3")
+    tree.target("delays", {"c1": "0-1,3", "c2": "2"})
+    tree.command("delays", "c2", StopFetcher(3, 7, incarnation, PartitionSet({"flights": [3]}), "member c1 joined"))
+    for partition, offset in enumerate((100, 0, 7)):
+        tree.offset("delays", "flights", partition, offset)
+    return tree
+
+
+def test_offsets_as_json_are_what_docs_operations_promises(rebalancing: Tree, coord: Run) -> None:
+    found = coord("groups", "describe", "delays", "--offsets", "-o", "json").json()
+    row = {"topic": "flights", "holding": "owned", "end_offset": None, "lag": None}
+    assert found == {
+        "group": "delays",
+        "state": "Rebalancing",
+        "generation": 3,
+        "offsets": [
+            row | {"partition": 0, "owner": "c1", "committed_offset": 100},
+            row | {"partition": 1, "owner": "c1", "committed_offset": 0},
+            row | {"partition": 2, "owner": "c2", "committed_offset": 7},
+            row | {"partition": 3, "owner": "c2", "committed_offset": None, "holding": "stopping"},
+        ],
+        "lag_note": "lag is unknown: no live broker is registered below /brokers/ids",
+        "unreadable": [],
+    }
+
+
+def test_members_as_json(rebalancing: Tree, coord: Run) -> None:
+    c1, c2 = coord("groups", "describe", "delays", "--members", "-o", "json").json()["members"]
+    since = c2.pop("since")
+    (pending,) = c2.pop("pending")
+    assert since.endswith("Z")
+    assert c1["host"] == "host-1"
+    assert c1["client"] == "library/1"
+    assert c1["pending"] == []
+    assert c2 == {
+        "consumer": "c2",
+        "registered": True,
+        "host": None,
+        "client": None,
+        "incarnation": rebalancing.incarnations["delays", "c2"],
+        "subscription": "flights",
+        "mode": "incremental",
+        "capacity": 2,
+        "rack": "r1",
+        "rejoin_grace_ms": 0,
+        "owned": {"flights": "2"},
+        "stopping": {"flights": "3"},
+        "target": {"flights": "2"},
+    }
+    assert pending.pop("since").endswith("Z")
+    assert pending == {
+        "group": "delays",
+        "consumer": "c2",
+        "command": "stop-0000000000",
+        "type": "stop-fetcher",
+        "generation": 3,
+        "epoch": 7,
+        "incarnation": rebalancing.incarnations["delays", "c2"],
+        "for_live": True,
+        "partitions": {"flights": "3"},
+        "reason": "member c1 joined",
+    }
+
+
+def test_state_as_json(rebalancing: Tree, coord: Run) -> None:
+    found = coord("groups", "describe", "delays", "--state", "-o", "json").json()
+    assert "c2 to stop flights[3]" in found.pop("status")
+    assert found == {
+        "group": "delays",
+        "state": "Rebalancing",
+        "generation": 3,
+        "decided_at": "2024-11-20T00:00:00.000Z",
+        "reason": "member c2 joined",
+        "coordinator": 1,
+        "assignor": "sticky",
+        "member_count": 2,
+        "pending": 1,
+        "rebalance_timeout_ms": 30_000,
+        "offsets_retention_ms": 604_800_000,
+        "paused": None,
+        "unreadable": [],
+    }
+
+
+def test_a_pipe_gets_all_three_parts_for_people(rebalancing: Tree, coord: Run) -> None:
+    ran = coord("groups", "describe", "delays")
+    assert ran.code == 0
+    assert "Rebalancing" in ran.out
+    assert "flights          3  c2     stopping          -    -    -" in ran.out.splitlines()
+    assert "no live broker is registered" in ran.err
+    assert "\x1b" not in ran.out
+
+
+def test_verbose_shows_what_else_is_known_of_members(rebalancing: Tree, coord: Run) -> None:
+    out = coord("groups", "describe", "delays", "--members", "--verbose").out
+    assert "INCARNATION" in out
+    assert "stop flights[3] since" in out
+
+
+def test_list_counts_and_filters(rebalancing: Tree, coord: Run) -> None:
+    rebalancing.group("other")
+    rebalancing.group("third")
+    rebalancing.value(layout.paused("third"), Pause("alice", "disks", 1).to_json())
+
+    found = coord("groups", "list", "-o", "json").json()
+
+    assert [(row["group"], row["state"]) for row in found] == [
+        ("delays", "Rebalancing"),
+        ("other", "Empty"),
+        ("third", "Paused"),
+    ]
+    assert found[0] == {
+        "group": "delays",
+        "state": "Rebalancing",
+        "generation": 3,
+        "members": 2,
+        "partitions": 4,
+        "assignor": "sticky",
+        "pending": 1,
+        "unreadable": 0,
+    }
+    only = coord("groups", "list", "--state", "rebalancing", "-o", "tsv").out.splitlines()
+    assert only[1:] == ["delays\tRebalancing\t3\t2\t4\tsticky\t1\t0"]
+
+
+def test_output_and_zookeeper_may_come_by_variable_and_before_the_command(rebalancing: Tree, zk_hosts: str) -> None:
+    ran = run("--zookeeper", zk_hosts, "groups", "list", KAFKA_COORD_OUTPUT="json")
+    assert ran.json()[0]["group"] == "delays"
+    ran = run("groups", "list", zookeeper=zk_hosts, KAFKA_COORD_GROUPS_LIST_OUTPUT="tsv")
+    assert ran.out.startswith("group\tstate")
+
+
+def test_a_place_where_nothing_ever_ran_says_so(coord: Run) -> None:
+    ran = coord("groups", "list")
+    assert ran.code == 0
+    assert "no coordinator has ever run here" in ran.err
+
+
+def test_offsets_of_a_topic_that_was_recreated_do_not_count(tree: Tree, coord: Run) -> None:
+    tree.coordinator()
+    tree.topic("flights", 2, topic_id="new")
+    tree.group("delays")
+    tree.put(layout.topic_offsets("delays", "flights"), b"old")
+    tree.offset("delays", "flights", 0, 55)
+    ran = coord("groups", "describe", "delays", "--offsets", "-o", "json")
+    assert ran.json()["offsets"] == []
+    assert "created again since: flights[0]" in ran.err
+
+
+HOSTILE = [
+    b"",
+    b"not json",
+    b"\xff\xfe",
+    b"[]",
+    b'{"version":99}',
+    b'{"version":1}' + b" " * 20,
+    b'{"version":1,"subscription":{"a b":1},"members":[],"owned":3,"incarnation":"x","type":7,"decisions":{}}',
+    b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
+def test_malformed_znodes_everywhere_hide_nothing_else(rebalancing: Tree, coord: Run, value: bytes) -> None:
+    """Given a group of which every value is malformed, the other one is shown as ever, and the bad znodes are named."""
+    bad, tree = "mangled", rebalancing
+    tree.group(bad)
+    for path in (
+        layout.group(bad),
+        layout.registration(bad, "c1"),
+        layout.ledger(bad, "c1"),
+        layout.assignment(bad),
+        layout.history(bad),
+        layout.paused(bad),
+        f"{layout.channel(bad, 'c1')}/stop-0000000001",
+        f"{layout.channel(bad, 'c1')}/not-a-command",
+        layout.offset(bad, "flights", 0),
+        f"{layout.topic_offsets(bad, 'flights')}/nonsense",
+        layout.broker_topic("mangled"),
+        layout.PAUSED if value == b"" else "/consumers/other",
+        f"{layout.REQUESTS}/request-0000000009",
+        layout.broker(1),
+        f"{layout.GROUPS}/not legal",
+    ):
+        tree.put(path, value)
+    if value == b"":
+        tree.store.delete(layout.PAUSED)
+
+    rows = coord("groups", "list", "-o", "json").json()
+    assert {row["group"] for row in rows} == {bad, "delays"}
+    good = coord("groups", "describe", "delays", "--offsets", "--members", "-o", "json").json()
+    assert good["state"] == "Rebalancing"
+    assert len(good["offsets"]) == 4
+    described = coord("groups", "describe", bad, "-o", "json")
+    named = {one["path"] for one in described.json()["unreadable"]}
+    assert layout.registration(bad, "c1") in named
+    assert layout.ledger(bad, "c1") in named
+    assert layout.offset(bad, "flights", 0) in named
+    assert f"{layout.topic_offsets(bad, 'flights')}/nonsense" in named
+    assert f"unreadable: {layout.ledger(bad, 'c1')}: " in described.err
+    for command in (
+        ("groups", "history", bad),
+        ("groups", "settings", bad),
+        ("channel", "list"),
+        ("channel", "show", bad),
+        ("coordinator", "status"),
+        ("coordinator", "requests"),
+        ("watch", "--count", "1"),
+        ("doctor",),
+    ):
+        ran = coord(*command)
+        assert ran.code in {0, 3, 10}, (command, ran)
+        assert "Traceback" not in ran.err
+        assert "unexpected" not in ran.err
+
+
+def test_stable_is_what_the_coordinator_itself_calls_stable(world: World, coord: Run) -> None:
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.consumer("c2").join()
+
+    def stable() -> bool:
+        found = coord("groups", "describe", "delays", "-o", "json").json()
+        held = {row["owner"] for row in found["offsets"]}
+        return found["state"] == "Stable" and held == {"c1", "c2"} and found["pending"] == 0
+
+    eventually(stable)
+
+
+def test_two_thousand_groups_are_listed_in_a_few_reads(tree: Tree, coord: Run) -> None:
+    from kafka_coord.zk.store import Create
+
+    tree.coordinator()
+    paths = [f"{layout.GROUPS}/group-{number}" for number in range(2_000)]
+    for at in range(0, len(paths), 250):
+        part = paths[at : at + 250]
+        tree.store.multi([Create(path) for path in part] + [Create(f"{path}/ids") for path in part])
+    reads: list[int] = []
+    read_many = tree.store.read_many
+
+    def counted(wanted):  # type: ignore[no-untyped-def]
+        reads.append(len(wanted))
+        return read_many(wanted)
+
+    from kafka_coord.monitor.groups import list_groups
+
+    tree.store.read_many = counted  # type: ignore[method-assign]
+    _, rows = list_groups(tree.store)
+    assert len(rows) == 2_000
+    assert len(reads) <= 4

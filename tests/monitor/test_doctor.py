@@ -1,0 +1,246 @@
+"""The doctor: one scenario a fault, on a real ZooKeeper; what it finds and what it says to do."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.model import PartitionSet, Pause, Request, RequestType, StopFetcher
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.channel import read_waiting
+from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.monitor.doctor import Finding, Severity, examine
+from kafka_coord.monitor.doctor.groups import check_groups, check_requests
+from kafka_coord.monitor.doctor.zookeeper import check_clock, check_servers
+from kafka_coord.monitor.requests import read_requests
+from kafka_coord.monitor.snapshot import read_groups
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Clock
+from tests.coordinator.harness import World
+from tests.monitor.written import Tree, opened
+
+
+def examined(tree: Tree, zk_hosts: str, timeout_ms: int = 10_000) -> list[Finding]:
+    return list(examine(tree.store, zk_hosts, session_timeout_ms=timeout_ms))
+
+
+def bad(findings: list[Finding]) -> list[Finding]:
+    return [one for one in findings if one.severity in {Severity.WARNING, Severity.ERROR}]
+
+
+def only(findings: list[Finding], check: str) -> Finding:
+    (found,) = [one for one in bad(findings) if one.check == check]
+    assert found.todo
+    return found
+
+
+@contextmanager
+def listening() -> Iterator[int]:
+    """Something that takes connections, as a broker does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def healthy(tree: Tree) -> Iterator[Tree]:
+    """A broker, an elected instance beside it, a topic, and a group at rest."""
+    with listening() as port:
+        endpoint = {"endpoints": [f"PLAINTEXT://127.0.0.1:{port}"], "version": 5}
+        tree.put(layout.broker(1), json.dumps(endpoint).encode())
+        tree.coordinator(1, epoch=7)
+        tree.put(layout.COORDINATOR_EPOCH, b"7")
+        tree.topic("flights", 2)
+        tree.group("delays")
+        tree.member("delays", "c1")
+        tree.ledger("delays", "c1", "0-1")
+        yield tree
+
+
+def test_nothing_is_found_where_nothing_is_wrong(healthy: Tree, zk_hosts: str) -> None:
+    findings = examined(healthy, zk_hosts)
+    assert bad(findings) == []
+    checked = {one.check for one in findings if one.severity is Severity.OK}
+    assert checked >= {
+        "zookeeper servers",
+        "zookeeper limits",
+        "clocks",
+        "brokers",
+        "coordinator",
+        "instances",
+        "groups",
+    }
+    assert any("3.9" in one.what for one in findings)
+    assert any("anybody who reaches ZooKeeper may change" in one.what for one in findings)
+
+
+def test_the_scratch_znode_is_removed(healthy: Tree, zk_hosts: str) -> None:
+    examined(healthy, zk_hosts)
+    assert not [name for name in healthy.store.children(layout.CONSUMERS) if name.startswith("doctor")]
+
+
+def test_a_place_that_is_not_kafkas(tree: Tree, zk_hosts: str) -> None:
+    findings = examined(tree, zk_hosts)
+    assert "check the chroot" in only(findings, "brokers").todo
+    assert "kafka-coord serve" in only(findings, "coordinator").todo
+
+
+def test_a_broker_that_cannot_be_reached(healthy: Tree, zk_hosts: str) -> None:
+    endpoint = {"endpoints": ["PLAINTEXT://127.0.0.1:1"], "version": 5}
+    healthy.put(layout.broker(2), json.dumps(endpoint).encode())
+    findings = examined(healthy, zk_hosts)
+    assert "broker 2 cannot be reached at PLAINTEXT://127.0.0.1:1: Connection refused" in only(findings, "brokers").what
+    assert "nobody takes over" in only(findings, "instances").what
+
+
+def test_a_broker_nobody_can_read(healthy: Tree, zk_hosts: str) -> None:
+    healthy.put(layout.broker(1), b"\xff")
+    assert "/brokers/ids/1 cannot be read" in only(examined(healthy, zk_hosts), "brokers").what
+
+
+def test_a_coordinator_nobody_can_read(healthy: Tree, zk_hosts: str) -> None:
+    healthy.store.set(layout.COORDINATOR, b"{}")
+    assert "delete /consumers/coordinator" in only(examined(healthy, zk_hosts), "coordinator").todo
+
+
+def test_an_epoch_somebody_edited(healthy: Tree, zk_hosts: str) -> None:
+    healthy.store.set(layout.COORDINATOR_EPOCH, b"6")
+    assert "says b'6', the coordinator's own epoch is 7" in only(examined(healthy, zk_hosts), "coordinator").what
+
+
+def test_a_session_timeout_the_server_does_not_grant(healthy: Tree, zk_hosts: str) -> None:
+    assert "minSessionTimeout" in only(examined(healthy, zk_hosts, timeout_ms=100), "zookeeper limits").todo
+    assert "maxSessionTimeout" in only(examined(healthy, zk_hosts, timeout_ms=3_600_000), "zookeeper limits").todo
+
+
+def test_a_server_that_is_down_and_one_that_keeps_silent(
+    healthy: Tree, zk_hosts: str, zookeeper_server_factory: Callable[..., ZooKeeperServer]
+) -> None:
+    silent = zookeeper_server_factory(settings=ZooKeeperSettings(properties={"4lw.commands.whitelist": "ruok"}))
+    findings = list(
+        examine(healthy.store, f"127.0.0.1:1,{silent.connect_string},{zk_hosts}", session_timeout_ms=10_000)
+    )
+    assert "127.0.0.1:1 cannot be reached: Connection refused" in only(findings, "zookeeper servers").what
+    (told,) = [one for one in findings if silent.connect_string in one.what and one.severity is Severity.INFO]
+    assert "4lw.commands.whitelist=srvr,mntr,conf" in told.todo
+
+
+def test_something_else_on_zookeepers_port(healthy: Tree) -> None:
+    with listening() as port:
+        (told,) = check_servers(f"127.0.0.1:{port}", tls=False)
+    assert told.what == f"127.0.0.1:{port} cannot be reached: timed out"
+
+
+def test_few_connections_allowed_from_one_host(zookeeper_server_factory: Callable[..., ZooKeeperServer]) -> None:
+    server = zookeeper_server_factory(settings=ZooKeeperSettings(properties={"maxClientCnxns": "10"}))
+    with opened(server.connect_string) as store:
+        findings = list(examine(store, server.connect_string, session_timeout_ms=10_000))
+    assert "allows 10 connections from one host" in only(findings, "zookeeper limits").what
+
+
+class Ahead:
+    """A clock that is a while ahead of the true one."""
+
+    def __init__(self, clock: Clock, ahead_s: float) -> None:
+        self._clock, self._ahead_s = clock, ahead_s
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def time(self) -> float:
+        return self._clock.time() + self._ahead_s
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "severity"), [(5, Severity.WARNING), (-5, Severity.WARNING), (100, Severity.ERROR)]
+)
+def test_clocks_that_disagree(healthy: Tree, ahead_s: float, severity: Severity) -> None:
+    healthy.store._clock = Ahead(healthy.store.clock, ahead_s)
+    (found,) = check_clock(healthy.store)
+    assert found.severity is severity
+    assert ("behind" if ahead_s > 0 else "ahead of") in found.what
+
+
+def test_a_znode_in_each_place_that_cannot_be_read(healthy: Tree, zk_hosts: str) -> None:
+    places = {
+        layout.group("delays"): "groups settings delays",
+        layout.registration("delays", "c9"): "mend or stop that consumer",
+        layout.ledger("delays", "c9"): "groups evict delays c9",
+        layout.assignment("delays"): "groups rebalance delays",
+        f"{layout.channel('delays', 'c1')}/start-0000000001": "its consumer drops it",
+    }
+    for path in places:
+        healthy.put(path, b"{broken")
+    found = {
+        one.what.partition(": ")[0]: one for one in examined(healthy, zk_hosts) if one.check == "unreadable znodes"
+    }
+    assert set(found) == set(places)
+    for path, todo in places.items():
+        assert todo in found[path].todo
+
+
+def test_what_consumers_that_are_gone_left_behind(healthy: Tree, zk_hosts: str) -> None:
+    healthy.group("left")
+    healthy.ledger("left", "dead", "0")
+    healthy.put(layout.channel("left", "dead"))
+    healthy.command("left", "dead", StopFetcher(1, 1, 1, PartitionSet({"flights": [0]}), ""))
+    findings = examined(healthy, zk_hosts)
+    assert "flights[0] still held by dead, which is gone" in only(findings, "ledgers").what
+    assert any("1 commands for dead, which is gone" in one.what for one in findings)
+
+
+def test_a_registration_no_session_ends(healthy: Tree, zk_hosts: str) -> None:
+    healthy.value(layout.registration("delays", "p1"), {"version": 1, "subscription": {"flights": 1}})
+    assert "of p1 is persistent" in only(examined(healthy, zk_hosts), "registrations").what
+
+
+def test_a_pause_nobody_lifted(healthy: Tree, zk_hosts: str) -> None:
+    now_ms = round(healthy.store.clock.time() * 1000)
+    healthy.value(layout.paused("delays"), Pause("alice", "disks", now_ms).to_json())
+    assert bad(examined(healthy, zk_hosts)) == []
+    healthy.value(layout.paused("delays"), Pause("alice", "disks", now_ms - 7_200_000).to_json())
+    found = only(examined(healthy, zk_hosts), "pauses")
+    assert found.what == "group delays is paused by alice (disks)"
+    assert found.todo == "kafka-coord groups resume delays"
+
+
+def test_all_groups_paused(healthy: Tree, zk_hosts: str) -> None:
+    healthy.put(layout.PAUSED)
+    assert only(examined(healthy, zk_hosts), "pauses").todo == "kafka-coord groups resume --all"
+
+
+def test_requests_nobody_answers(healthy: Tree) -> None:
+    request = Request(RequestType.REBALANCE, group="delays", by="alice")
+    healthy.store.create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
+    queued, unreadable = read_requests(healthy.store)
+    now_ms = round(healthy.store.clock.time() * 1000)
+    assert list(check_requests(queued, unreadable, now_ms, elected=True)) == []
+    (found,) = check_requests(queued, unreadable, now_ms + 61_000, elected=True)
+    assert found.severity is Severity.ERROR
+    assert "(rebalance for group delays) by alice waits for 6" in found.what
+
+
+def test_a_consumer_that_does_not_obey(world: World) -> None:
+    world.instance(1).start_elected()
+    world.consumer("stuck", obedient=False).join()
+    while not world.outstanding():
+        threading.Event().wait(0.02)
+    cluster = read_cluster(world.store)
+    snapshots = read_groups(world.store, ["delays"], cluster)
+    waiting = read_waiting(world.store, snapshots).commands
+    now_ms = round(world.store.clock.time() * 1000)
+    assert [one for one in check_groups(cluster, snapshots, waiting, now_ms) if one.severity is not Severity.OK] == []
+    (found,) = check_groups(cluster, snapshots, waiting, now_ms + 70_000)
+    assert "stuck has not acknowledged a command for" in found.what
+    assert found.todo.endswith("kafka-coord groups evict delays stuck")
+
+
+def test_a_subscription_to_nothing(healthy: Tree, zk_hosts: str) -> None:
+    healthy.member("delays", "c2", topic="nowhere")
+    told = [one for one in examined(healthy, zk_hosts) if one.check == "subscriptions"]
+    assert [one.what for one in told] == ["group delays subscribes to nowhere, which does not exist"]

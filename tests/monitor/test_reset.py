@@ -1,0 +1,154 @@
+"""Where offsets are reset to, rule by rule, as Kafka's own tool does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from kafka_coord.errors import BrokerError, MalformedValue, RequestRefused, SettingsError
+from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.monitor.lag import BrokerOffsets
+from kafka_coord.monitor.reset import Rule, RuleKind, compute, duration_ms, read_csv, time_ms
+
+P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
+BOTH = PartitionSet.of([P0, P1])
+COMMITTED = {P0: 50}
+
+
+class Log:
+    """Partition 0 holds 10 to 100, partition 1 holds 0 to 5; at any time asked for begins the fourth record."""
+
+    def __init__(self, unreachable: PartitionSet | None = None) -> None:
+        self._unreachable = unreachable or PartitionSet()
+
+    def _known(self, wanted: PartitionSet, offsets: Mapping[TopicPartition, int]) -> BrokerOffsets:
+        found = {tp: offsets[tp] for tp in wanted - self._unreachable}
+        return BrokerOffsets(found, "no live leader" if len(found) < len(wanted) else "")
+
+    def earliest(self, partitions: PartitionSet) -> BrokerOffsets:
+        return self._known(partitions, {P0: 10, P1: 0})
+
+    def latest(self, partitions: PartitionSet) -> BrokerOffsets:
+        return self._known(partitions, {P0: 100, P1: 5})
+
+    def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets:
+        assert timestamp_ms == 1_000
+        return self._known(partitions, {P0: 13, P1: 3})
+
+
+@pytest.mark.parametrize(
+    ("rule", "offsets", "notes"),
+    [
+        (Rule(RuleKind.TO_EARLIEST), [10, 0], ["", ""]),
+        (Rule(RuleKind.TO_LATEST), [100, 5], ["", ""]),
+        (Rule(RuleKind.TO_CURRENT), [50, 5], ["", "nothing committed: the end of the log"]),
+        (Rule(RuleKind.TO_OFFSET, 12), [12, 5], ["", "12 is beyond the end of the log"]),
+        (Rule(RuleKind.TO_OFFSET, 0), [10, 0], ["0 is before the start of the log", ""]),
+        (Rule(RuleKind.TO_TIME, 1_000), [13, 3], ["", ""]),
+    ],
+)
+def test_each_rule(rule: Rule, offsets: list[int], notes: list[str]) -> None:
+    rows = compute(rule, BOTH, COMMITTED, Log())
+    assert [row.new_offset for row in rows] == offsets
+    assert [row.note for row in rows] == notes
+    assert [row.current_offset for row in rows] == [50, None]
+
+
+@pytest.mark.parametrize(("shift", "offset"), [(5, 55), (-5, 45), (0, 50), (1_000, 100), (-1_000, 10)])
+def test_a_shift_stays_within_the_log(shift: int, offset: int) -> None:
+    (row,) = compute(Rule(RuleKind.SHIFT_BY, shift), PartitionSet.of([P0]), COMMITTED, Log())
+    assert row.new_offset == offset
+
+
+def test_a_shift_of_nothing_is_refused() -> None:
+    with pytest.raises(RequestRefused, match=r"cannot shift flights\[1\]: nothing is committed there"):
+        compute(Rule(RuleKind.SHIFT_BY, 1), BOTH, COMMITTED, Log())
+
+
+def test_from_file_stays_within_the_log() -> None:
+    rows = compute(Rule(RuleKind.FROM_FILE), BOTH, COMMITTED, Log(), {P0: 20, P1: 99})
+    assert [(row.new_offset, row.note) for row in rows] == [(20, ""), (5, "99 is beyond the end of the log")]
+
+
+@pytest.mark.parametrize("kind", [k for k in RuleKind if k not in {RuleKind.TO_CURRENT, RuleKind.SHIFT_BY}])
+def test_nothing_is_guessed_where_a_broker_does_not_answer(kind: RuleKind) -> None:
+    log = Log(unreachable=PartitionSet.of([P1]))
+    with pytest.raises(BrokerError, match=r"did not say what flights\[1\] hold: no live leader"):
+        compute(Rule(kind, 1_000), BOTH, COMMITTED, log, {P0: 1, P1: 1})
+
+
+def test_to_current_needs_no_broker_where_all_is_committed() -> None:
+    log = Log(unreachable=BOTH)
+    (row,) = compute(Rule(RuleKind.TO_CURRENT), PartitionSet.of([P0]), COMMITTED, log)
+    assert row.new_offset == 50
+
+
+@pytest.mark.parametrize(
+    ("written", "ms"),
+    [
+        ("PT15S", 15_000),
+        ("PT1.5S", 1_500),
+        ("P1D", 86_400_000),
+        ("P1DT2H3M4S", 93_784_000),
+        ("pt30m", 1_800_000),
+        ("PT0S", 0),
+    ],
+)
+def test_durations(written: str, ms: int) -> None:
+    assert duration_ms(written) == ms
+
+
+@pytest.mark.parametrize("written", ["", "P", "PT", "1h", "P1W", "PT-5S", "P1DT", "PT1S2H", "PT1,5S"])
+def test_what_is_no_duration_is_refused(written: str) -> None:
+    with pytest.raises(SettingsError, match="PnDTnHnMnS"):
+        duration_ms(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "ms"),
+    [
+        ("2024-11-20T00:00:00.123", 1_732_060_800_123),
+        ("2024-11-20T00:00:00Z", 1_732_060_800_000),
+        ("2024-11-20T01:00:00+01:00", 1_732_060_800_000),
+        ("2024-11-20", 1_732_060_800_000),
+    ],
+)
+def test_times_are_utc_unless_they_say_otherwise(written: str, ms: int) -> None:
+    assert time_ms(written) == ms
+
+
+@pytest.mark.parametrize("written", ["", "noon", "2024-13-01T00:00:00", "1969-12-31T00:00:00"])
+def test_what_is_no_time_is_refused(written: str) -> None:
+    with pytest.raises(SettingsError):
+        time_ms(written)
+
+
+def test_csv_as_kafka_writes_it() -> None:
+    lines = ["flights,0,5", "", '"flights","1","7"', "delays,routes,3,9", "other,routes,4,9"]
+    assert read_csv(lines, "delays", "f.csv") == {P0: 5, P1: 7, TopicPartition("routes", 3): 9}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("flights,0", "is not topic,partition,offset"),
+        ("fli ghts,0,1", "not a legal topic name"),
+        ("flights,x,1", "'x' or '1' is not a number"),
+        ("flights,0,-1", "not a number"),
+        ("flights,99999999999,1", "too large"),
+        ("flights,0,9999999999999999999", "too large"),
+        ("flights,1,2", "flights-1 is named a second time"),
+        ("topic,partition,offset", "not a number"),
+    ],
+)
+def test_a_bad_line_is_named(line: str, said: str) -> None:
+    with pytest.raises(MalformedValue) as refused:
+        read_csv(["flights,1,1", line], "delays", "f.csv")
+    assert str(refused.value).startswith("f.csv:2: ")
+    assert said in str(refused.value)
+
+
+def test_a_file_about_other_groups_only_is_refused() -> None:
+    with pytest.raises(MalformedValue, match="names no partition of group delays"):
+        read_csv(["other,flights,0,1"], "delays", "f.csv")
