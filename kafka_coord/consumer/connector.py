@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
+from kafka_coord.consumer.counters import Counters
+from kafka_coord.consumer.fetching import Fetchers
+from kafka_coord.consumer.obedience import LOOK_INTERVAL_S, Listener, Obedience, tell
 from kafka_coord.errors import (
     ConsumerClosed,
     ConsumerIdInUse,
     KafkaCoordError,
-    MalformedValue,
     MembershipLost,
     NoAuth,
     NoNode,
@@ -29,78 +30,13 @@ from kafka_coord.errors import (
     StoreError,
     StoreUnavailable,
 )
-from kafka_coord.model import (
-    NO_OFFSET,
-    Command,
-    CommandId,
-    StartFetcher,
-    StartPoint,
-    StopFetcher,
-    TopicPartition,
-)
+from kafka_coord.model import TopicPartition
 from kafka_coord.zk.store import Op, SessionState, Store, WatchEvent
 
 log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S = 3.0
-"""How often the channel is looked at without any event: what a lost watch costs at most."""
-
 _RETRY_S = 0.25
 _NAME_RETRY_S = 0.5
-
-
-class Fetchers(Protocol):
-    """What the connector needs of whatever fetches. Nothing here blocks; all is called on the connector's thread."""
-
-    def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
-        """Take partitions over, without fetching them yet. Those held already are left as they are."""
-
-    def resolved(self) -> bool:
-        """Whether all held partitions know where to begin; goes on finding out if not, and wakes the connector."""
-
-    def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch them and hand their records out."""
-
-    def stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """From now on hand out nothing of them."""
-
-    def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether the application is not done with records of them; if so, wake the connector when it is."""
-
-    def held_partitions(self) -> Iterable[TopicPartition]:
-        """All that is held."""
-
-    def release(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Forget stopped partitions; what of theirs is still to be committed."""
-
-    def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
-        """What is to be committed now, of these or of all."""
-
-    def admissible(self, offsets: Offsets) -> Offsets:
-        """Those of ``offsets`` that may be stored: of partitions held, and not going back unasked."""
-
-    def stored(self, offsets: Offsets) -> None:
-        """They are committed."""
-
-    def abandon(self) -> Iterable[TopicPartition]:
-        """Let everything go at once; what was held."""
-
-    def orphans_in_hand(self) -> bool:
-        """Whether the application still works on records of a lost incarnation; if so, wake when it no longer does."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """What has happened so far."""
-
-    registrations: int = 0
-    starts: int = 0
-    stops: int = 0
-    dropped_commands: int = 0
-    malformed_commands: int = 0
-    commits: int = 0
-    losses: int = 0
-    last_loss: str = ""
 
 
 @dataclass(slots=True)
@@ -111,28 +47,11 @@ class _CommitRequest:
 
 
 @dataclass(slots=True)
-class _Obeying:
-    """The command being obeyed, and how far: each part is done once, however often the store fails in between."""
-
-    command_id: CommandId
-    command: Command
-    told: bool = False
-    released: Offsets | None = None
-
-
-@dataclass(slots=True)
 class _Closing:
     deadline: float
     also: tuple[Op, ...] = ()
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     stopped: bool = False
-
-
-Listener = Callable[[frozenset[TopicPartition]], None]
-
-
-def _ignore(_: frozenset[TopicPartition]) -> None:
-    """Nobody wants to hear of it."""
 
 
 class Connector:
@@ -162,26 +81,28 @@ class Connector:
         self._registration_value = registration_value
         self._wake = wake
         self._auto_commit_interval_s = auto_commit_interval_s
-        self._look_interval_s = look_interval_s
-        self._on_start = on_start or _ignore
-        self._on_stop = on_stop or _ignore
-        self._on_lost = on_lost or _ignore
+        self._on_stop = on_stop
+        self._on_lost = on_lost
+        self.counters = Counters()
+        self._obedience = Obedience(
+            channel,
+            fetchers,
+            self.counters,
+            wake=wake,
+            look_interval_s=look_interval_s,
+            on_start=on_start,
+            on_stop=on_stop,
+        )
         self._registration: Registration | None = None
         self._value: bytes | None = None
         self._name_taken_since: float | None = None
         self._evicted = False
         self._registration_changed = False
-        self._channel_changed = False
-        self._look_due = 0.0
         self._commit_due = 0.0
-        self._queue: deque[CommandId] = deque()
-        self._obeying: _Obeying | None = None
-        self._reported: set[str] = set()
         self._commit_requests: deque[_CommitRequest] = deque()
         self._closing: _Closing | None = None
         self.done = False
         self.failure: KafkaCoordError | None = None
-        self.counters = Counters()
         self._unlisten = store.on_session(self._on_session)
 
     # --- facts, for any thread ---------------------------------------------------------------------------------------
@@ -263,8 +184,12 @@ class Connector:
             self._lose("its registration was deleted: evicted by the coordinator or an operator")
             return now
         self._carry_out_commits()
-        due = self._obey(registration, now)
-        return min(due, self._auto_commit(registration, now), self._look_due, self._store.session.mine_until())
+        try:
+            due = self._obedience.step(registration, now)
+        except NoNode:  # the channel: it is removed only long after the registration
+            self._registration_changed = True
+            return now + _RETRY_S
+        return min(due, self._auto_commit(registration, now), self._store.session.mine_until())
 
     # --- registration ------------------------------------------------------------------------------------------------
 
@@ -287,7 +212,7 @@ class Connector:
         self._name_taken_since = None
         self.counters.registrations += 1
         self._registration_changed = True  # sets the watch
-        self._channel_changed = True
+        self._obedience.look_again()
         self._commit_due = now + (self._auto_commit_interval_s or 0.0)
         log.info("registered consumer=%s group=%s incarnation=%d", found.consumer, found.group, found.incarnation)
         return now
@@ -336,9 +261,7 @@ class Connector:
             return
         lost = frozenset(self._fetchers.abandon())
         self._channel.abandon(registration)
-        self._queue.clear()
-        self._obeying = None
-        self._reported.clear()
+        self._obedience.reset()
         self.counters.losses += 1
         self.counters.last_loss = why
         self._refuse_commits()
@@ -349,7 +272,7 @@ class Connector:
             len(lost),
             why,
         )
-        self._tell(self._on_lost, lost, "on_lost")
+        tell(self._on_lost, lost, "on_lost")
 
     def _fail(self, error: KafkaCoordError) -> None:
         """Nothing the consumer could go on with; the application is told at its next call."""
@@ -363,116 +286,6 @@ class Connector:
         self._unlisten()
         self._refuse_commits()
         self._wake()
-
-    # --- commands ----------------------------------------------------------------------------------------------------
-
-    def _obey(self, registration: Registration, now: float) -> float:
-        if self._channel_changed or now >= self._look_due:
-            self._look(now)
-        while self._queue:
-            if not self._obey_next(registration, self._queue[0]):
-                # Woken by the fetchers, by the end offsets or by a change of the channel; the time is for safety.
-                return now + _RETRY_S
-            if self._queue:
-                self._queue.popleft()
-        return float("inf")
-
-    def _look(self, now: float) -> None:
-        self._channel_changed = False
-        try:
-            commands, strays = self._channel.outstanding(self._on_channel_event)
-        except NoNode:
-            self._registration_changed = True
-            raise StoreUnavailable("the channel is gone: looking whether the registration is too") from None
-        except BaseException:
-            self._channel_changed = True
-            raise
-        self._look_due = now + self._look_interval_s
-        self._queue = deque(commands)
-        if self._obeying is not None and self._obeying.command_id not in commands:
-            # Somebody deleted it, which the coordinator takes for our acknowledgement: finish what was begun. It does
-            # so itself only to a consumer that is no longer registered.
-            self._queue.appendleft(self._obeying.command_id)
-            self._registration_changed = True
-        for name in strays:
-            self._report(name, "is not a command's name; it is left alone")
-
-    def _report(self, name: str, what: str) -> None:
-        if name not in self._reported:
-            self._reported.add(name)
-            self.counters.malformed_commands += 1
-            log.error("found in the channel consumer=%s znode=%s: %s", self._channel.consumer, name, what)
-
-    def _obey_next(self, registration: Registration, command_id: CommandId) -> bool:
-        """Whether this command is done with, one way or the other."""
-        if self._obeying is None or self._obeying.command_id != command_id:
-            try:
-                command = self._channel.read(command_id)
-            except MalformedValue as error:
-                self._report(
-                    command_id.name, f"cannot be obeyed, and nothing after it until it is gone: {error.reason}"
-                )
-                return False
-            if command is None:
-                return True
-            if command.incarnation != registration.incarnation:
-                self._channel.drop(command_id)
-                self.counters.dropped_commands += 1
-                log.info("dropped command=%s reason='for incarnation %d'", command_id.name, command.incarnation)
-                return True
-            self._obeying = _Obeying(command_id, command)
-        if isinstance(self._obeying.command, StopFetcher):
-            return self._obey_stop(registration, self._obeying, self._obeying.command)
-        return self._obey_start(registration, self._obeying, self._obeying.command)
-
-    def _obey_stop(self, registration: Registration, obeying: _Obeying, command: StopFetcher) -> bool:
-        if obeying.released is None:
-            self._fetchers.stop(command.partitions)
-            if self._fetchers.in_hand(command.partitions):
-                return False
-            if not obeying.told:
-                obeying.told = True
-                self._tell(self._on_stop, frozenset(command.partitions), "on_stop")
-            obeying.released = self._fetchers.release(command.partitions)
-        self._acknowledge(registration, obeying, obeying.released)
-        self.counters.stops += 1
-        return True
-
-    def _obey_start(self, registration: Registration, obeying: _Obeying, command: StartFetcher) -> bool:
-        if not obeying.told:
-            self._fetchers.hold(command.starts)
-            self._channel.started_at({tp: point.offset for tp, point in command.starts.items()})
-        if not self._fetchers.resolved():
-            return False
-        if not obeying.told:
-            obeying.told = True
-            self._tell(self._on_start, frozenset(command.starts), "on_start")
-            self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset != NO_OFFSET)
-        # An end offset just resolved is committed before anything from there on is handed out: were it only in
-        # memory, a crash would make "latest" mean a later moment, and skip what came in between.
-        offsets = self._fetchers.uncommitted(command.partitions)
-        self._acknowledge(registration, obeying, offsets)
-        self._fetchers.stored(offsets)
-        self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset == NO_OFFSET)
-        self.counters.starts += 1
-        return True
-
-    def _acknowledge(self, registration: Registration, obeying: _Obeying, offsets: Offsets) -> None:
-        self._channel.acknowledge(registration, obeying.command_id, offsets)
-        self._obeying = None
-        log.info(
-            "obeyed command=%s generation=%d partitions=%d offsets=%d",
-            obeying.command_id.name,
-            obeying.command.generation,
-            len(obeying.command.partitions),
-            len(offsets),
-        )
-
-    def _tell(self, listener: Listener, partitions: frozenset[TopicPartition], name: str) -> None:
-        try:
-            listener(partitions)
-        except Exception:  # the application's own code: a handover must not hang on it
-            log.exception("called %s, which raised; going on", name)
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
@@ -557,7 +370,7 @@ class Connector:
             closing.stopped = True
             partitions = frozenset(self._fetchers.held_partitions())
             self._fetchers.stop(partitions)
-            self._tell(self._on_stop, partitions, "on_stop")
+            tell(self._on_stop, partitions, "on_stop")
             closing.offsets = dict(self._fetchers.uncommitted())
         self._channel.leave(registration, closing.offsets, closing.also)
         self._fetchers.abandon()
@@ -572,15 +385,11 @@ class Connector:
 
     def _on_session(self, _state: SessionState) -> None:
         self._registration_changed = True
-        self._channel_changed = True
+        self._obedience.look_again()
         self._wake()
 
     def _on_registration_event(self, _event: WatchEvent) -> None:
         self._registration_changed = True
-        self._wake()
-
-    def _on_channel_event(self, _event: WatchEvent) -> None:
-        self._channel_changed = True
         self._wake()
 
 

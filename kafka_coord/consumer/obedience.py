@@ -1,0 +1,186 @@
+"""Obeying: the commands in a consumer's channel, in order, one at a time, each acknowledged once it has effect."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kafka_coord.channel.operations import Offsets, Registration
+from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.consumer.counters import Counters
+from kafka_coord.consumer.fetching import Fetchers
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import NO_OFFSET, Command, CommandId, StartFetcher, StopFetcher, TopicPartition
+from kafka_coord.zk.store import WatchEvent
+
+log = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S = 3.0
+"""How often the channel is looked at without any event: what a lost watch costs at most."""
+
+_RETRY_S = 0.25
+
+Listener = Callable[[frozenset[TopicPartition]], None]
+
+
+@dataclass(slots=True)
+class _Obeying:
+    """The command being obeyed, and how far: each part is done once, however often the store fails in between."""
+
+    command_id: CommandId
+    command: Command
+    told: bool = False
+    released: Offsets | None = None
+
+
+class Obedience:
+    """The commands of one consumer. Stepped by the connector, on its thread, while it is registered."""
+
+    def __init__(
+        self,
+        channel: ConsumerChannel,
+        fetchers: Fetchers,
+        counters: Counters,
+        *,
+        wake: Callable[[], None],
+        look_interval_s: float,
+        on_start: Listener | None,
+        on_stop: Listener | None,
+    ) -> None:
+        self._channel = channel
+        self._fetchers = fetchers
+        self._counters = counters
+        self._wake = wake
+        self._look_interval_s = look_interval_s
+        self._on_start = on_start
+        self._on_stop = on_stop
+        self._queue: deque[CommandId] = deque()
+        self._obeying: _Obeying | None = None
+        self._reported: set[str] = set()
+        self._changed = True
+        self.look_due = 0.0
+
+    def reset(self) -> None:
+        """Forgets what an incarnation that is gone was told."""
+        self._queue.clear()
+        self._obeying = None
+        self._reported.clear()
+        self._changed = True
+
+    def look_again(self) -> None:
+        """Makes the next step look at the channel."""
+        self._changed = True
+
+    def step(self, registration: Registration, now: float) -> float:
+        """Obeys what can be obeyed now; when to come again, if nothing wakes the connector before.
+
+        Raises ``NoNode`` when the channel is gone, :class:`MembershipLost`, and what the store raises.
+        """
+        if self._changed or now >= self.look_due:
+            self._look(now)
+        while self._queue:
+            if not self._obey_next(registration, self._queue[0]):
+                # The fetchers wake the connector when it can go on; this is for safety.
+                return now + _RETRY_S
+            self._queue.popleft()
+        return self.look_due
+
+    def _look(self, now: float) -> None:
+        self._changed = False
+        try:
+            commands, strays = self._channel.outstanding(self._on_event)
+        except BaseException:
+            self._changed = True
+            raise
+        self.look_due = now + self._look_interval_s
+        self._queue = deque(commands)
+        if self._obeying is not None and self._obeying.command_id not in commands:
+            # Somebody deleted it, which the coordinator takes for our acknowledgement: finish what was begun.
+            self._queue.appendleft(self._obeying.command_id)
+        for name in strays:
+            self._report(name, "is not a command's name; it is left alone")
+
+    def _on_event(self, _event: WatchEvent) -> None:
+        self._changed = True
+        self._wake()
+
+    def _report(self, name: str, what: str) -> None:
+        if name not in self._reported:
+            self._reported.add(name)
+            self._counters.malformed_commands += 1
+            log.error("found in the channel consumer=%s znode=%s: %s", self._channel.consumer, name, what)
+
+    def _obey_next(self, registration: Registration, command_id: CommandId) -> bool:
+        """Whether this command is done with, one way or the other."""
+        if self._obeying is None or self._obeying.command_id != command_id:
+            try:
+                command = self._channel.read(command_id)
+            except MalformedValue as error:
+                self._report(command_id.name, f"cannot be obeyed, nor what follows it: {error.reason}")
+                return False
+            if command is None:
+                return True
+            if command.incarnation != registration.incarnation:
+                self._channel.drop(command_id)
+                self._counters.dropped_commands += 1
+                log.info("dropped command=%s reason='for incarnation %d'", command_id.name, command.incarnation)
+                return True
+            self._obeying = _Obeying(command_id, command)
+        if isinstance(self._obeying.command, StopFetcher):
+            return self._stop(registration, self._obeying, self._obeying.command)
+        return self._start(registration, self._obeying, self._obeying.command)
+
+    def _stop(self, registration: Registration, obeying: _Obeying, command: StopFetcher) -> bool:
+        if obeying.released is None:
+            self._fetchers.stop(command.partitions)
+            if self._fetchers.in_hand(command.partitions):
+                return False
+            if not obeying.told:
+                obeying.told = True
+                tell(self._on_stop, frozenset(command.partitions), "on_stop")
+            obeying.released = self._fetchers.release(command.partitions)
+        self._acknowledge(registration, obeying, obeying.released)
+        self._counters.stops += 1
+        return True
+
+    def _start(self, registration: Registration, obeying: _Obeying, command: StartFetcher) -> bool:
+        if not obeying.told:
+            self._fetchers.hold(command.starts)
+            self._channel.started_at({tp: point.offset for tp, point in command.starts.items()})
+        if not self._fetchers.resolved():
+            return False
+        if not obeying.told:
+            obeying.told = True
+            tell(self._on_start, frozenset(command.starts), "on_start")
+            self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset != NO_OFFSET)
+        # An end offset just resolved is committed before anything from there on is handed out: were it only in
+        # memory, a crash would make "latest" mean a later moment, and skip what came in between.
+        offsets = self._fetchers.uncommitted(command.partitions)
+        self._acknowledge(registration, obeying, offsets)
+        self._fetchers.stored(offsets)
+        self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset == NO_OFFSET)
+        self._counters.starts += 1
+        return True
+
+    def _acknowledge(self, registration: Registration, obeying: _Obeying, offsets: Offsets) -> None:
+        self._channel.acknowledge(registration, obeying.command_id, offsets)
+        self._obeying = None
+        log.info(
+            "obeyed command=%s generation=%d partitions=%d offsets=%d",
+            obeying.command_id.name,
+            obeying.command.generation,
+            len(obeying.command.partitions),
+            len(offsets),
+        )
+
+
+def tell(listener: Listener | None, partitions: frozenset[TopicPartition], name: str) -> None:
+    """Calls the application's own code: what it raises is logged, for a handover must not hang on it."""
+    if listener is None:
+        return
+    try:
+        listener(partitions)
+    except Exception:
+        log.exception("called %s, which raised; going on", name)
