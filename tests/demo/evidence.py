@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kafka_coord.dev.demo.expected import AirlineTotal
-from kafka_coord.dev.demo.journal import Change, Handed, Journal, Run
-from kafka_coord.dev.demo.verification import Evidence, Killing
+from kafka_coord.dev.demo.journal import Change, Handed, Journal, Killing, Run
+from kafka_coord.dev.demo.verification import Evidence
 from kafka_coord.model import PartitionSet, TopicPartition
 
 AIRLINES = ("UA", "B6", "AA")
@@ -53,21 +53,21 @@ class World:
     killings: list[Killing] = field(default_factory=lambda: [Killing("c2", START_MS + 6_000, {tp(1): 50})])
     expected: dict[str, AirlineTotal] = field(default_factory=lambda: totals([*range(100), *range(100)]))
 
+    holds: dict[str, list[Handed]] = field(
+        default_factory=lambda: {
+            "c1": [
+                Handed(START_MS + 500, Change.STARTED, PartitionSet({"flights": [0]})),
+                Handed(START_MS + 8_000, Change.STARTED, PartitionSet({"flights": [1]})),
+                Handed(START_MS + 9_900, Change.STOPPED, PartitionSet({"flights": [0, 1]})),
+            ],
+            "c2": [Handed(START_MS + 600, Change.STARTED, PartitionSet({"flights": [1]}))],
+        }
+    )
+
     def journals(self) -> list[Journal]:
-        one, other = PartitionSet({"flights": [0]}), PartitionSet({"flights": [1]})
         return [
-            Journal(
-                "c1",
-                START_MS,
-                START_MS + 10_000,
-                tuple(self.c1),
-                (
-                    Handed(START_MS + 500, Change.STARTED, one),
-                    Handed(START_MS + 8_000, Change.STARTED, other),
-                    Handed(START_MS + 9_900, Change.STOPPED, one | other),
-                ),
-            ),
-            Journal("c2", START_MS + 100, None, tuple(self.c2), (Handed(START_MS + 600, Change.STARTED, other),)),
+            Journal("c1", START_MS, START_MS + 10_000, tuple(self.c1), tuple(self.holds["c1"])),
+            Journal("c2", START_MS + 100, None, tuple(self.c2), tuple(self.holds["c2"])),
         ]
 
     def evidence(self) -> Evidence:

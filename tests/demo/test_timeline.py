@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafka_coord.dev.demo.journal import Change, Handed, Journal
+from kafka_coord.dev.demo.journal import Change, Handed, Journal, Killing
 from kafka_coord.dev.demo.timeline import (
     Ending,
     Event,
@@ -17,7 +17,6 @@ from kafka_coord.dev.demo.timeline import (
     rates_of,
     spans_of,
 )
-from kafka_coord.dev.demo.verification import Killing
 from kafka_coord.model import PartitionSet
 from tests.demo.evidence import START_MS, World, run, tp
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kafka_coord.dev.demo.expected import AirlineTotal
+from kafka_coord.dev.demo.journal import Change, Handed
 from kafka_coord.dev.demo.verification import MAX_DIFFERENCES, Verification, verify
-from tests.demo.evidence import World, run, tp
+from kafka_coord.model import PartitionSet
+from tests.demo.evidence import START_MS, World, run, tp
 
 WRITTEN = "the topic holds every record that was written"
 CONSUMED = "every record was consumed at least once"
 TWICE = "none twice, but for what a killed consumer had not committed"
 RESUMED = "after a killing the next owner went on at the committed offset"
+ONE_OWNER = "no two consumers owned a partition at once"
+INTERRUPTED = "no partition was interrupted that stayed"
 AIRLINES = "flights per airline equal the input's"
 DELAYS = "delays per airline equal the input's"
 COMMITTED = "the committed offsets add up to the number of records"
@@ -86,7 +92,7 @@ def test_without_a_killing_no_repetition_is_allowed() -> None:
 
     found = verify(world.evidence())
 
-    assert failed(found) == {TWICE}
+    assert failed(found) == {TWICE, ONE_OWNER}
     assert "offsets 50-59 (10)" in differences(found, TWICE)
 
 
@@ -202,3 +208,36 @@ def test_a_thousand_differences_are_told_in_a_few_lines() -> None:
     assert len(check.differences) == MAX_DIFFERENCES + 1
     assert check.differences[-1] == "78 more differences"
     assert len(found.failures()) == len(failed(found))
+
+
+def test_two_owners_at_once_are_found_although_no_record_was_doubled() -> None:
+    world = World()
+    world.holds["c1"][1] = replace(world.holds["c1"][1], at_ms=START_MS + 5_990)
+
+    found = verify(world.evidence())
+
+    assert failed(found) == {ONE_OWNER}
+    assert differences(found, ONE_OWNER) == "flights-1: c2 and c1, 10 ms"
+
+
+def test_a_needless_interruption_is_found() -> None:
+    world = World()
+    world.holds["c1"][1:1] = [
+        Handed(START_MS + 700, Change.STOPPED, PartitionSet({"flights": [0]})),
+        Handed(START_MS + 730, Change.STARTED, PartitionSet({"flights": [0]})),
+    ]
+
+    found = verify(world.evidence())
+
+    assert failed(found) == {INTERRUPTED}
+    assert "flights-0: c1 was stopped and, 30 ms later, started again" in differences(found, INTERRUPTED)
+
+
+def test_a_consumer_that_lost_its_membership_and_came_back_was_not_interrupted_needlessly() -> None:
+    world = World()
+    world.holds["c1"][1:1] = [
+        Handed(START_MS + 700, Change.LOST, PartitionSet({"flights": [0]})),
+        Handed(START_MS + 730, Change.STARTED, PartitionSet({"flights": [0]})),
+    ]
+
+    assert verify(world.evidence()).passed

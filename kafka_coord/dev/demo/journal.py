@@ -19,6 +19,8 @@ from typing import Any, Self
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import PartitionSet, TopicPartition
 
+Offsets = Mapping[TopicPartition, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -65,6 +67,15 @@ class Journal:
     left_ms: int | None = None
     runs: tuple[Run, ...] = ()
     handed: tuple[Handed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Killing:
+    """A consumer that was killed: when (ms since 1970), and the committed offset of each partition it owned then."""
+
+    consumer: str
+    at_ms: int
+    committed: Offsets
 
 
 class JournalWriter:

@@ -260,6 +260,7 @@ def _airlines(story: Story) -> Markup:
                 tag(
                     "td",
                     tag("span", Markup("&#8203;"), class_="meter", style=f"width:{100 * seen.flights / most:.1f}%"),
+                    class_="bar-cell",
                 ),
                 tag("td", _minutes(seen.mean_delay), class_="n"),
                 tag("td", _minutes(there.mean_delay), class_=f"n {'' if same else 'bad'}".strip()),

@@ -9,9 +9,9 @@ from itertools import islice
 
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster import DevCluster
+from kafka_coord.dev.demo.journal import Killing
 from kafka_coord.dev.demo.options import DemoOptions
 from kafka_coord.dev.demo.timeline import Event, EventKind
-from kafka_coord.dev.demo.verification import Killing
 from kafka_coord.dev.demo.view import PlainView
 from kafka_coord.dev.demo.watching import Look, Watcher, now_ms
 from kafka_coord.dev.demo.workforce import Workforce
@@ -69,10 +69,10 @@ class Scenario:
     def _begin(self) -> None:
         at_ms = now_ms()
         names = [self._workforce.hire() for _ in range(self._options.consumers)]
-        info = self._watcher.wait_for(lambda look: look.coordinator is not None, "a coordinator", 30.0).coordinator
+        info = self._wait_for(lambda look: look.coordinator is not None, "a coordinator", 30.0).coordinator
         where = f"; the coordinator is the one beside broker {info.broker_id}, epoch {info.epoch}" if info else ""
         self._note(EventKind.STARTED, f"{', '.join(names)} join the new group{where}", at_ms)
-        self._watcher.wait_for(lambda look: look.group is not None, f"a group {self._options.group}", _SETTLE_S)
+        self._wait_for(lambda look: look.group is not None, f"a group {self._options.group}", _SETTLE_S)
         self._settled(lambda found: len(_owners(found)) == len(names), f"{len(names)} members that own partitions")
 
     def _join(self) -> None:
@@ -92,7 +92,7 @@ class Scenario:
         self._settled(lambda found: victim not in _owners(found), f"the partitions of {victim} with others")
 
     def _kill_coordinator(self) -> None:
-        before = self._watcher.wait_for(lambda look: look.coordinator is not None, "a coordinator", 30.0).coordinator
+        before = self._wait_for(lambda look: look.coordinator is not None, "a coordinator", 30.0).coordinator
         if before is None:
             raise DevClusterError("there is no coordinator to kill")
         victim = self._cluster.coordinator(before.broker_id)
@@ -103,10 +103,9 @@ class Scenario:
         self._note(EventKind.COORDINATOR_KILLED, told, at_ms)
 
         def succeeded(look: Look) -> bool:
-            self._workforce.check()
             return look.coordinator is not None and look.coordinator.epoch > before.epoch
 
-        after = self._watcher.wait_for(succeeded, "another coordinator", _ALWAYS_WITHIN_S).coordinator
+        after = self._wait_for(succeeded, "another coordinator", _ALWAYS_WITHIN_S).coordinator
         if after is not None:
             elected_ms = self._watcher.elected_ms(after.epoch) or now_ms()
             took_s = (elected_ms - at_ms) / 1000
@@ -141,11 +140,10 @@ class Scenario:
         wanted = self._options.total
 
         def done(look: Look) -> bool:
-            self._workforce.check()
             sample = look.sample
             return sample is not None and look.committed >= wanted and sample.total_lag == 0
 
-        self._watcher.wait_for(done, f"{wanted:,} records committed", self._patience_s())
+        self._wait_for(done, f"{wanted:,} records committed", self._patience_s())
         self._settled(lambda found: found.pending == 0, "the group stable")
         self._note(EventKind.FINISHED, f"all {wanted:,} records are consumed and committed")
 
@@ -154,11 +152,14 @@ class Scenario:
     def _when_committed(self, share: float) -> None:
         wanted = (share + self._random.uniform(-_JITTER, _JITTER)) * self._options.records
 
-        def reached(look: Look) -> bool:
-            self._workforce.check()
-            return look.committed >= wanted
+        self._wait_for(lambda look: look.committed >= wanted, f"{wanted:,.0f} records committed", self._patience_s())
 
-        self._watcher.wait_for(reached, f"{wanted:,.0f} records committed", self._patience_s())
+    def _wait_for(self, condition: Callable[[Look], bool], what: str, timeout_s: float) -> Look:
+        def fulfilled(look: Look) -> bool:
+            self._workforce.check()
+            return condition(look)
+
+        return self._watcher.wait_for(fulfilled, what, timeout_s)
 
     def _patience_s(self) -> float:
         return _ALWAYS_WITHIN_S + 5 * self._options.seconds

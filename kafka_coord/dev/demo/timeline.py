@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kafka_coord.dev.demo.journal import Change, Journal
-from kafka_coord.dev.demo.verification import Killing
+from kafka_coord.dev.demo.journal import Change, Journal, Killing
 from kafka_coord.model import Decision, TopicPartition
 
 

@@ -7,6 +7,7 @@ The claim, for a topic whose partitions hold the offsets 0 … end - 1:
   owned when it was killed, at or beyond the offset committed for that partition then. A clean handover repeats none;
 - in those partitions the next owner went on exactly at the committed offset: nothing of the killed consumer's
   uncommitted work was taken for done;
+- no two consumers owned a partition at the same moment, and none was interrupted that did not change its owner;
 - what was consumed, each record counted once, is the input: the same number of flights and the same delays by airline;
 - what was committed is everything.
 """
@@ -15,25 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from kafka_coord.dev.demo.expected import AirlineTotal
-from kafka_coord.dev.demo.journal import Journal, Run
+from kafka_coord.dev.demo.journal import Journal, Killing, Offsets, Run
+from kafka_coord.dev.demo.timeline import Ending, Span, overlaps_of, spans_of
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.partitions import ranges
 
 MAX_DIFFERENCES = 20
 """How many differences of one check are spelt out."""
-
-Offsets = Mapping[TopicPartition, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Killing:
-    """A consumer that was killed: when (ms since 1970), and the committed offset of each partition it owned then."""
-
-    consumer: str
-    at_ms: int
-    committed: Offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +86,15 @@ def verify(evidence: Evidence) -> Verification:
     for journal in evidence.journals:
         for run in journal.runs:
             tally.add(journal.consumer, run)
+    last_ms = max((run.at_ms for journal in evidence.journals for run in journal.runs), default=0)
+    spans = spans_of(evidence.journals, evidence.killings, last_ms)
     checks = (
         _all_written(evidence),
         _all_consumed(evidence, tally),
         _none_twice(evidence, tally),
         _resumed(evidence, tally),
+        _one_owner(spans),
+        _not_interrupted(spans),
         _airlines(evidence, tally),
         _delays(evidence, tally),
         _all_committed(evidence),
@@ -216,6 +212,25 @@ def _resumed(evidence: Evidence, tally: _Tally) -> Check:
         return Check(name, "nobody was killed")
     owned = sum(len(killing.committed) for killing in evidence.killings)
     return Check(name, f"in {owned} partitions; {redone:,} records done again", _bounded(differences))
+
+
+def _one_owner(spans: Sequence[Span]) -> Check:
+    partitions = {span.partition for span in spans}
+    found = f"{len(spans)} times somebody owned one of {len(partitions)} partitions"
+    return Check("no two consumers owned a partition at once", found, _bounded(overlaps_of(spans)))
+
+
+def _not_interrupted(spans: Sequence[Span]) -> Check:
+    """A consumer that lost its membership, and found its way back, has lost its partitions meanwhile."""
+    differences = [
+        f"{after.partition}: {after.consumer} was stopped and, {after.from_ms - before.to_ms} ms later, started again"
+        for before, after in pairwise(spans)
+        if (before.partition, before.consumer, before.ending) == (after.partition, after.consumer, Ending.STOPPED)
+    ]
+    held = sum(span.ending is not Ending.KILLED for span in spans)
+    return Check(
+        "no partition was interrupted that stayed", f"{held} holds without interruption", _bounded(differences)
+    )
 
 
 def _airlines(evidence: Evidence, tally: _Tally) -> Check:
