@@ -164,7 +164,13 @@ class ConsumerChannel:
             return self.commit(registration, offsets)
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """Deletes the registration together with the last offsets, so that the partitions move at once."""
+        """Deletes the registration together with the last offsets, so that the partitions move at once.
+
+        ``also`` is written in the same request.
+        """
+        also = tuple(also)
+        for op in also:
+            self._store.ensure_path(op.path.rpartition("/")[0])
         return self._settle(registration, offsets, (*also, Delete(registration.path)))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:

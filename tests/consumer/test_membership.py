@@ -320,7 +320,6 @@ def test_closing_commits_and_leaves_in_one_write_without_any_coordinator(
 def test_leaving_for_good_gives_up_a_place_that_would_have_been_kept(
     make_consumer: MakeConsumer, coordinator: HandCoordinator, store: KazooStore
 ) -> None:
-    store.ensure_path(layout.REQUESTS)
     consumer = make_consumer(consumer_id="c", rejoin_grace_ms=60_000)
     coordinator.await_member("c")
 

@@ -1,0 +1,171 @@
+"""The consumer's end of the channel on a real ZooKeeper: each request, and what the tree may do to it meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kafka_coord.channel.operations import Registration, command_op
+from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
+from kafka_coord.errors import MembershipLost, NoNode
+from kafka_coord.model import CommandType, PartitionSet, StopFetcher, TopicPartition
+from kafka_coord.zk import connect, layout
+from kafka_coord.zk.session import KazooStore
+
+pytestmark = pytest.mark.zookeeper
+
+VALUE = b'{"version":1,"subscription":{"t":1},"timestamp":"0","host":"h","client":"x"}'
+T = [TopicPartition("t", number) for number in range(5_000)]
+
+
+@pytest.fixture
+def store(zk_hosts: str) -> Iterator[KazooStore]:
+    store = connect(zk_hosts)
+    store.ensure_path(layout.topic_offsets("g", "t"))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def other_store(zk_hosts: str) -> Iterator[KazooStore]:
+    store = connect(zk_hosts)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def channel(store: KazooStore) -> ConsumerChannel:
+    return ConsumerChannel(store, "g", "c")
+
+
+@pytest.fixture
+def registration(channel: ConsumerChannel) -> Registration:
+    found = channel.register(VALUE)
+    assert isinstance(found, Registration)
+    return found
+
+
+@pytest.fixture
+def give(store: KazooStore, registration: Registration) -> Callable[[], str]:
+    """Writes a stop-fetcher; its path."""
+
+    def write() -> str:
+        stop = StopFetcher(1, 1, registration.incarnation, PartitionSet.of(T[:2]), "by hand")
+        (path,) = store.multi([command_op("g", "c", stop)])
+        assert isinstance(path, str)
+        return path
+
+    return write
+
+
+def test_registering_again_with_the_same_value_finds_the_registration(
+    channel: ConsumerChannel, registration: Registration
+) -> None:
+    assert channel.register(VALUE) == registration
+
+
+def test_another_consumer_hears_who_holds_the_name(other_store: KazooStore, registration: Registration) -> None:
+    holder = ConsumerChannel(other_store, "g", "c").register(VALUE)
+    assert isinstance(holder, Holder)
+    assert holder.incarnation == registration.incarnation
+    assert holder.member is not None
+    assert (holder.member.host, holder.member.client) == ("h", "x")
+
+
+def test_an_abandoned_registration_is_replaced_by_a_new_incarnation(
+    channel: ConsumerChannel, registration: Registration
+) -> None:
+    channel.abandon(registration)
+    again = channel.register(VALUE + b" ")
+    assert isinstance(again, Registration)
+    assert again.incarnation > registration.incarnation
+    assert again.token > registration.token
+    assert not channel.is_registered(registration)
+    assert channel.is_registered(again)
+
+
+def test_acknowledging_deletes_the_command_and_writes_the_offsets_in_one(
+    channel: ConsumerChannel, registration: Registration, store: KazooStore, give: Callable[[], str]
+) -> None:
+    path = give()
+    ((command,), strays) = channel.outstanding()
+    assert (command.type, strays) == (CommandType.STOP_FETCHER, ())
+    read = channel.read(command)
+    assert read is not None
+    assert read.incarnation == registration.incarnation
+
+    channel.acknowledge(registration, command, {T[0]: 10, T[1]: 20})
+
+    assert store.exists(path) is None
+    assert channel.read(command) is None
+    assert channel.committed(T[:3]) == {T[0]: 10, T[1]: 20, T[2]: None}
+    stat = store.exists(layout.offset("g", "t", 0))
+    assert stat is not None
+    assert channel.outstanding() == ((), ())
+
+
+def test_acknowledging_what_is_acknowledged_writes_the_offsets_all_the_same(
+    channel: ConsumerChannel, registration: Registration, store: KazooStore, give: Callable[[], str]
+) -> None:
+    give()
+    ((command,), _) = channel.outstanding()
+    channel.drop(command)
+    channel.drop(command)
+
+    channel.acknowledge(registration, command, {T[0]: 10})
+
+    assert channel.committed(T[:1]) == {T[0]: 10}
+
+
+def test_an_evicted_consumer_can_neither_acknowledge_nor_commit_nor_leave(
+    channel: ConsumerChannel, registration: Registration, store: KazooStore, give: Callable[[], str]
+) -> None:
+    path = give()
+    ((command,), _) = channel.outstanding()
+    store.delete(registration.path)
+
+    with pytest.raises(MembershipLost, match="'c' is no longer registered in group 'g'"):
+        channel.acknowledge(registration, command, {T[0]: 10})
+    with pytest.raises(MembershipLost):
+        channel.commit(registration, {T[0]: 10})
+    with pytest.raises(MembershipLost):
+        channel.leave(registration, {T[0]: 10})
+
+    assert store.exists(path) is not None
+    assert channel.committed(T[:1]) == {T[0]: None}
+
+
+def test_offsets_are_made_or_set_whatever_is_there(
+    channel: ConsumerChannel, registration: Registration, store: KazooStore
+) -> None:
+    store.create(layout.offset("g", "t", 0), b"5")  # unknown to the consumer
+    channel.commit(registration, {T[0]: 6, T[1]: 1})
+    store.delete(layout.offset("g", "t", 1))  # known, and gone
+    channel.commit(registration, {T[0]: 7, T[1]: 2})
+    assert channel.committed(T[:2]) == {T[0]: 7, T[1]: 2}
+
+
+def test_offsets_of_a_topic_that_was_removed_are_left_out(
+    channel: ConsumerChannel, registration: Registration, store: KazooStore
+) -> None:
+    gone = TopicPartition("gone", 0)
+    assert channel.commit(registration, {gone: 6, T[0]: 1}) == {"gone"}
+    assert channel.committed([gone, T[0]]) == {gone: None, T[0]: 1}
+    assert store.exists(layout.topic_offsets("g", "gone")) is None
+
+
+def test_thousands_of_offsets_are_committed(channel: ConsumerChannel, registration: Registration) -> None:
+    offsets = {partition: partition.partition for partition in T}
+    channel.commit(registration, offsets)
+    assert channel.committed(T) == offsets
+
+
+def test_a_channel_that_is_gone_is_not_taken_for_an_empty_one(
+    channel: ConsumerChannel, registration: Registration, store: KazooStore
+) -> None:
+    store.delete(layout.channel("g", "c"))
+    with pytest.raises(NoNode):
+        channel.outstanding()
+    with pytest.raises(MembershipLost):
+        channel.commit(registration, {T[0]: 1})
