@@ -12,7 +12,7 @@ import click
 
 from kafka_coord.cli.failures import terminate_as_interrupt
 from kafka_coord.cli.output import Column, Format, Section, duration, note, number, show, terminal
-from kafka_coord.errors import VerificationFailed
+from kafka_coord.errors import SettingsError, VerificationFailed
 
 if TYPE_CHECKING:
     from kafka_coord.dev.demo.run import Outcome
@@ -88,11 +88,15 @@ def demo(
     options = chosen(quick=quick, records=records, seconds=seconds, brokers=brokers, seed=seed)
     console = terminal()
     view = LiveView(console, options) if console.is_terminal and not no_live else PlainView(console, options)
+    _require_writable(report)
     where = _directory(directory)
     began = time.monotonic()
     try:
         outcome = run_demo(options, where, report.absolute(), view, keep=keep)
-    except BaseException:
+    except KeyboardInterrupt:
+        _clean_up(where, directory)
+        raise
+    except Exception:
         note(f"logs and journals are in {where}")
         raise
     _tell(outcome)
@@ -104,8 +108,18 @@ def demo(
     if not outcome.verification.passed:
         note(f"logs and journals are in {where}")
         raise VerificationFailed("; ".join(outcome.verification.failures()))
-    if directory is None and not keep:
-        shutil.rmtree(where, ignore_errors=True)
+    if not keep:
+        _clean_up(where, directory)
+
+
+def _require_writable(report: Path) -> None:
+    """Before two minutes have gone by, not after."""
+    try:
+        report.absolute().parent.mkdir(parents=True, exist_ok=True)
+        with report.open("ab"):
+            return
+    except OSError as error:
+        raise SettingsError(f"--report {report} cannot be written: {error.strerror}; name another file") from None
 
 
 def _directory(given: Path | None) -> Path:
@@ -113,8 +127,16 @@ def _directory(given: Path | None) -> Path:
     if given is None:
         return Path(tempfile.mkdtemp(prefix="kafka-coord-demo-"))
     run = given.absolute() / time.strftime("run-%Y%m%d-%H%M%S")
-    run.mkdir(parents=True)
+    try:
+        run.mkdir(parents=True)
+    except OSError as error:
+        raise SettingsError(f"--dir {given} cannot be used: {error.strerror}; name another directory") from None
     return run
+
+
+def _clean_up(where: Path, given: Path | None) -> None:
+    if given is None:
+        shutil.rmtree(where, ignore_errors=True)
 
 
 def _tell(outcome: Outcome) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import islice
 
 import click
@@ -54,23 +54,23 @@ def load(
         raise SettingsError("name a file, or say --flights" + ("" if file is None else "; not both"))
     if flights and key_column:
         raise SettingsError("--flights have their key already (the tail number): leave out --key")
-    records = _flights(limit) if file is None else islice(read_records(file, file_format, key_column), limit)
+    records = _flights() if file is None else read_records(file, file_format, key_column)
     settings = current_settings()
     with open_store(settings) as store:
         bootstrap = bootstrap_servers(store, settings.kafka.properties)
     made = ensure_topic(bootstrap, settings.kafka.properties, topic, partitions, replication)
     note(made)
     began = time.monotonic()
-    with contextlib.closing(records), _progress(limit) as count:  # type: ignore[type-var]
-        written = _produce(bootstrap, topic, records, count, settings.kafka.properties)
+    with contextlib.closing(records), _progress(limit) as count:
+        written = _produce(bootstrap, topic, islice(records, limit), count, settings.kafka.properties)
     seconds = max(0.001, time.monotonic() - began)
     click.echo(f"{written:,} records into {topic} in {seconds:.1f} s ({written / seconds:,.0f}/s)")
 
 
-def _flights(limit: int | None) -> Iterator[KeyValue]:
+def _flights() -> Generator[KeyValue, None, None]:
     from kafka_coord.dev.flights import read_flights
 
-    return iter(read_flights(limit))
+    yield from read_flights()
 
 
 def _produce(

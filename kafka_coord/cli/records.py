@@ -7,7 +7,7 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +20,7 @@ _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 _DECIMAL = re.compile(r"-?(?:0|[1-9]\d{0,14})\.\d{1,15}")
 
 
-def read_records(file: str, file_format: str | None, key_column: str | None) -> Iterator[KeyValue]:
+def read_records(file: str, file_format: str | None, key_column: str | None) -> Generator[KeyValue, None, None]:
     """The records of a file, or of standard input (``-``). The file is opened when the first is asked for.
 
     Raises :class:`SettingsError` where the file or the column cannot be used, :class:`MalformedValue` naming the line.
@@ -48,7 +48,7 @@ def _opened(file: str) -> Iterator[IO[str]]:
         raise MalformedValue(file, f"not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
-def _read_csv(file: str, key_column: str | None) -> Iterator[KeyValue]:
+def _read_csv(file: str, key_column: str | None) -> Generator[KeyValue, None, None]:
     with _opened(file) as text:
         rows = csv.reader(text)
         header = next(rows, None)
@@ -71,7 +71,7 @@ def _read_csv(file: str, key_column: str | None) -> Iterator[KeyValue]:
             raise MalformedValue(f"{file}:{rows.line_num}", str(error)) from None
 
 
-def _read_jsonl(file: str, key_field: str | None) -> Iterator[KeyValue]:
+def _read_jsonl(file: str, key_field: str | None) -> Generator[KeyValue, None, None]:
     with _opened(file) as text:
         for at, line in enumerate(text, 1):
             stripped = line.strip()

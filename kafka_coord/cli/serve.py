@@ -67,6 +67,9 @@ def serve(
             "the broker.id of the broker this instance runs beside"
         )
     logging.basicConfig(level=settings.serve.log_level, format=_LOG_FORMAT, force=True)
+    if settings.serve.log_level != "DEBUG":
+        # A line or two for every attempt to connect, whose outcome our own lines tell.
+        logging.getLogger("kafka_coord.zk.kazoo").setLevel(logging.ERROR)
     run_service(settings, settings.serve.broker_id)
 
 

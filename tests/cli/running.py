@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner
@@ -49,27 +51,40 @@ def environment(**variables: str) -> dict[str, str]:
     return kept | {"PYTHONUNBUFFERED": "1"} | variables
 
 
+@dataclass(slots=True)
+class Started:
+    """A command that runs. Its standard error goes to a file, so that neither stream can block it."""
+
+    process: subprocess.Popen[str]
+    err: Path
+
+    def line(self) -> str:
+        """The next line it prints; "" at its end."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def ended(self, *, by: signal.Signals | None = None, within_s: float = 30) -> Ran:
+        """Signals it, if asked to, and waits for its end; ``out`` is what was not read before."""
+        if by is not None:
+            self.process.send_signal(by)
+        assert self.process.stdout is not None
+        code = self.process.wait(within_s)
+        return Ran(code, self.process.stdout.read(), self.err.read_text())
+
+
 @contextmanager
-def started(*arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """The command as a process; killed if it is still there at the end."""
-    process = subprocess.Popen(
-        [*PROGRAM, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(**variables),
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def ended(process: subprocess.Popen[str], *, by: signal.Signals | None = None, within_s: float = 30) -> Ran:
-    """Signals it, if asked to, and waits for its end."""
-    if by is not None:
-        process.send_signal(by)
-    out, err = process.communicate(timeout=within_s)
-    return Ran(process.returncode, out, err)
+def started(*arguments: str, **variables: str) -> Iterator[Started]:
+    """The command as a process; killed if it is still there at the end. What it prints must fit a pipe (64 kB)."""
+    with tempfile.TemporaryDirectory() as directory:
+        err = Path(directory, "err")
+        with (
+            err.open("w") as file,
+            subprocess.Popen(
+                [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=file, text=True, env=environment(**variables)
+            ) as process,
+        ):
+            try:
+                yield Started(process, err)
+            finally:
+                if process.poll() is None:
+                    process.kill()

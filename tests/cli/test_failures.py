@@ -12,7 +12,7 @@ import pytest
 
 from kafka_coord import errors
 from kafka_coord.cli.failures import EXIT_CODES
-from tests.cli.running import PROGRAM, Run, ended, environment, run, started
+from tests.cli.running import PROGRAM, Run, environment, run, started
 from tests.monitor.written import Tree
 from tests.waiting import eventually
 
@@ -100,9 +100,8 @@ def test_every_exit_code_of_the_error_tree_is_in_the_help() -> None:
 def test_ctrl_c_ends_a_view_cleanly_with_130(tree: Tree, zk_hosts: str) -> None:
     tree.group("delays")
     with started("watch", "--no-lag", "--interval", "0.1", "-z", zk_hosts) as process:
-        assert process.stdout is not None
-        eventually(process.stdout.readline)
-        ran = ended(process, by=signal.SIGINT)
+        eventually(process.line)
+        ran = process.ended(by=signal.SIGINT)
     assert ran.code == 130
     assert one_line(ran.err) == "interrupted"
 

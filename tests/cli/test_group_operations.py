@@ -11,7 +11,7 @@ from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.requests import read_requests
 from kafka_coord.zk import layout
-from tests.cli.running import Run, ended, started
+from tests.cli.running import Run, started
 from tests.coordinator.harness import World
 from tests.waiting import eventually
 
@@ -198,7 +198,7 @@ def test_interrupted_while_waiting_the_request_stays_asked(world: World, zk_host
     world.store.ensure_path(layout.group("delays"))
     with started("groups", "rebalance", "delays", "-z", zk_hosts) as process:
         eventually(lambda: read_requests(world.store)[0])
-        ran = ended(process, by=signal.SIGINT)
+        ran = process.ended(by=signal.SIGINT)
     assert ran.code == 130
     assert "Traceback" not in ran.err
     assert len(read_requests(world.store)[0]) == 1

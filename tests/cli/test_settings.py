@@ -39,10 +39,11 @@ def test_the_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
     assert load_settings(environ={"KAFKA_COORD_CONFIG": str(file)}).zookeeper.hosts == "file:1"
 
 
-@pytest.mark.parametrize("key", sorted(keys()))
+ANY_TEXT = ("password", "username", "hosts")
+
+
+@pytest.mark.parametrize("key", sorted(key for key in keys() if not key.endswith(ANY_TEXT)))
 def test_every_key_has_a_variable_and_refuses_nonsense_by_name(key: str) -> None:
-    if key.endswith(("password", "username", "hosts")):
-        pytest.skip("any text is allowed")
     variable = variable_of(key)
     with pytest.raises(SettingsError) as refused:
         load_settings(environ={variable: "\x00 nonsense"})

@@ -1,0 +1,42 @@
+"""``dev up``, ``status`` and ``down``, as a new user runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import run, started
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+def test_a_cluster_comes_up_works_outlives_the_command_and_goes_down(tmp_path: Path) -> None:
+    directory = str(tmp_path / "dev")
+    nothing = run("dev", "status", "--dir", directory)
+    assert nothing.code == 7
+    assert "start one with 'kafka-coord dev up'" in nothing.err
+
+    try:
+        with started("dev", "up", "--brokers", "1", "--dir", directory) as process:
+            up = process.ended(within_s=150)
+        assert up.code == 0, up.err
+        found = run("dev", "status", "--dir", directory, "-o", "json").json()
+        assert found["up"]
+        assert {server["name"] for server in found["servers"]} == {"zookeeper-1", "kafka-1", "coordinator-1"}
+        assert f"export KAFKA_COORD_ZOOKEEPER={found['zookeeper']}" in up.out
+        assert all(Path(server["log"]).exists() for server in found["servers"])
+        asked = ("coordinator", "status", "-o", "json")
+        eventually(lambda: json.loads(run(*asked, zookeeper=found["zookeeper"]).out)["coordinator"] == 1)
+        again = run("dev", "up", "--brokers", "1", "--dir", directory)
+        assert again.code == 9
+        assert "is up already" in again.err
+    finally:
+        with started("dev", "down", "--dir", directory) as process:
+            down = process.ended(within_s=90)
+    assert down.code == 0, down.err
+    after = run("dev", "status", "--dir", directory)
+    assert after.code == 9
+    assert "not serving: zookeeper-1" in after.err

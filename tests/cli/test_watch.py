@@ -1,0 +1,95 @@
+"""``watch``: on a terminal, in a pipe, and while ZooKeeper is away."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Callable
+
+from kafka_coord.dev.zookeeper import ZooKeeperServer
+from tests.cli.running import PROGRAM, Run, environment, started
+from tests.coordinator.harness import World
+from tests.waiting import eventually
+
+
+def test_a_pipe_gets_one_look_after_the_other(world: World, coord: Run) -> None:
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    out = coord("watch", "--count", "2", "--interval", "0.1").out
+    assert out.count("broker 1 coordinates, epoch 1; 1 groups") == 2
+    assert out.count("flights[0-3]") == 2
+
+
+def test_programs_get_one_object_a_line(world: World, coord: Run) -> None:
+    world.instance(1).start_elected()
+    world.consumer("c1", obedient=False).join()
+    eventually(world.outstanding)
+    lines = coord("watch", "--count", "2", "--interval", "0.1", "-o", "json").out.splitlines()
+    first, _ = (json.loads(line) for line in lines)
+    assert first["groups"][0]["state"] == "Rebalancing"
+    assert first["owners"][0] == {
+        "group": "delays",
+        "consumer": "c1",
+        "owned": {"flights": "0-3"},
+        "stopping": {},
+        "pending": 1,
+        "lag": 0,
+        "lag_unknown": 4,
+    }
+    assert first["commands"][0]["type"] == "start-fetcher"
+    assert "no live broker" in first["lag_note"]
+
+
+def test_a_terminal_gets_a_live_view_and_its_screen_back(world: World, zk_hosts: str) -> None:
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*PROGRAM, "watch", "--interval", "0.1", "-z", zk_hosts],
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(TERM="xterm-256color", COLUMNS="100", LINES="40"),
+    )
+    os.close(theirs)
+    try:
+        shown = b""
+        while b"flights[0-3]" not in shown or b"Stable" not in shown:
+            shown += os.read(ours, 65_536)
+        process.send_signal(signal.SIGINT)
+        while True:
+            try:
+                part = os.read(ours, 65_536)
+            except OSError:  # EIO: the other side is closed
+                break
+            if not part:
+                break
+            shown += part
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert b"\x1b[?1049h" in shown, "the alternate screen"
+    assert b"\x1b[?1049l" in shown, "and back"
+
+
+def test_the_view_goes_on_when_zookeeper_is_back(zookeeper_server_factory: Callable[..., ZooKeeperServer]) -> None:
+    server = zookeeper_server_factory()
+    arguments = ("watch", "--no-lag", "--interval", "0.1", "-o", "json", "-z", server.connect_string)
+    with started(*arguments, KAFKA_COORD_ZOOKEEPER_SESSION_TIMEOUT_MS="2000") as process:
+        assert "groups" in json.loads(process.line())
+        server.kill()
+        while "error" not in (found := json.loads(process.line())):
+            pass
+        assert found["error"].startswith("ZooKeeper does not answer: ")
+        server.start()
+        while "groups" not in json.loads(process.line()):
+            pass
+        ran = process.ended(by=signal.SIGINT)
+    assert ran.code == 130
+    assert "Traceback" not in ran.err

@@ -1,0 +1,226 @@
+"""Loading, consuming, lag and resets, on real brokers with a real coordinator."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_coord.dev.kafka import KafkaCluster
+from tests.cli.running import Run, run, started
+from tests.coordinator.harness import Instance
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.kafka
+
+_names = itertools.count(1)
+
+
+@pytest.fixture
+def group() -> str:
+    return f"cli-group-{next(_names)}"
+
+
+@pytest.fixture
+def coord(kafka_cluster: KafkaCluster) -> Iterator[Run]:
+    """Commands on the ZooKeeper of the brokers, with an elected coordinator."""
+    instance = Instance(kafka_cluster.zookeeper, 1).start_elected()
+    yield partial(run, zookeeper=kafka_cluster.zookeeper)
+    instance.stop()
+
+
+@pytest.fixture
+def loaded(coord: Run, make_topic: Callable[..., str], tmp_path: Path) -> str:
+    """A topic of three partitions with 300 numbered records."""
+    topic = make_topic(3)
+    file = tmp_path / "numbers.csv"
+    file.write_text("n,name\n" + "".join(f"{n},k{n % 17}\n" for n in range(300)))
+    ran = coord("load", str(file), "--topic", topic, "--key", "name")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith(f"300 records into {topic}")
+    return topic
+
+
+def offsets(coord: Run, group: str) -> list[dict[str, Any]]:
+    return coord("groups", "describe", group, "--offsets", "-o", "json").json()["offsets"]
+
+
+def test_csv_becomes_json_with_numbers_and_keys(coord: Run, loaded: str, group: str) -> None:
+    ran = coord(
+        "consume",
+        "--group",
+        group,
+        "--topic",
+        loaded,
+        "--from-beginning",
+        "--max-messages",
+        "300",
+        "--formatter",
+        "json",
+    )
+    assert ran.code == 0, ran.err
+    records = [json.loads(line) for line in ran.out.splitlines()]
+    values = [json.loads(record["value"]) for record in records]
+    assert sorted(value["n"] for value in values) == list(range(300))
+    assert all(record["key"] == value["name"] for record, value in zip(records, values, strict=True))
+
+
+def test_what_was_printed_is_committed_and_no_more(coord: Run, loaded: str, group: str) -> None:
+    consume = partial(coord, "consume", "--group", group, "--topic", loaded, "--from-beginning", "--idle-exit", "3")
+    first = consume("--max-messages", "123")
+    assert len(first.out.splitlines()) == 123
+    assert sum(row["committed_offset"] or 0 for row in offsets(coord, group)) == 123
+
+    second = consume()
+
+    assert second.code == 0, second.err
+    assert sorted(json.loads(line)["n"] for line in (first.out + second.out).splitlines()) == list(range(300))
+    rows = offsets(coord, group)
+    assert {row["lag"] for row in rows} == {0}
+    assert sum(row["committed_offset"] for row in rows) == sum(row["end_offset"] for row in rows) == 300
+
+
+def test_ctrl_c_leaves_the_group_and_commits_what_was_printed(
+    coord: Run, kafka_cluster: KafkaCluster, loaded: str, group: str
+) -> None:
+    arguments = ("consume", "--group", group, "--topic", loaded, "--from-beginning", "--consumer-id", "c1")
+    with started(*arguments, "-z", kafka_cluster.zookeeper) as process:
+        assert process.line()
+        ran = process.ended(by=signal.SIGINT)
+    printed = 1 + len(ran.out.splitlines())
+    assert ran.code == 130, ran.err
+    assert "Traceback" not in ran.err
+    found = coord("groups", "describe", group, "-o", "json").json()
+    assert sum(row["committed_offset"] or 0 for row in found["offsets"]) == printed
+    eventually(lambda: coord("groups", "list", "--state", "empty", "-o", "tsv").out.count(group))
+
+
+def test_quiet_tells_the_rate_only(coord: Run, loaded: str, group: str) -> None:
+    ran = coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "-q", "--idle-exit", "1.5")
+    assert ran.out == ""
+    assert "300 records, " in ran.err
+    assert ran.err.splitlines()[-1].startswith("300 records in ")
+
+
+def test_formats(coord: Run, loaded: str, group: str) -> None:
+    consume = partial(coord, "consume", "--group", group, "--topic", loaded, "--from-beginning", "--max-messages", "1")
+    topic, at, key = consume("--formatter", r"{topic}\t{partition}@{offset}\t{key}").out.strip().split("\t")
+    assert topic == loaded
+    assert at.partition("@")[2] == "0"
+    assert key.startswith("k")
+    assert consume("--formatter", "full").out.count("\t") == 3
+
+
+def test_reset_offsets_previews_executes_exports_and_takes_back(
+    coord: Run, loaded: str, group: str, tmp_path: Path
+) -> None:
+    coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "--max-messages", "300", "-q")
+    before = {row["partition"]: row["committed_offset"] for row in offsets(coord, group)}
+    reset = partial(coord, "groups", "reset-offsets", group)
+
+    preview = reset("--topic", f"{loaded}:0", "--shift-by", "-5")
+    assert preview.code == 0, preview.err
+    assert "nothing was changed; --execute does it" in preview.err
+    assert {row["partition"]: row["committed_offset"] for row in offsets(coord, group)} == before
+
+    exported = reset("--all-topics", "--to-current", "--export")
+    assert exported.out.splitlines() == [f"{loaded},{partition},{offset}" for partition, offset in before.items()]
+    file = tmp_path / "offsets.csv"
+    file.write_text(exported.out)
+
+    done = reset("--all-topics", "--to-earliest", "--execute", "-o", "json")
+    assert [row["new_offset"] for row in done.json()] == [0, 0, 0]
+    assert [row["committed_offset"] for row in offsets(coord, group)] == [0, 0, 0]
+    assert sum(row["lag"] for row in offsets(coord, group)) == 300
+
+    assert reset("--from-file", str(file), "--execute").code == 0
+    assert {row["partition"]: row["committed_offset"] for row in offsets(coord, group)} == before
+    assert reset("--all-topics", "--by-duration", "P1D", "--execute").code == 0
+    assert [row["committed_offset"] for row in offsets(coord, group)] == [0, 0, 0]
+    file.write_text("no-such-topic,0,1\n")
+    assert reset("--from-file", str(file)).code == 7
+
+
+def test_reset_is_refused_while_somebody_owns_the_partition(
+    coord: Run, kafka_cluster: KafkaCluster, loaded: str, group: str
+) -> None:
+    arguments = ("consume", "--group", group, "--topic", loaded, "--from-beginning", "--consumer-id", "c1", "-q")
+    with started(*arguments, "-z", kafka_cluster.zookeeper) as process:
+        eventually(lambda: coord("groups", "list", "-o", "tsv").out.count(f"{group}\tStable"))
+        eventually(lambda: [row["lag"] for row in offsets(coord, group)] == [0, 0, 0])
+        refused = coord("groups", "reset-offsets", group, "--topic", f"{loaded}:1", "--to-earliest", "--execute")
+        assert refused.code == 6
+        assert f"{loaded}[1] of group '{group}' owned by c1; nothing was changed" in refused.err
+        process.ended(by=signal.SIGTERM)
+    assert all(row["committed_offset"] == row["end_offset"] for row in offsets(coord, group))
+
+
+def test_a_topic_is_made_and_its_partitions_are_not_changed(coord: Run, tmp_path: Path, topics: Any) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_text('{"a": 1}\n\n{"a": "é"}\n')
+    topic = f"made-by-load-{next(_names)}"
+    try:
+        ran = coord("load", str(file), "--topic", topic, "--partitions", "4", "--key", "a")
+        assert ran.code == 0, ran.err
+        assert f"topic {topic} created, with 4 partitions" in ran.err
+        refused = coord("load", str(file), "--topic", topic, "--partitions", "5")
+        assert refused.code == 6
+        assert "exists with 4 partitions, not 5" in refused.err
+    finally:
+        topics.delete(topic)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arguments", "code", "said"),
+    [
+        ("f.csv", "a,b\n1,2\n3\n", (), 3, "f.csv:3: 1 cells where the header has 2"),
+        ("f.csv", "", (), 3, "has no line of column names"),
+        ("f.csv", "a,b\n1,2\n", ("--key", "c"), 2, "is no column of"),
+        ("f.jsonl", '{"a":1}\n{broken\n', (), 3, "f.jsonl:2: not JSON"),
+        ("f.jsonl", '{"a":1}\n', ("--key", "b"), 3, "f.jsonl:1: has no field 'b'"),
+        ("f.txt", "x", (), 2, "ends neither in .csv nor in .jsonl"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_named_with_its_line(
+    coord: Run,
+    make_topic: Callable[..., str],
+    tmp_path: Path,
+    name: str,
+    text: str,
+    arguments: tuple[str, ...],
+    code: int,
+    said: str,
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    ran = coord("load", str(file), "--topic", make_topic(1), *arguments)
+    assert ran.code == code, ran
+    assert said in ran.err
+
+
+def test_the_flights_are_loaded_without_pandas(coord: Run, make_topic: Callable[..., str], group: str) -> None:
+    topic = make_topic(2)
+    ran = coord("load", "--flights", "--topic", topic, "--limit", "500")
+    assert ran.out.startswith(f"500 records into {topic}"), ran.err
+    one = coord("consume", "--group", group, "--topic", topic, "--from-beginning", "--max-messages", "1")
+    assert json.loads(one.out)["year"] == 2013
+
+
+def test_watch_shows_owners_and_lag(coord: Run, loaded: str, group: str) -> None:
+    coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "--max-messages", "100", "-q")
+    frame = json.loads(coord("watch", group, "--count", "1", "-o", "json").out)
+    (row,) = [one for one in frame["groups"] if one["group"] == group]
+    assert row["state"] in {"Empty", "Stable", "Rebalancing"}
+    assert frame["coordinator"] == 1
+
+
+def test_doctor_finds_nothing_wrong_with_three_brokers(coord: Run) -> None:
+    ran = coord("doctor", "--all")
+    assert ran.code == 0, ran.out
+    assert "3 brokers registered, all of their listeners take connections" in ran.out

@@ -1,0 +1,106 @@
+"""End offsets from real brokers, and what is said where they cannot be had."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from kafka_coord.dev.kafka import KafkaCluster
+from kafka_coord.errors import BrokerError
+from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
+from kafka_coord.zk import layout
+from tests.monitor.written import Tree, opened
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.kafka
+
+
+def write(cluster: KafkaCluster, topic: str, counts: dict[int, int], timestamp_ms: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 1, "log_level": 0})
+    for partition, count in counts.items():
+        for _ in range(count):
+            producer.produce(topic, b"x", partition=partition, timestamp=timestamp_ms)
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture
+def reader(kafka_cluster: KafkaCluster) -> Iterator[OffsetReader]:
+    with opened(kafka_cluster.zookeeper) as store:
+        made = OffsetReader(bootstrap_servers(store, {}), {})
+    yield made
+    made.close()
+
+
+def test_beginning_end_and_moments(
+    kafka_cluster: KafkaCluster, make_topic: Callable[..., str], reader: OffsetReader
+) -> None:
+    topic = make_topic(3)
+    write(kafka_cluster, topic, {0: 5, 1: 2}, timestamp_ms=1_000_000)
+    write(kafka_cluster, topic, {0: 3}, timestamp_ms=2_000_000)
+    p0, p1, p2 = (TopicPartition(topic, n) for n in range(3))
+    wanted = PartitionSet.of([p0, p1, p2])
+
+    assert reader.latest(wanted).offsets == {p0: 8, p1: 2, p2: 0}
+    assert reader.earliest(wanted).offsets == {p0: 0, p1: 0, p2: 0}
+    found = reader.at_time(wanted, 1_500_000)
+    assert found.offsets == {p0: 5, p1: 2, p2: 0}, "the end where no record is that young"
+    assert found.note == ""
+
+
+def test_what_the_brokers_do_not_know_is_said_and_hides_nothing_else(
+    make_topic: Callable[..., str], reader: OffsetReader
+) -> None:
+    known, unknown = TopicPartition(make_topic(1), 0), TopicPartition("no-such-topic", 7)
+    found = reader.latest(PartitionSet.of([known, unknown]))
+    assert found.offsets == {known: 0}
+    assert found.note == "the offsets of 1 of 2 partitions are unknown: the brokers do not know the partition"
+
+
+def test_a_partition_whose_broker_is_dead_has_no_lag_and_the_others_do(
+    kafka_cluster: KafkaCluster, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic(3, replication=1)
+    partitions = PartitionSet({topic: range(3)})
+    victim = kafka_cluster.brokers[2]
+    with opened(kafka_cluster.zookeeper) as store:
+        victim.kill()
+        try:
+            eventually(lambda: store.exists(layout.broker(victim.broker_id)) is None, within_s=40)
+            reader = OffsetReader(bootstrap_servers(store, {}), {})
+            found = eventually(lambda: (seen := reader.latest(partitions)).note and seen, within_s=40)
+            reader.close()
+        finally:
+            victim.start()
+    assert len(found.offsets) == 2
+    assert found.note == "the offsets of 1 of 3 partitions are unknown: the partition has no live leader"
+
+
+def test_nobody_answering_takes_bounded_time() -> None:
+    reader = OffsetReader("127.0.0.1:1", {}, timeout_s=1.0)
+    began = time.monotonic()
+    found = reader.latest(PartitionSet({"flights": [0]}))
+    assert time.monotonic() - began < 5
+    assert found.offsets == {}
+    assert "no broker at 127.0.0.1:1 answered" in found.note
+    reader.close()
+
+
+def test_settings_librdkafka_refuses_are_an_error() -> None:
+    with pytest.raises(BrokerError, match="librdkafka refuses the settings"):
+        OffsetReader("127.0.0.1:1", {"no.such.property": "1"})
+
+
+def test_no_broker_registered(tree: Tree) -> None:
+    with pytest.raises(BrokerError, match="no live broker is registered"):
+        bootstrap_servers(tree.store, {})
+    assert bootstrap_servers(tree.store, {"bootstrap.servers": "b:1"}) == "b:1"
+
+
+def test_no_listener_of_the_wanted_protocol(tree: Tree) -> None:
+    tree.put(layout.broker(1), b'{"version":5,"endpoints":["PLAINTEXT://127.0.0.1:9092"]}')
+    with pytest.raises(BrokerError, match="speaks SSL"):
+        bootstrap_servers(tree.store, {"security.protocol": "ssl"})
