@@ -80,28 +80,33 @@ class AssignedClient:
 
         Returns at once, false, if there is no client or nothing to fetch.
         """
-        with self._inside:
-            if self._changed:
-                self._reconcile()
-            client = self._client
-            if client is not None and self._assigned:
+        try:
+            with self._inside:
+                if self._changed:
+                    self._reconcile()
+                client = self._client
+                if client is None or not self._assigned:
+                    return False
                 first = client.poll(min(timeout_s, _SLICE_S))
                 if first is not None:
                     # With a timeout of its own consume() would wait until that many have come.
                     sink([first, *client.consume(limit - 1, 0)] if limit > 1 else [first], self._assigned)
                 elif self._to_learn and time.monotonic() >= self._learn_at:
                     self._learn(client)
-        self._carry_out()
-        return client is not None and bool(self._assigned)
+                return True
+        finally:
+            self._carry_out()
 
     def end_of(self, key: Key) -> int:
         """The offset after the last record; asks the broker. Raises :class:`KafkaException`."""
-        with self._inside:
-            if self._client is None:
-                raise KafkaException("no broker is known yet")
-            _low, high = self._client.get_watermark_offsets(Assigned(*key), timeout=5.0)
-        self._carry_out()
-        return int(high)
+        try:
+            with self._inside:
+                if self._client is None:
+                    raise KafkaException("no broker is known yet")
+                _low, high = self._client.get_watermark_offsets(Assigned(*key), timeout=5.0)
+                return int(high)
+        finally:
+            self._carry_out()
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

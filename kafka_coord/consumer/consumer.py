@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -40,6 +43,16 @@ _BROKER_LOOK_S = 30.0
 _BROKER_RETRY_S = 1.0
 
 Partition = TopicPartition | tuple[str, int]
+
+
+_open_consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_at_exit() -> None:
+    """A program that ends without closing its consumers leaves their groups all the same, rather than time out."""
+    for consumer in list(_open_consumers):
+        consumer.close(timeout_s=3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +200,7 @@ class Consumer:
         self._streams = tuple(Stream(fetcher, self._check_process) for fetcher in self._fetchers.streams)
         self._thread = threading.Thread(target=self._run, name=f"kafka-coord-{self._membership.consumer}", daemon=True)
         self._thread.start()
+        _open_consumers.add(self)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -440,10 +454,18 @@ class Consumer:
             log.exception("crashed consumer=%s", self.consumer_id)
             self._crash = ConsumerError(f"the connector of consumer {self.consumer_id!r} crashed: {error!r}")
         finally:
+            self._leave_after_crash()
             self._fetchers.abandon()
             self._fetchers.close()
             if self._owns_store:
                 self._store.close()
+            _open_consumers.discard(self)
+
+    def _leave_after_crash(self) -> None:
+        registration = self._connector.registration
+        if registration is not None:  # nobody obeys commands for it any more: let others have the partitions
+            with contextlib.suppress(KafkaCoordError):
+                self._channel.leave(registration, {})
 
     def _find_brokers(self, now: float) -> float:
         """Keeps the fetchers told of the brokers; when to look again."""

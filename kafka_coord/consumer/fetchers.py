@@ -42,7 +42,7 @@ def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> d
     for name, why in _OURS.items():
         if name in given:
             raise SettingsError(f"kafka={{{name!r}: …}} cannot be set here: {why}")
-    return {
+    settings = {
         "group.id": f"{GROUP_PREFIX}{group}",
         "client.id": consumer_id,
         # The first record after a start waits for the fetch in flight to return: 500 ms by default.
@@ -55,6 +55,15 @@ def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> d
         "enable.partition.eof": False,
         "auto.offset.reset": "error",  # reset by the fetcher, see there
     }
+    _client({name: value for name, value in settings.items() if name != "bootstrap.servers"}).close()
+    return settings
+
+
+def _client(settings: Mapping[str, Any]) -> KafkaConsumer:
+    try:
+        return KafkaConsumer(dict(settings), logger=rdkafka_log)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise SettingsError(f"librdkafka does not accept the kafka settings: {error}") from error
 
 
 class KafkaFetchers:
@@ -270,12 +279,9 @@ class KafkaFetchers:
         self._used = addresses
         self._brokers_down = False
         only_clients = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
-        try:
-            self._admin = AdminClient(only_clients, logger=rdkafka_log)
-            for fetcher in self.streams:
-                fetcher.use(KafkaConsumer(settings | {"error_cb": self._on_error}, logger=rdkafka_log))
-        except (KafkaException, ValueError, TypeError) as error:
-            raise SettingsError(f"librdkafka does not accept the kafka settings: {error}") from error
+        self._admin = AdminClient(only_clients, logger=rdkafka_log)
+        for fetcher in self.streams:
+            fetcher.use(_client(settings | {"error_cb": self._on_error}))
         self._wake()
 
     def _on_error(self, error: KafkaError) -> None:

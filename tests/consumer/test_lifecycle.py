@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_coord import Consumer, ConsumerClosed, ConsumerError, Record
+from kafka_coord import Consumer, ConsumerClosed, ConsumerError, MembershipLost, Record, TopicPartition
 from kafka_coord.dev.kafka import KafkaCluster
 from tests.consumer.by_hand import HandCoordinator
 from tests.consumer.conftest import partitions_of
@@ -93,6 +93,42 @@ with Consumer({kafka_cluster.zookeeper!r}, group={group!r}, topics=[{topic!r}], 
     assert errors.rstrip().endswith(b"KeyboardInterrupt")
     assert coordinator.member("c") is None
     eventually(lambda: coordinator.offset(partition) >= 4)
+
+
+def test_a_program_that_ends_without_closing_its_consumer_leaves_the_group(
+    kafka_cluster: KafkaCluster, group: str, coordinator: HandCoordinator
+) -> None:
+    program = f"""
+from kafka_coord import Consumer
+consumer = Consumer({kafka_cluster.zookeeper!r}, group={group!r}, topics=["t"], consumer_id="c",
+                    session_timeout_ms=60_000)
+while not consumer.registered:
+    consumer.poll(0.01)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert coordinator.member("c") is None
+
+
+def test_an_application_that_was_evicted_for_being_slow_is_a_member_again_when_it_comes_back(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    produce(topic, 0, 2)
+    consumer = make_consumer(topics=[topic])
+    incarnation = coordinator.await_member(consumer.consumer_id).incarnation
+    coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
+    assert len(read(consumer, 1)) == 1
+
+    coordinator.evict(consumer.consumer_id)
+    eventually(lambda: consumer.stats.losses == 1)
+    time.sleep(0.3)
+    assert coordinator.member(consumer.consumer_id) is None
+    with pytest.raises(MembershipLost, match="evicted"):
+        consumer.commit()
+
+    assert consumer.poll(0.01) is None
+    coordinator.await_member(consumer.consumer_id, other_than=incarnation)
+    assert coordinator.offset(TopicPartition(topic, 0)) == -1
 
 
 def test_a_closed_consumer_says_so(

@@ -132,6 +132,7 @@ def test_pattern_subscriptions_are_registered_as_they_are(
         ({"capacity": 0}, SettingsError, "capacity is 0"),
         ({"rejoin_grace_ms": -1}, SettingsError, "rejoin_grace_ms is -1"),
         ({"kafka": {"enable.auto.commit": True}}, SettingsError, "auto_commit_interval_ms"),
+        ({"kafka": {"no.such.setting": 1}}, SettingsError, "no.such.setting"),
         ({"zookeeper": ""}, SettingsError, "zookeeper is not given"),
     ],
 )
