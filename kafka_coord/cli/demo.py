@@ -116,8 +116,10 @@ def _require_writable(report: Path) -> None:
     """Before two minutes have gone by, not after."""
     try:
         report.absolute().parent.mkdir(parents=True, exist_ok=True)
-        with report.open("ab"):
-            return
+        there = report.exists()
+        report.open("ab").close()
+        if not there:
+            report.unlink()
     except OSError as error:
         raise SettingsError(f"--report {report} cannot be written: {error.strerror}; name another file") from None
 

@@ -20,6 +20,7 @@ from kafka_coord.model import PartitionSet, TopicPartition
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.status import Status
 
 _COLOURS = ("bright_blue", "dark_orange", "green3", "medium_purple1", "gold3", "hot_pink", "cyan", "white")
 _BAR_CELLS = 18
@@ -64,6 +65,8 @@ class Obeyed:
 class LiveView(PlainView):
     """Steps as lines; the story as a picture, of which its events stay."""
 
+    tick_s = 0.5
+
     def __init__(self, console: Console, options: DemoOptions) -> None:
         super().__init__(console, options)
         self._lock = threading.Lock()
@@ -72,16 +75,27 @@ class LiveView(PlainView):
         self._highest: dict[TopicPartition, int] = {}
         self._paces: list[float] = []
         self._obeyed = Obeyed()
+        self._status: Status | None = None
 
-    def begin_step(self, what: str) -> None:
-        self.console.print(Text.assemble(("▸ ", "bold blue"), what), soft_wrap=True)
+    def begin_step(self, what: str, *, ticks: bool) -> None:
+        if ticks:
+            self._status = self.console.status(what)
+            self._status.start()
+        else:  # what is drawn next has the terminal for itself
+            self.console.print(Text.assemble(("▸ ", "bold blue"), what), soft_wrap=True)
 
     def tick_step(self, what: str, doing: str, seconds: float) -> None:
-        self.console.print(Text(f"    {doing or what}: {seconds:.0f} s so far", style="dim"), soft_wrap=True)
+        if self._status is not None:
+            self._status.update(Text.assemble(what, (f"  {seconds:.0f} s  {doing}", "dim")))
 
-    def end_step(self, what: str, outcome: str, seconds: float) -> None:
-        self.steps.append((what, seconds))
-        self.console.print(Text.assemble(("  ✓ ", "bold green"), outcome or "done", (f"  {seconds:.1f} s", "dim")))
+    def end_step(self, what: str, outcome: str, seconds: float, *, done: bool) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+        if done:
+            self.steps.append((what, seconds))
+            told = (f": {outcome}" if outcome else "", f"  {seconds:.1f} s")
+            self.console.print(Text.assemble(("✓ ", "bold green"), what, told[0], (told[1], "dim")), soft_wrap=True)
 
     def event(self, event: Event) -> None:
         with self._lock:

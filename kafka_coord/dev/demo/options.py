@@ -55,7 +55,7 @@ class DemoOptions:
         return self.total / self.seconds / 2.8
 
 
-_QUICK = DemoOptions(records=36_000, seconds=14.0, session_timeout_ms=3_000)
+_QUICK = DemoOptions(records=36_000, seconds=14.0, session_timeout_ms=4_000)
 
 
 def chosen(

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PLAIN_EVERY_S = 5.0
-_TICK_S = 5.0
 
 
 class Step:
@@ -33,23 +32,22 @@ class Step:
 
     def __enter__(self) -> Step:
         self._began = time.monotonic()
-        self._view.begin_step(self._what)
+        self._view.begin_step(self._what, ticks=self._ticks)
         self._thread.start()
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._done.set()
         self._thread.join()
-        if kind is None:
-            self._view.end_step(self._what, self.outcome, time.monotonic() - self._began)
+        seconds = time.monotonic() - self._began
+        self._view.end_step(self._what, self.outcome, seconds, done=kind is None)
 
     def progress(self, doing: str) -> None:
         self._doing = doing
 
     def _tick(self) -> None:
-        while not self._done.wait(_TICK_S):
-            if self._ticks:
-                self._view.tick_step(self._what, self._doing, time.monotonic() - self._began)
+        while self._ticks and not self._done.wait(self._view.tick_s):
+            self._view.tick_step(self._what, self._doing, time.monotonic() - self._began)
 
 
 class PlainView:
@@ -57,6 +55,9 @@ class PlainView:
 
     ``steps`` are what was done and how many seconds each took.
     """
+
+    tick_s = 3.0
+    """How often a step that takes long says that it is still at it."""
 
     def __init__(self, console: Console, options: DemoOptions) -> None:
         self.console = console
@@ -75,15 +76,17 @@ class PlainView:
         also every few seconds that it is still at it."""
         return Step(self, what, ticks=ticks)
 
-    def begin_step(self, what: str) -> None:
+    def begin_step(self, what: str, *, ticks: bool) -> None:
+        del ticks
         self.say(f"{what} …")
 
     def tick_step(self, what: str, doing: str, seconds: float) -> None:
         self.say(f"    {doing or what}: {seconds:.0f} s so far")
 
-    def end_step(self, what: str, outcome: str, seconds: float) -> None:
-        self.steps.append((what, seconds))
-        self.say(f"    {outcome or 'done'}, {seconds:.1f} s")
+    def end_step(self, what: str, outcome: str, seconds: float, *, done: bool) -> None:
+        if done:
+            self.steps.append((what, seconds))
+            self.say(f"    {outcome or 'done'}, {seconds:.1f} s")
 
     def event(self, event: Event) -> None:
         """Something happened in the story."""

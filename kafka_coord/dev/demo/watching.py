@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ from kafka_coord.monitor.groups import GroupDescription, describe_group
 from kafka_coord.monitor.lag import OffsetReader
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
+
+log = logging.getLogger(__name__)
 
 _LOOK_S = 0.05
 _SAMPLE_S = 0.4
@@ -59,6 +62,7 @@ class Watcher:
         self._samples: list[Sample] = []
         self._reigns: list[Reign] = []
         self._look = Look(now_ms())
+        self._crash: Exception | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="demo-watcher", daemon=True)
 
@@ -105,6 +109,8 @@ class Watcher:
         """The first look that fulfils the condition. Raises :class:`~kafka_coord.errors.Timeout`."""
         deadline = time.monotonic() + timeout_s
         while True:
+            if self._crash is not None:
+                raise self._crash
             look = self.look
             if condition(look):
                 return look
@@ -141,6 +147,10 @@ class Watcher:
                 self._on_look(self.look)
             except KafkaCoordError:  # no answer for now: the next look comes soon
                 continue
+            except Exception as error:  # a defect: whoever waits must hear of it rather than wait for ever
+                log.exception("stopped watching")
+                self._crash = error
+                return
 
     def _look_at_coordinator(self) -> None:
         try:
