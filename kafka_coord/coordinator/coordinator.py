@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from kafka_coord.coordinator.assignors import Assignor
@@ -21,15 +21,16 @@ from kafka_coord.coordinator.listeners import (
 )
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests
-from kafka_coord.errors import MalformedValue, NoNode
+from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoNode
 from kafka_coord.model import Member, Request
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
-from kafka_coord.zk.store import GetChildren, GetData, Node, SetData, Store
+from kafka_coord.zk.store import GetChildren, GetData, Node, Op, SetData, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -108,9 +109,16 @@ class ConsumerCoordinator:
         now_ms = self._store.clock.time() * 1000
         if now_ms - self._swept_ms > self._options.answers_kept_ms / 10:
             self._swept_ms = now_ms
-            units = self.requests.stale_answers(int(now_ms) - self._options.answers_kept_ms)
-            if units:
-                self._executor.write(units)
+            for unit in self.requests.stale_answers(int(now_ms) - self._options.answers_kept_ms):
+                self._remove_answer(unit)
+
+    def _remove_answer(self, unit: Sequence[Op]) -> None:
+        try:
+            self._executor.write([unit])
+        except Fenced:
+            raise
+        except MultiFailed as error:
+            log.debug("left an old answer reason=%s", error)  # gone already, or not ours to delete: try the others
 
     def answer(self, request: Request, result: str, message: str) -> None:
         """Answers a request that is about no group."""
@@ -136,14 +144,14 @@ class ConsumerCoordinator:
     def _read_groups(self) -> None:
         """Fills the registry and enqueues every group, its bit set."""
         groups = [group for group in self._store.children(layout.GROUPS) if is_legal(group)]
-        listings = self._store.read_many([GetChildren(layout.ids(group)) for group in groups]) if groups else ()
+        listings = read_each(self._store, [GetChildren(layout.ids(group)) for group in groups])
         consumers = [
             (group, name)
             for group, listing in zip(groups, listings, strict=True)
             for name in (listing if isinstance(listing, tuple) else ())
             if is_legal(name)
         ]
-        nodes = self._store.read_many([GetData(layout.registration(*c)) for c in consumers]) if consumers else ()
+        nodes = read_each(self._store, [GetData(layout.registration(*c)) for c in consumers])
         members: dict[str, list[Member]] = {group: [] for group in groups}
         for (group, name), node in zip(consumers, nodes, strict=True):
             if isinstance(node, Node):

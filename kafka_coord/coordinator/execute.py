@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kafka_coord.coordinator.observe import Look
+from kafka_coord.coordinator.reading import tree_below
 from kafka_coord.coordinator.steps import Plan
-from kafka_coord.coordinator.translate import Translation
+from kafka_coord.coordinator.translate import Translation, in_parts
 from kafka_coord.model import Unreadable
 from kafka_coord.zk.fenced import write_fenced
-from kafka_coord.zk.store import Check, Create, Op, Store
+from kafka_coord.zk.store import Check, Create, Delete, Op, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,10 @@ class Executor:
             if isinstance(op, Create) and op.sequence and isinstance(result, str)
         ]
         return Written(len(units), tuple(made), tuple(translation.unreadable.values()))
+
+    def clear_below(self, path: str) -> None:
+        """Removes what is below ``path``, a znode of ours below which nothing belongs."""
+        self.write(in_parts([Delete(found) for found in reversed(tree_below(self._store, path))]))
 
     def write(self, units: Sequence[Sequence[Op]]) -> list[tuple[object, ...]]:
         """Writes units as they are; gives their results. Raises as :meth:`execute`."""

@@ -11,20 +11,29 @@ from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.execute import Executor, Written
 from kafka_coord.coordinator.history import DecisionLog
+from kafka_coord.coordinator.matching import Matching
+from kafka_coord.coordinator.mending import Mending
 from kafka_coord.coordinator.observe import Look, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.plan import plan
+from kafka_coord.coordinator.plan.reasons import cut
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.coordinator.reading import report
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests
 from kafka_coord.coordinator.steps import AnswerRequest, GroupState, Plan
 from kafka_coord.coordinator.timers import GroupTimers
-from kafka_coord.errors import Fenced, MultiFailed, StoreError, StoreUnavailable
+from kafka_coord.errors import Fenced, MultiFailed, NoAuth, NotEmpty, StoreError, StoreUnavailable
 from kafka_coord.model import GroupSettings, Observation, Unreadable
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store, WatchEvent
 
 log = logging.getLogger(__name__)
+
+MAX_SENTENCE_CHARS = 2_000
+
+_LEAVES = {("ids", 2), ("owners", 2), ("channel", 3), ("offsets", 3)}
+"""Kinds of znodes of a group that have no children, by name and depth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,8 @@ class RebalanceRequestHandler:
         self._assignors = assignors
         self._options = options
         self._decisions = DecisionLog(store)
+        self._mending = Mending()
+        self._matching = Matching()
         self._timers: dict[str, GroupTimers] = {}
         self._failures: dict[str, int] = {}
         self._reported: dict[str, frozenset[Unreadable]] = {}
@@ -120,11 +131,20 @@ class RebalanceRequestHandler:
             return
         observation = look.observation
         self._registry.update(group, observation.members.values())
+        mended = self._mending.units(look)
+        if mended:
+            self._leading.executor.write(mended)
+            self._queue.request(group)
+            return
+        if not self._matching.done(group, observation, self._store.clock):
+            self._queue.request(group)
+            return
         decided = plan(observation, self._assignors)
         after = self._decisions.observe(decided, observation)
         written = Written(0)
         if (decided.steps or after) and self._leading.still():
             written = self._leading.executor.execute(decided, look, after)
+        self._mending.remember(look, decided if written.units else None)
         self._settle(decided, observation, written)
         self._arm(group, observation, written)
         self._schedule(group, decided, timers, written)
@@ -135,15 +155,15 @@ class RebalanceRequestHandler:
             if isinstance(step, AnswerRequest):
                 self._requests.answered(replace(step.request, result=step.result, message=step.message))
         group = decided.group
-        outcome = Outcome(decided.state, decided.sentence)
+        # names and reasons in it are what somebody wrote: one line, however long and broken they are
+        outcome = Outcome(decided.state, cut(" ".join(decided.sentence.split()), MAX_SENTENCE_CHARS))
         changed = self.outcomes.get(group) != outcome
         self.outcomes[group] = outcome
         level = logging.INFO if decided.steps else logging.DEBUG
         if changed or decided.steps:
-            log.log(level, "%s group=%s state=%s", decided.sentence, group, decided.state)
+            log.log(level, "%s group=%s state=%s", outcome.sentence, group, decided.state)
         found = frozenset(observation.unreadable) | frozenset(written.unreadable)
-        for unreadable in sorted(found - self._reported.get(group, frozenset()), key=lambda u: u.path):
-            log.warning("left alone unreadable path=%s reason=%s", unreadable.path, unreadable.reason)
+        report("left alone unreadable", found - self._reported.get(group, frozenset()))
         self._reported[group] = found
 
     def _arm(self, group: str, observation: Observation, written: Written) -> None:
@@ -187,6 +207,7 @@ class RebalanceRequestHandler:
         """What was written is consistent by itself; what was not is decided anew from a fresh look."""
         if isinstance(error, MultiFailed):
             log.debug("looking again group=%s: changed meanwhile (%s)", group, error)
+            self._clear_the_way(group, error)
         failures = self._failures[group] = self._failures.get(group, 0) + 1
         if isinstance(error, MultiFailed) and failures <= 3:
             self._queue.request(group)
@@ -200,6 +221,21 @@ class RebalanceRequestHandler:
             log.warning("looking again in %d ms group=%s: %s", backoff_ms, group, error)
         self._queue.request_at(group, self._store.clock.monotonic() + backoff_ms / 1000)
 
+    def _clear_the_way(self, group: str, error: MultiFailed) -> None:
+        """What no look can see and would make every pass fail in the same way."""
+        if isinstance(error.cause, NoAuth) and error.path.startswith(f"{layout.REQUESTS}/"):
+            self._requests.set_aside(error.path)
+        below = error.path.removeprefix(layout.group(group) + "/").split("/")
+        if isinstance(error.cause, NotEmpty) and (below[0], len(below)) in _LEAVES:
+            log.warning("removing what somebody made below path=%s: nothing belongs there", error.path)
+            try:
+                self._leading.executor.clear_below(error.path)
+            except Fenced as fenced:
+                log.warning("deposed: another coordinator was elected epoch=%d reason=%s", self._leading.epoch, fenced)
+                self.deposed = True
+            except StoreError as failure:
+                log.warning("could not remove what is below path=%s: %s", error.path, failure)
+
     def _gone(self, group: str) -> None:
         """The group does not exist (any more); a request about it is answered all the same."""
         requests = self._requests.of_group(group)
@@ -210,5 +246,7 @@ class RebalanceRequestHandler:
             self._settle(decided, nothing.observation, self._leading.executor.execute(decided, nothing))
         self._registry.drop(group)
         self._decisions.forget(group)
+        self._mending.forget(group)
+        self._matching.forget(group)
         for memory in (self._timers, self._failures, self._reported, self.outcomes):
             memory.pop(group, None)

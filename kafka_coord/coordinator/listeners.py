@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests
 from kafka_coord.coordinator.topics import decode_broker_rack, decode_topic
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model.names import is_legal
+from kafka_coord.model import Unreadable
+from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, SessionState, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
+
+
+class IllegalNames:
+    """Says once, in one line, which children have names outside Kafka's legal set: they are left alone."""
+
+    def __init__(self, kind: str, parent: str) -> None:
+        self._kind = kind
+        self._parent = parent
+        self._reported: frozenset[str] = frozenset()
+
+    def report(self, names: Iterable[str]) -> None:
+        found = frozenset(name for name in names if not is_legal(name))
+        new = sorted(found - self._reported)
+        self._reported = found
+        if new:
+            shown = ", ".join(repr(name[:60]) for name in new[:5]) + (f" and {len(new) - 5} more" if new[5:] else "")
+            log.warning("left alone %s with illegal names below=%s: %s; use %s", self._kind, self._parent, shown, RULE)
 
 
 class TopicPartitionChangeListener:
@@ -61,8 +80,10 @@ class TopicChangeListener:
         self._queue = queue
         self._partitions = partitions
         self._watched: set[str] = set()
+        self._names = IllegalNames("topics", layout.BROKER_TOPICS)
 
     def on_children(self, topics: tuple[str, ...] | None) -> None:
+        self._names.report(topics or ())
         present = {topic for topic in topics or () if is_legal(topic)}
         for topic in sorted(present - self._watched):
             self._watches.data(layout.broker_topic(topic), partial(self._partitions.on_data, topic))
@@ -90,9 +111,11 @@ class GroupChangeListener:
         self._watches = watches
         self._queue = queue
         self._members = members
+        self._names = IllegalNames("groups", layout.GROUPS)
         self.groups: frozenset[str] = frozenset()
 
     def on_children(self, groups: tuple[str, ...] | None) -> None:
+        self._names.report(groups or ())
         present = frozenset(group for group in groups or () if is_legal(group))
         for group in sorted(present - self.groups):
             self._watches.children(layout.ids(group), partial(self._members.on_children, group))
@@ -145,15 +168,17 @@ class PauseListener:
 
 def request_interested(topic: str, registry: GroupRegistry, queue: RebalanceRequestQueue) -> None:
     """Enqueues every group that wants the topic, by name or by pattern."""
-    for group in sorted(registry.groups_for_topic(topic)):
+    for group in sorted(registry.groups_to_look_at(topic)):
         queue.request(group)
 
 
 def read_broker_racks(store: Store) -> dict[int, str]:
     """broker id → rack, for the brokers that name one. Racks are a preference: read once an election, not watched."""
-    names = [name for name in (store.children(layout.BROKER_IDS)) if name.isdigit()]
+    names = [name for name in (store.children(layout.BROKER_IDS)) if name.isascii() and name.isdigit()]
     racks = {}
-    for name, node in zip(names, store.read_many([GetData(layout.broker(n)) for n in names]), strict=True):
+    for name, node in zip(names, read_each(store, [GetData(layout.broker(n)) for n in names]), strict=True):
+        if isinstance(node, Unreadable):
+            log.warning("left alone unreadable path=%s reason=%s", node.path, node.reason)
         if not isinstance(node, Node):
             continue
         try:

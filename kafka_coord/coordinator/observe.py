@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.timers import GroupTimers
-from kafka_coord.errors import MalformedValue
+from kafka_coord.errors import MalformedValue, NoAuth
 from kafka_coord.model import (
     Assignment,
     Channel,
@@ -20,6 +21,7 @@ from kafka_coord.model import (
     Request,
     TopicInfo,
     Unreadable,
+    history_from_json,
     parse_command_id,
 )
 from kafka_coord.model import json_fields as fields
@@ -58,7 +60,7 @@ def observe(
     two reads (registering, acknowledging, vanishing) is an event that makes the handler look again.
     """
     reading = _Reading(store)
-    group_node, ids, owners, channels, assignment, paused, paused_everywhere = store.read_many(
+    group_node, ids, owners, channels, assignment, paused, paused_everywhere = reading.many(
         [
             GetData(layout.group(group)),
             GetChildren(layout.ids(group)),
@@ -88,9 +90,14 @@ def observe(
         lambda c: layout.ledger(group, c),
         _decode_ledger,
     )
-    listings = dict(zip(channelled, found[len(consumers) + len(ledgered) :], strict=True))
+    listings = {
+        c: reading.listing(layout.channel(group, c), listing)
+        for c, listing in zip(channelled, found[len(consumers) + len(ledgered) :], strict=True)
+    }
     seen_channels = {c: _channel(listing) for c, listing in listings.items() if isinstance(listing, tuple)}
-    settings = reading.decode(layout.group(group), group_node, _decode_settings) or GroupSettings()
+    settings = reading.decode(layout.group(group), group_node, _decode_settings)
+    for_how_long_is_known = settings is not None
+    settings = settings or GroupSettings()
     target = reading.decode(layout.assignment(group), assignment, _decode_assignment)
     pause = reading.decode(layout.PAUSED, paused_everywhere, _decode_pause, empty=Pause()) or reading.decode(
         layout.paused(group), paused, _decode_pause, empty=Pause()
@@ -112,13 +119,27 @@ def observe(
         in_grace=_in_grace(ledgers, registered, timers, now),
         overdue=_overdue(members, seen_channels, settings, timers, now),
         retired=_retired(seen_channels, registered, ledgers, timers, options, now),
-        expired=_expired(target, registered, ledgers, settings, timers, store),
+        # settings nobody can read may say to keep the offsets for longer than the default
+        expired=for_how_long_is_known and _expired(target, registered, ledgers, settings, timers, store),
+        generation_floor=_highest_decided(reading, group) if target is None else 0,
         unreadable=tuple(reading.unreadable),
     )
     parents = {layout.owners(group): owners, layout.channels(group): channels, layout.ids(group): ids}
     absent = {path for path, listing in parents.items() if listing is None}
     absent |= {layout.channel(group, c) for c in members if c not in seen_channels}
     return Look(observation, frozenset(absent))
+
+
+def _highest_decided(reading: _Reading, group: str) -> int:
+    """The generation the history ends with: where the stored target was lost, the next one must be above it."""
+    path = layout.history(group)
+    (node,) = reading.many([GetData(path)])
+    if not isinstance(node, Node):
+        return 0
+    try:
+        return max((d.generation for d in history_from_json(fields.load(node.data, path), path)), default=0)
+    except MalformedValue:
+        return 0  # it says so when it is replaced
 
 
 def _in_grace(
@@ -188,21 +209,30 @@ class _Reading:
         self._store = store
         self.unreadable: list[Unreadable] = []
 
-    def names(self, parent: str, listing: ReadResult) -> tuple[str, ...]:
-        if not isinstance(listing, tuple):
-            return ()
+    def listing(self, parent: str, found: ReadResult | Unreadable) -> tuple[str, ...] | None:
+        """Raises :class:`NoAuth`: without its children nothing can be decided about the group."""
+        if isinstance(found, Unreadable):
+            raise NoAuth(f"cannot tell what is below {parent}: {found.reason}", parent)
+        return found if isinstance(found, tuple) else None
+
+    def names(self, parent: str, found: ReadResult | Unreadable) -> tuple[str, ...]:
+        listing = self.listing(parent, found) or ()
         for name in listing:
             if not is_legal(name):
-                self.unreadable.append(Unreadable(f"{parent}/{name}", f"the name is not legal: {RULE}"))
+                reason = f"the name {name[:80]!r} is not legal ({RULE}): delete it"
+                self.unreadable.append(Unreadable(f"{parent}/{name}", reason))
         return tuple(name for name in listing if is_legal(name))
 
-    def many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
-        return self._store.read_many(reads) if reads else ()
+    def many(self, reads: Sequence[Read]) -> tuple[ReadResult | Unreadable, ...]:
+        return read_each(self._store, reads)
 
     def decode(
-        self, where: str, found: ReadResult, decoder: Callable[[str, Node], T], empty: T | None = None
+        self, where: str, found: ReadResult | Unreadable, decoder: Callable[[str, Node], T], empty: T | None = None
     ) -> T | None:
         """``empty`` is what an existing node without data means; the node as absent where it cannot be decoded."""
+        if isinstance(found, Unreadable):
+            self.unreadable.append(found)
+            return empty
         if not isinstance(found, Node):
             return None
         if not found.data and empty is not None:
@@ -210,13 +240,13 @@ class _Reading:
         try:
             return decoder(where, found)
         except MalformedValue as error:
-            self.unreadable.append(Unreadable(error.where, error.reason))
+            self.unreadable.append(Unreadable(error.where, error.reason, found.stat.czxid))
             return empty
 
     def decode_each(
         self,
         consumers: Sequence[str],
-        found: Sequence[ReadResult],
+        found: Sequence[ReadResult | Unreadable],
         where: Callable[[str], str],
         decoder: Callable[[str, Node], T],
     ) -> dict[str, T]:

@@ -3,74 +3,121 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kafka_coord.channel.operations import decode_offset, offset_op
+from kafka_coord.coordinator.reading import read_each
+from kafka_coord.coordinator.topics import is_identity
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import NO_OFFSET, PartitionSet, TopicInfo, TopicPartition, Unreadable
+from kafka_coord.model import NO_OFFSET, PartitionSet, TopicInfo, TopicPartition, Unreadable, same_topic
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, SetData, Store
 
 
 @dataclass(frozen=True, slots=True)
 class StartOffsets:
-    """Where each partition begins. ``prepare`` are the writes a start must bring along, by topic: the parents of its
-    offset znodes, or the removal of offsets that belong to an earlier topic of the same name.
-    Partitions whose offset znode is unreadable are in ``unreadable`` and must not be started: any guess could skip
-    records."""
+    """Where each partition begins, and the writes that a start must bring along.
 
-    offsets: Mapping[TopicPartition, int]
-    prepare: Mapping[str, tuple[Op, ...]]
-    unreadable: Mapping[TopicPartition, Unreadable]
+    ``parent`` makes the parent of all topics, ``prepare`` (by topic) the parent of its offsets with the identity of the
+    topic they belong to. ``remove`` are the offsets of an earlier topic of the same name, to be removed before that.
+    Partitions whose offset znode is unreadable, or of whose offsets it cannot be told to which topic they belong
+    (``unclaimed``: topic → the names below it), are in ``unreadable`` and must not be started: any guess could skip
+    records.
+    """
+
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    parent: tuple[Op, ...] = ()
+    prepare: Mapping[str, tuple[Op, ...]] = field(default_factory=dict)
+    remove: Mapping[str, tuple[Op, ...]] = field(default_factory=dict)
+    unreadable: Mapping[TopicPartition, Unreadable] = field(default_factory=dict)
+    unclaimed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+_MEND = "its partition is not started until somebody sets it (kafka-coord groups reset-offsets) or deletes it"
+_UNCLAIMED = (
+    "{!r} is not the identity of a topic, so of which topic the offsets below it are is not known, and nothing is "
+    "started: set it to {!r} if they are of the topic there is now, else delete it with all below it"
+)
 
 
 def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: Mapping[str, TopicInfo]) -> StartOffsets:
     """Reads what is committed for ``wanted``. ``offsets/<topic>`` holds the identity of the topic they belong to."""
     names = wanted.topics
     partitions = tuple(wanted)
-    found = store.read_many(
+    found = read_each(
+        store,
         [
             GetChildren(layout.offsets(group)),
             *(GetData(layout.topic_offsets(group, t)) for t in names),
             *(GetChildren(layout.topic_offsets(group, t)) for t in names),
             *(GetData(layout.offset(group, tp.topic, tp.partition)) for tp in partitions),
-        ]
+        ],
     )
-    parent_missing = found[0] is None
-    parents = dict(zip(names, found[1 : 1 + len(names)], strict=True))
-    children = dict(zip(names, found[1 + len(names) : 1 + 2 * len(names)], strict=True))
-    nodes = dict(zip(partitions, found[1 + 2 * len(names) :], strict=True))
-
-    prepare: dict[str, tuple[Op, ...]] = {}
-    stale: set[str] = set()
-    for topic in names:
-        ops: list[Op] = [Create(layout.offsets(group))] if parent_missing else []
-        parent_missing = False  # the first unit makes it for all
-        identity = topics[topic].identity.encode()
-        node = parents[topic]
-        path = layout.topic_offsets(group, topic)
-        if not isinstance(node, Node):
-            ops.append(Create(path, identity))
-        elif not node.data:  # 0.8's own, or made by hand: theirs is the topic that is there now
-            ops.append(SetData(path, identity, node.stat.version))
-        elif node.data != identity:
-            stale.add(topic)
-            listing = children[topic]
-            ops += [Delete(f"{path}/{name}") for name in (listing if isinstance(listing, tuple) else ())]
-            ops.append(SetData(path, identity, node.stat.version))
-        if ops:
-            prepare[topic] = tuple(ops)
+    parents = found[1 : 1 + len(names)]
+    children = found[1 + len(names) : 1 + 2 * len(names)]
+    by_topic = {
+        topic: _of_topic(layout.topic_offsets(group, topic), node, _names(listing), topics[topic].identity)
+        for topic, node, listing in zip(names, parents, children, strict=True)
+    }
     offsets: dict[TopicPartition, int] = {}
     unreadable: dict[TopicPartition, Unreadable] = {}
-    for tp, node in nodes.items():
-        if tp.topic in stale or not isinstance(node, Node):
-            offsets[tp] = NO_OFFSET
-            continue
-        try:
-            offsets[tp] = decode_offset(node.data, layout.offset(group, tp.topic, tp.partition))
-        except MalformedValue as error:
-            unreadable[tp] = Unreadable(error.where, error.reason)
-    return StartOffsets(offsets, prepare, unreadable)
+    for tp, node in zip(partitions, found[1 + 2 * len(names) :], strict=True):
+        topic = by_topic[tp.topic]
+        begin = topic.unclaimed or _begin(node, layout.offset(group, tp.topic, tp.partition), stale=topic.stale)
+        if isinstance(begin, Unreadable):
+            unreadable[tp] = begin
+        else:
+            offsets[tp] = begin
+    return StartOffsets(
+        offsets=offsets,
+        parent=(Create(layout.offsets(group)),) if found[0] is None else (),
+        prepare={name: topic.prepare for name, topic in by_topic.items()},
+        remove={name: topic.remove for name, topic in by_topic.items()},
+        unreadable=unreadable,
+        unclaimed={name: topic.below for name, topic in by_topic.items() if topic.unclaimed},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _OfTopic:
+    """What ``offsets/<topic>`` says: see :class:`StartOffsets`."""
+
+    prepare: tuple[Op, ...] = ()
+    remove: tuple[Op, ...] = ()
+    stale: bool = False
+    unclaimed: Unreadable | None = None
+    below: frozenset[str] = frozenset()
+
+
+def _of_topic(path: str, node: object, below: frozenset[str], identity: str) -> _OfTopic:
+    if isinstance(node, Unreadable):
+        return _OfTopic(unclaimed=node, below=below)
+    if not isinstance(node, Node):
+        return _OfTopic(prepare=(Create(path, identity.encode()),))
+    if node.data == identity.encode():
+        return _OfTopic()
+    prepare = (SetData(path, identity.encode(), node.stat.version),)
+    written = node.data.decode(errors="replace")
+    if not written or same_topic(written, identity):  # empty: 0.8's own, or made by hand, of the topic there is now
+        return _OfTopic(prepare)
+    if not is_identity(written):
+        return _OfTopic(prepare, unclaimed=Unreadable(path, _UNCLAIMED.format(written[:40], identity)), below=below)
+    return _OfTopic(prepare, tuple(Delete(f"{path}/{name}") for name in sorted(below)), stale=True)
+
+
+def _begin(node: object, path: str, *, stale: bool) -> int | Unreadable:
+    if isinstance(node, Unreadable):
+        return node
+    if stale or not isinstance(node, Node):
+        return NO_OFFSET
+    try:
+        return decode_offset(node.data, path)
+    except MalformedValue as error:
+        return Unreadable(error.where, f"{error.reason}: {_MEND}")
+
+
+def _names(listing: object) -> frozenset[str]:
+    return frozenset(listing) if isinstance(listing, tuple) else frozenset()
 
 
 def write_ops(group: str, offsets: Mapping[TopicPartition, int], existing: Iterable[TopicPartition]) -> list[Op]:

@@ -46,6 +46,14 @@ class GroupRegistry:
             patterns = [(g, self._patterns[g]) for g in self.groups_with_wildcard_topics - by_name]
         return by_name | {group for group, wanted in patterns if any(s.wants(topic) for s in wanted)}
 
+    def groups_to_look_at(self, topic: str) -> frozenset[str]:
+        """As :meth:`groups_for_topic`, without matching any pattern: with the groups whose patterns have not been
+        matched with this topic yet. A listener must not wait for a pattern made to be slow; the look finds out."""
+        with self._lock:
+            by_name = frozenset(self.consumer_groups_per_topic.get(topic, ()))
+            patterns = [(g, self._patterns[g]) for g in self.groups_with_wildcard_topics - by_name]
+        return by_name | {g for g, wanted in patterns if any(not s.knows(topic) or s.wants(topic) for s in wanted)}
+
     def clear(self) -> None:
         with self._lock:
             self.consumer_groups_per_topic.clear()

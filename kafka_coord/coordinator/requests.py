@@ -6,8 +6,9 @@ import logging
 import threading
 from collections.abc import Iterable
 
+from kafka_coord.coordinator.reading import read_each, report
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import Request, RequestType
+from kafka_coord.model import Request, RequestType, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Delete, GetData, Node, Op, Store
@@ -30,19 +31,23 @@ class PendingRequests:
             listed = set(names)
             known = self._requests.keys() | self._unreadable
         fresh = sorted(listed - known)
-        nodes = self._store.read_many([GetData(layout.request(name)) for name in fresh]) if fresh else ()
+        nodes = read_each(self._store, [GetData(layout.request(name)) for name in fresh])
         newcomers = []
+        unreadable: list[Unreadable] = []
         for name, node in zip(fresh, nodes, strict=True):
+            where = layout.request(name)
+            if isinstance(node, Unreadable):
+                unreadable.append(node)
             if not isinstance(node, Node):
                 continue
-            where = layout.request(name)
             try:
                 newcomers.append(Request.from_json(fields.load(node.data, where), name, where))
             except MalformedValue as error:
-                log.warning("ignoring unreadable request path=%s reason=%s: delete it", error.where, error.reason)
-                with self._lock:
-                    self._unreadable.add(name)
+                unreadable.append(Unreadable(where, error.reason))
+        if unreadable:
+            report("ignoring requests nobody can read, delete them", unreadable)
         with self._lock:
+            self._unreadable |= {found.path.rpartition("/")[2] for found in unreadable}
             self._requests = {n: r for n, r in self._requests.items() if n in listed}
             self._unreadable &= listed
             self._requests |= {r.request_id: r for r in newcomers}
@@ -62,6 +67,14 @@ class PendingRequests:
         with self._lock:
             if request.request_id in self._requests:
                 self._requests[request.request_id] = request
+
+    def set_aside(self, path: str) -> None:
+        """The request cannot be answered (its ACL forbids it): it is not carried out again and again."""
+        name = path.rpartition("/")[2]
+        with self._lock:
+            if self._requests.pop(name, None) is not None:
+                self._unreadable.add(name)
+        log.warning("set aside a request that the coordinator may not answer path=%s: see its ACL, delete it", path)
 
     def resignation(self) -> Request | None:
         """An unanswered request to resign."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,12 +14,14 @@ from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Node
 
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
 
 def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> TopicInfo:
     """``/brokers/topics/<topic>``: ``{"version":3,"topic_id":"…","partitions":{"0":[1,2]}, …}``.
 
-    The partition list is in the *data* (KAFKA-1075). ``topic_id`` exists from Kafka 2.8 on; before that the znode's
-    czxid tells a recreated topic from its predecessor. Raises :class:`MalformedValue`.
+    The partition list is in the *data* (KAFKA-1075). ``topic_id`` exists from Kafka 2.8 on.
+    Raises :class:`MalformedValue`.
     """
     where = layout.broker_topic(name)
     if not is_legal(name):
@@ -35,7 +38,6 @@ def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> Topi
         if number > MAX_PARTITION or not isinstance(brokers, list):
             raise MalformedValue(where, f"partition {partition} is not a number with a list of replicas")
         replicas[number] = tuple(b for b in brokers if isinstance(b, int))
-    topic_id = value.get("topic_id")
     racks = {
         number: frozenset(broker_racks[b] for b in brokers if b in broker_racks)
         for number, brokers in (replicas.items() if broker_racks else ())
@@ -43,7 +45,7 @@ def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> Topi
     return TopicInfo(
         name=name,
         partitions=frozenset(replicas),
-        identity=topic_id if isinstance(topic_id, str) and topic_id else str(node.stat.czxid),
+        identity=_identity(value.get("topic_id"), node),
         replica_racks={number: found for number, found in racks.items() if found},
     )
 
@@ -52,6 +54,19 @@ def decode_broker_rack(broker_id: str, node: Node) -> str | None:
     """The rack in ``/brokers/ids/<id>``, ``None`` where the broker names none. Raises :class:`MalformedValue`."""
     rack = _object(node.data, layout.broker(broker_id)).get("rack")
     return rack if isinstance(rack, str) and rack else None
+
+
+def _identity(topic_id: Any, node: Node) -> str:
+    """See :func:`kafka_coord.model.same_topic`."""
+    if isinstance(topic_id, str) and _TOPIC_ID.fullmatch(topic_id):
+        return f"{topic_id} {node.stat.czxid}"
+    return str(node.stat.czxid)
+
+
+def is_identity(written: str) -> bool:
+    """Whether it may have been written as a topic's identity."""
+    topic_id, _, czxid = written.partition(" ")
+    return _TOPIC_ID.fullmatch(topic_id) is not None and (czxid == "" or (czxid.isascii() and czxid.isdigit()))
 
 
 def _object(raw: bytes, where: str) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kafka_coord.channel.operations import command_op
 from kafka_coord.coordinator.observe import Look
 from kafka_coord.coordinator.offsets import StartOffsets, read_start_offsets, write_ops
+from kafka_coord.coordinator.reading import tree_below
 from kafka_coord.coordinator.steps import (
     AnswerRequest,
     DeleteOffsets,
@@ -33,10 +34,12 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Op, SetData, Store
+from kafka_coord.zk.sizes import op_size
+from kafka_coord.zk.store import Create, Delete, GetData, Op, SetData, Store
 
-REMOVAL_CHUNK = 2_000
-"""Operations in one multi of a group's removal, the one step that may be too large for one request."""
+MAX_UNIT_BYTES = 500_000
+MAX_UNIT_OPS = 1_000
+"""Of what may be written in several requests, and must where it is too much for one."""
 
 
 class Translation:
@@ -53,6 +56,8 @@ class Translation:
         self._missing = set(look.missing)
         self._start = self._start_offsets()
         self._prepare = dict(self._start.prepare)
+        self._remove = dict(self._start.remove)
+        self._offsets_parent = list(self._start.parent)
 
     @property
     def unreadable(self) -> Mapping[TopicPartition, Unreadable]:
@@ -70,21 +75,20 @@ class Translation:
                 path, data = layout.assignment(group), fields.dump(stamped.to_json())
                 return [[Create(path, data) if version is None else SetData(path, data, version)]]
             case WriteLedger():
-                return [self._ledger(step)]
+                return self._ledger(step)
             case ForgetConsumer():
-                return [self._forget(step)]
+                return self._forget(step)
             case EvictUnledgered(consumer):
                 return [[Delete(layout.registration(group, consumer))]]
             case WriteOffsets(request):
-                return [self._reset(request)]
+                return in_parts(self._reset(request))
             case DeleteOffsets(_, partitions):
-                return [[Delete(layout.offset(group, t, p)) for t, p in self._existing(partitions)]]
+                return in_parts([Delete(layout.offset(group, t, p)) for t, p in self._existing(partitions)])
             case AnswerRequest(request, result, message):
                 answered = replace(request, result=result, message=message)
                 return [[SetData(layout.request(request.request_id), fields.dump(answered.to_json()))]]
             case RemoveGroup():
-                removal = self._removal()
-                return [removal[at : at + REMOVAL_CHUNK] for at in range(0, len(removal), REMOVAL_CHUNK)]
+                return in_parts(self._removal())
 
     def _start_offsets(self) -> StartOffsets:
         """Reads the committed offsets of everything the plan starts. Nobody holds these partitions any more, so their
@@ -95,12 +99,15 @@ class Translation:
                 if isinstance(command, StartFetcher):
                     wanted |= command.partitions
         if not wanted:
-            return StartOffsets({}, {}, {})
+            return StartOffsets()
         return read_start_offsets(self._store, self._group, wanted, self._topics)
 
-    def _ledger(self, step: WriteLedger) -> list[Op]:
+    def _ledger(self, step: WriteLedger) -> list[list[Op]]:
+        """The ledger and its commands are one unit. Commands of a dead incarnation, and offsets of a dead topic, may be
+        removed before that, in as many as it takes: nobody obeys the ones, and the others belong to nobody."""
         group, consumer = self._group, step.ledger.consumer
         ledger, commands, parents = step.ledger, list[Command](), list[Op]()
+        before: list[Op] = [Delete(layout.command(group, consumer, name)) for name in step.drop_commands]
         for command in step.commands:
             if not isinstance(command, StartFetcher):
                 commands.append(command)
@@ -114,7 +121,10 @@ class Translation:
             }
             if points:
                 commands.append(replace(command, starts=points))
-                for topic in command.partitions.topics:
+                parents += self._offsets_parent
+                self._offsets_parent = []
+                for topic in PartitionSet.of(points).topics:
+                    before += self._remove.pop(topic, ())
                     parents += self._prepare.pop(topic, ())
         if step.commands and not commands and not step.drop_commands and step.znode_version is not None:
             return []  # all it was to start is unreadable
@@ -123,28 +133,36 @@ class Translation:
                 self._missing.discard(parent)
                 parents.append(Create(parent))
         path, data = layout.ledger(group, consumer), fields.dump(ledger.to_json())
-        return [
+        unit = [
             *parents,
             Create(path, data) if step.znode_version is None else SetData(path, data, step.znode_version),
-            *(Delete(layout.command(group, consumer, name)) for name in step.drop_commands),
             *(command_op(group, consumer, command) for command in commands),
             *([Delete(layout.registration(group, consumer))] if step.evict else []),
         ]
+        return [*in_parts(before), unit]
 
-    def _forget(self, step: ForgetConsumer) -> list[Op]:
-        ops: list[Op] = [Delete(layout.command(self._group, step.consumer, name)) for name in step.drop_commands]
+    def _forget(self, step: ForgetConsumer) -> list[list[Op]]:
+        commands: list[Op] = [Delete(layout.command(self._group, step.consumer, name)) for name in step.drop_commands]
+        ops: list[Op] = []
         if step.ledger_version is not None:
             ops.append(Delete(layout.ledger(self._group, step.consumer), step.ledger_version))
         if step.channel:
             ops.append(Delete(layout.channel(self._group, step.consumer)))
-        return ops
+        return [*in_parts(commands), ops]
 
     def _reset(self, request: Request) -> list[Op]:
         wanted = PartitionSet.of(request.offsets)
         start = read_start_offsets(self._store, self._group, wanted, self._topics)
-        parents = [op for topic in wanted.topics for op in start.prepare.get(topic, ())]
+        named = {topic: {str(number) for number in numbers} for topic, numbers in wanted.by_topic()}
+        parents = [
+            op
+            for topic in wanted.topics
+            if start.unclaimed.get(topic, frozenset()) <= named[topic]  # else it would claim what it does not set
+            for op in (*start.remove.get(topic, ()), *start.prepare.get(topic, ()))
+        ]
         there = [tp for tp, offset in start.offsets.items() if offset != NO_OFFSET]
-        return parents + write_ops(self._group, request.offsets, [*there, *start.unreadable])
+        unreadable = self._existing(PartitionSet.of(start.unreadable))
+        return [*start.parent, *parents, *write_ops(self._group, request.offsets, [*there, *unreadable])]
 
     def _existing(self, partitions: PartitionSet) -> list[TopicPartition]:
         found = self._store.read_many([GetData(layout.offset(self._group, t, p)) for t, p in partitions])
@@ -153,15 +171,22 @@ class Translation:
     def _removal(self) -> list[Op]:
         """Deletes the group's tree, leaves first. ``ids`` goes first of all: should a consumer have registered since
         the look, that fails, and nothing is removed."""
-        level, tree = [layout.group(self._group)], list[str]()
-        while level:
-            tree += level
-            listings = self._store.read_many([GetChildren(path) for path in level])
-            level = [
-                f"{path}/{name}"
-                for path, listing in zip(level, listings, strict=True)
-                for name in (listing if isinstance(listing, tuple) else ())
-            ]
+        group = layout.group(self._group)
+        tree = [group, *tree_below(self._store, group)]
         ids = layout.ids(self._group)
         leaves_first = [path for path in reversed(tree) if path != ids]
         return [Delete(path) for path in ([ids] if ids in tree else []) + leaves_first]
+
+
+def in_parts(ops: Sequence[Op]) -> list[list[Op]]:
+    """``ops`` in order, in units that each fit into a request; for what need not take effect all at once."""
+    parts: list[list[Op]] = []
+    size = 0
+    for op in ops:
+        more = op_size(op)
+        if not parts or size + more > MAX_UNIT_BYTES or len(parts[-1]) >= MAX_UNIT_OPS:
+            parts.append([])
+            size = 0
+        parts[-1].append(op)
+        size += more
+    return parts

@@ -14,7 +14,7 @@ from kafka_coord.model.command import (
 )
 from kafka_coord.model.ledger import Assignment, Ledger
 from kafka_coord.model.member import Member, Mode, Subscription, SubscriptionKind
-from kafka_coord.model.observation import Channel, Observation, TopicInfo, Unreadable
+from kafka_coord.model.observation import Channel, Observation, TopicInfo, Unreadable, same_topic
 from kafka_coord.model.operations import (
     CoordinatorInfo,
     Decision,
@@ -61,4 +61,5 @@ __all__ = [
     "history_from_json",
     "history_to_json",
     "parse_command_id",
+    "same_topic",
 ]

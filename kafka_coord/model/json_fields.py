@@ -26,6 +26,8 @@ def load(raw: bytes, where: str) -> dict[str, Any]:
         raise MalformedValue(where, f"{len(raw)} bytes, more than the {MAX_VALUE_BYTES} a value may have")
     try:
         value = json.loads(raw)
+        if b"\\u" in raw:
+            dump(value)  # "\ud800" is JSON, and yet no text: whatever repeats it could not be written
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise MalformedValue(where, f"not JSON ({error})") from None
     if not isinstance(value, dict):

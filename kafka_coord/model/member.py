@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any
-
-import re2
 
 from kafka_coord.errors import InvalidPattern, MalformedValue
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal, legal
+from kafka_coord.model.pattern import topic_pattern
 from kafka_coord.model.streams import MAX_STREAMS
 
-MAX_PATTERN_CHARS = 10_000
 MAX_GRACE_MS = 7 * 24 * 3600 * 1000
 
 
@@ -30,25 +27,6 @@ class Mode(StrEnum):
 
     INCREMENTAL = "incremental"
     EAGER = "eager"
-
-
-@lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> Any:
-    """RE2: linear time whatever the pattern. In 0.8's syntax a comma means ``|`` (``kafka.consumer.TopicFilter``)."""
-    if len(pattern) > MAX_PATTERN_CHARS:
-        raise InvalidPattern(f"topic pattern of {len(pattern)} characters; the limit is {MAX_PATTERN_CHARS}")
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = 8 << 20
-    try:
-        return re2.compile(pattern.strip().replace(",", "|").replace(" ", "").strip("\"'"), options)
-    except re2.error as error:
-        shown = error.args[0] if error.args else error
-        shown = shown.decode(errors="replace") if isinstance(shown, bytes) else shown
-        raise InvalidPattern(
-            f"topic pattern {pattern[:80]!r} is not a regular expression RE2 can run: {shown}"
-            " (back-references and look-around are not available)"
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +53,7 @@ class Subscription:
     @classmethod
     def matching(cls, pattern: str, *, black_list: bool = False, streams: int = 1) -> Subscription:
         """A pattern subscription; raises :class:`InvalidPattern`."""
-        _compiled(pattern)
+        topic_pattern(pattern)
         kind = SubscriptionKind.BLACK_LIST if black_list else SubscriptionKind.WHITE_LIST
         return cls(kind, pattern=pattern, streams=streams)
 
@@ -87,10 +65,14 @@ class Subscription:
         """Whether ``topic`` is subscribed to. Black lists never take Kafka's internal topics (``__…``)."""
         if self.kind is SubscriptionKind.STATIC:
             return topic in self.topics
-        matched = _compiled(self.pattern).fullmatch(topic) is not None
+        matched = topic_pattern(self.pattern).matches(topic)
         if self.kind is SubscriptionKind.WHITE_LIST:
             return matched
         return not matched and not topic.startswith("__")
+
+    def knows(self, topic: str) -> bool:
+        """Whether :meth:`wants` will answer without matching a pattern, which may take tens of milliseconds."""
+        return self.kind is SubscriptionKind.STATIC or topic_pattern(self.pattern).knows(topic)
 
     def streams_for(self, topic: str) -> int:
         """In how many streams the consumer runs this topic (0 where it does not subscribe to it)."""
@@ -122,7 +104,7 @@ class Subscription:
             raise MalformedValue(where, f"a {kind} subscription has one pattern, not {len(written)}")
         ((pattern, streams),) = written.items()
         try:
-            _compiled(pattern)
+            topic_pattern(pattern)
         except InvalidPattern as error:
             raise MalformedValue(where, str(error)) from None
         return cls(kind, pattern=pattern, streams=streams)

@@ -15,14 +15,24 @@ from kafka_coord.model.operations import GroupSettings, Pause, Request
 class TopicInfo:
     """A topic as Kafka's own znode describes it.
 
-    ``identity`` tells a recreated topic from its predecessor: Kafka's topic id, or the znode's czxid where Kafka is
-    too old to write one. ``replica_racks`` maps a partition to the racks its replicas are in, where racks are known.
+    ``identity`` tells a recreated topic from its predecessor (:func:`same_topic`): Kafka's topic id, where Kafka is new
+    enough to write one, and the czxid of the topic's znode. ``replica_racks`` maps a partition to the racks its
+    replicas are in, where racks are known.
     """
 
     name: str
     partitions: frozenset[int]
     identity: str
     replica_racks: Mapping[int, frozenset[str]] = field(default_factory=dict)
+
+
+def same_topic(identity: str, other: str) -> bool:
+    """Whether two identities are of one topic: of the same topic id, or of the same znode.
+
+    One of them is enough. A topic gets its first id when Kafka is upgraded to 2.8, and another one when an older tool
+    wrote its znode (KAFKA-14190); its znode is another one when ZooKeeper's content was moved to other servers.
+    """
+    return not set(identity.split()).isdisjoint(other.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,7 @@ class Observation:
     registration is gone but whose place is kept, ``overdue`` those with a command unacknowledged past the rebalance
     timeout, ``retired`` those gone so long that their channel may be removed: all three are timers' findings, so that
     ``plan`` needs no clock. ``expired`` says that the group has been empty past its offsets retention.
+    ``generation_floor`` is the highest generation known from elsewhere where the stored target was lost.
     """
 
     group: str
@@ -70,4 +81,5 @@ class Observation:
     overdue: frozenset[str] = frozenset()
     retired: frozenset[str] = frozenset()
     expired: bool = False
+    generation_floor: int = 0
     unreadable: tuple[Unreadable, ...] = ()

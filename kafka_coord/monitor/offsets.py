@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from kafka_coord.channel.operations import decode_offset
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import NO_PARTITIONS, Ledger, Observation, PartitionSet, TopicInfo, TopicPartition, Unreadable
+from kafka_coord.model import (
+    NO_PARTITIONS,
+    Ledger,
+    Observation,
+    PartitionSet,
+    TopicInfo,
+    TopicPartition,
+    Unreadable,
+    same_topic,
+)
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.monitor.reading import Reading
 from kafka_coord.zk import layout
@@ -45,7 +54,8 @@ def read_committed(store: Store, group: str, topics: Mapping[str, TopicInfo]) ->
     earlier = {
         name
         for name, node in zip(names, identities, strict=True)
-        if isinstance(node, Node) and node.data and name in topics and node.data != topics[name].identity.encode()
+        if isinstance(node, Node) and node.data and name in topics
+        if not same_topic(node.data.decode(errors="replace"), topics[name].identity)
     }
     offsets: dict[TopicPartition, int] = {}
     nodes = reading.many(GetData(layout.offset(group, *tp)) for tp in partitions)

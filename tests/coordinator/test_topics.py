@@ -11,13 +11,13 @@ def node(data: bytes, czxid: int = 77) -> Node:
     return Node(data, Stat(czxid, czxid, 0, 0, 0, 0, 0, len(data), 0, czxid))
 
 
-def test_a_topic_of_kafka_3_is_known_by_its_topic_id():
+def test_a_topic_of_kafka_3_is_known_by_its_topic_id_and_its_znode():
     data = (
         b'{"removing_replicas":{},"partitions":{"1":[2,3],"0":[1,2]},"topic_id":"xyz","adding_replicas":{},"version":3}'
     )
     topic = decode_topic("flights", node(data), {1: "r1", 2: "r2"})
     assert topic.partitions == {0, 1}
-    assert topic.identity == "xyz"
+    assert topic.identity == "xyz 77"
     assert topic.replica_racks == {0: {"r1", "r2"}, 1: {"r2"}}
 
 

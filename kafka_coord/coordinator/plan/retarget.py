@@ -12,7 +12,7 @@ from kafka_coord.coordinator.plan.reasons import counted, cut, names, reason_for
 from kafka_coord.coordinator.plan.standing import Standing, target_is_unreadable
 from kafka_coord.coordinator.plan.target import compute, fitted
 from kafka_coord.coordinator.steps import SetTarget, Step
-from kafka_coord.model import NO_PARTITIONS, Assignment, Observation, Request, RequestType
+from kafka_coord.model import NO_PARTITIONS, Assignment, Observation, Request, RequestType, same_topic
 
 ANY_VERSION = -1
 """ZooKeeper's "whatever version it has", for values nobody could read."""
@@ -109,10 +109,10 @@ def _set_target(target: Assignment, observation: Observation, *, unreadable: boo
 
 def _next_generation(observation: Observation) -> int:
     """Above all there ever was, even where the stored target was lost."""
-    known = [ledger.generation for ledger in observation.ledgers.values()]
+    known = [observation.generation_floor, *(ledger.generation for ledger in observation.ledgers.values())]
     if observation.assignment is not None:
         known.append(observation.assignment.generation)
-    return max(known, default=0) + 1
+    return max(known) + 1
 
 
 def _recreated(observation: Observation) -> set[str]:
@@ -120,5 +120,5 @@ def _recreated(observation: Observation) -> set[str]:
         topic
         for ledger in observation.ledgers.values()
         for topic, identity in ledger.topic_ids.items()
-        if topic in observation.topics and observation.topics[topic].identity != identity
+        if topic in observation.topics and not same_topic(observation.topics[topic].identity, identity)
     }

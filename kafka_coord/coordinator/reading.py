@@ -1,0 +1,54 @@
+"""Reads that one forbidden znode does not spoil for all others, and the tree below a znode."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from kafka_coord.errors import NoAuth
+from kafka_coord.model import Unreadable
+from kafka_coord.zk.store import GetChildren, Read, ReadResult, Store
+
+FORBIDDEN = "its ACL does not let the coordinator read it: grant its ZooKeeper user the right to, or delete it"
+
+MOST_REPORTED = 10
+"""Lines about unreadable znodes of one look: somebody may have made thousands."""
+
+log = logging.getLogger(__name__)
+
+
+def read_each(store: Store, reads: Sequence[Read]) -> tuple[ReadResult | Unreadable, ...]:
+    """As :meth:`Store.read_many`, with an :class:`Unreadable` for what the ACL forbids. Costs nothing else usually."""
+    if not reads:
+        return ()
+    try:
+        return store.read_many(reads)
+    except NoAuth:
+        if len(reads) == 1:
+            return (Unreadable(reads[0].path, FORBIDDEN),)
+    half = len(reads) // 2
+    return read_each(store, reads[:half]) + read_each(store, reads[half:])
+
+
+def tree_below(store: Store, path: str) -> list[str]:
+    """Every znode below ``path``, children after their parents."""
+    level, tree = [path], list[str]()
+    while level:
+        listings = store.read_many([GetChildren(parent) for parent in level])
+        level = [
+            f"{parent}/{name}"
+            for parent, listing in zip(level, listings, strict=True)
+            for name in (listing if isinstance(listing, tuple) else ())
+        ]
+        tree += level
+    return tree
+
+
+def report(saying: str, found: Iterable[Unreadable]) -> None:
+    """Logs a line for each, but for many of them not more than a screen can hold."""
+    sorted_found = sorted(found, key=lambda unreadable: unreadable.path)
+    for unreadable in sorted_found[:MOST_REPORTED]:
+        log.warning("%s path=%s reason=%s", saying, unreadable.path, unreadable.reason)
+    if len(sorted_found) > MOST_REPORTED:
+        parents = sorted({unreadable.path.rpartition("/")[0] for unreadable in sorted_found[MOST_REPORTED:]})
+        log.warning("%s: %d more below %s", saying, len(sorted_found) - MOST_REPORTED, ", ".join(parents[:5]))

@@ -1,0 +1,93 @@
+"""Topic patterns: compiled by a linear-time engine, bounded in size, and never run twice on the same topic."""
+
+from __future__ import annotations
+
+import itertools
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+from kafka_coord.errors import InvalidPattern
+
+MAX_PATTERN_CHARS = 10_000
+MAX_PROGRAM_BYTES = 256 << 10
+"""What a compiled pattern may take: some 14,000 instructions, which bounds one match to tens of ms at worst. A list of
+topic names of ``MAX_PATTERN_CHARS`` fits; ``.{0,999}.{0,999}`` does not."""
+_MATCHING_BYTES = 4 << 20
+"""What RE2 may keep while it matches: with little it starts over for each topic, and becomes a hundred times slower."""
+
+_UNKNOWN, _NO, _YES = 0, 1, 2
+
+_topic_numbers: dict[str, int] = {}
+_next_number = itertools.count()
+
+
+class TopicPattern:
+    """One pattern; :func:`topic_pattern` gives it. Linear time is not little time: thousands of topics matched by a
+    pattern made to be slow take a minute. So answers are kept, in one byte a topic, and :meth:`knows` tells whether
+    :meth:`matches` will cost anything. Thread-safe."""
+
+    __slots__ = ("_answers", "_written")
+
+    def __init__(self, pattern: str) -> None:
+        # kafka.consumer.TopicFilter: a comma means |, and quotes around it are dropped
+        self._written = pattern.strip().replace(",", "|").replace(" ", "").strip("\"'")
+        options = re2.Options()
+        options.log_errors = False
+        options.max_mem = MAX_PROGRAM_BYTES
+        try:
+            re2.compile(self._written, options)
+        except re2.error as error:
+            shown = error.args[0] if error.args else error
+            shown = shown.decode(errors="replace") if isinstance(shown, bytes) else shown
+            raise InvalidPattern(
+                f"topic pattern {pattern[:80]!r} is not a regular expression RE2 can run: {shown}"
+                " (back-references and look-around are not available, and large repetitions are refused)"
+            ) from None
+        self._answers = bytearray()
+
+    def knows(self, topic: str) -> bool:
+        """Whether the answer for ``topic`` is known already."""
+        number = _topic_numbers.get(topic)
+        return number is not None and number < len(self._answers) and self._answers[number] != _UNKNOWN
+
+    def matches(self, topic: str) -> bool:
+        """Whether the whole of ``topic`` matches."""
+        number = _topic_numbers.get(topic)
+        if number is not None and number < len(self._answers) and self._answers[number] != _UNKNOWN:
+            return self._answers[number] == _YES
+        found = _compiled(self._written).fullmatch(topic) is not None
+        number = _topic_numbers.setdefault(topic, next(_next_number)) if number is None else number
+        missing = number + 1 - len(self._answers)
+        if missing > 0:  # another thread may do so too: then it is longer than need be
+            self._answers.extend(bytes(missing))
+        self._answers[number] = _YES if found else _NO
+        return found
+
+
+def topic_pattern(pattern: str) -> TopicPattern:
+    """The compiled pattern; raises :class:`InvalidPattern`, which costs nothing the second time either."""
+    if len(pattern) > MAX_PATTERN_CHARS:
+        raise InvalidPattern(f"topic pattern of {len(pattern)} characters; the limit is {MAX_PATTERN_CHARS}")
+    found = _remembered(pattern)
+    if isinstance(found, InvalidPattern):
+        raise InvalidPattern(str(found))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _remembered(pattern: str) -> TopicPattern | InvalidPattern:
+    try:
+        return TopicPattern(pattern)
+    except InvalidPattern as error:
+        return error.with_traceback(None)
+
+
+@lru_cache(maxsize=256)
+def _compiled(written: str) -> Any:
+    """Few at a time: together they may keep 1 GB while they match."""
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _MATCHING_BYTES
+    return re2.compile(written, options)
