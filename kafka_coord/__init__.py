@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from kafka_coord.version import __version__
 
 if TYPE_CHECKING:
-    from kafka_coord.consumer.consumer import Consumer, ConsumerStats
+    from kafka_coord.consumer.consumer import Consumer
+    from kafka_coord.consumer.counters import ConsumerStats
     from kafka_coord.consumer.record import Record
     from kafka_coord.consumer.stream import Stream
     from kafka_coord.errors import (
@@ -57,7 +58,7 @@ __all__ = [
 
 _HOME = {
     "Consumer": "kafka_coord.consumer.consumer",
-    "ConsumerStats": "kafka_coord.consumer.consumer",
+    "ConsumerStats": "kafka_coord.consumer.counters",
     "Record": "kafka_coord.consumer.record",
     "Stream": "kafka_coord.consumer.stream",
     "TopicPartition": "kafka_coord.model.partitions",

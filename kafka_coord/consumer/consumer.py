@@ -10,13 +10,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.brokers import BrokerDirectory
 from kafka_coord.consumer.connector import Connector
+from kafka_coord.consumer.counters import ConsumerStats
 from kafka_coord.consumer.fetchers import KafkaFetchers, client_settings
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.reset import OffsetReset
@@ -53,21 +54,6 @@ def _leave_at_exit() -> None:
     """A program that ends without closing its consumers leaves their groups all the same, rather than time out."""
     for consumer in list(_open_consumers):
         consumer.close(timeout_s=3.0)
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerStats:
-    """What a consumer has done since it was made. ``last_loss`` says why the membership was lost last ("" never)."""
-
-    records: int
-    registrations: int
-    starts: int
-    stops: int
-    dropped_commands: int
-    malformed_commands: int
-    commits: int
-    losses: int
-    last_loss: str
 
 
 class Consumer:
@@ -379,17 +365,8 @@ class Consumer:
     @property
     def stats(self) -> ConsumerStats:
         """What it has done since it was made."""
-        counters = self._connector.counters
         return ConsumerStats(
-            records=sum(fetcher.records for fetcher in self._fetchers.streams),
-            registrations=counters.registrations,
-            starts=counters.starts,
-            stops=counters.stops,
-            dropped_commands=counters.dropped_commands,
-            malformed_commands=counters.malformed_commands,
-            commits=counters.commits,
-            losses=counters.losses,
-            last_loss=counters.last_loss,
+            records=sum(fetcher.records for fetcher in self._fetchers.streams), **asdict(self._connector.counters)
         )
 
     # --- leaving -----------------------------------------------------------------------------------------------------

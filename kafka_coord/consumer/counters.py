@@ -21,3 +21,18 @@ class Counters:
     """How often the membership was lost."""
     last_loss: str = ""
     """Why it was lost last."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStats:
+    """What a consumer has done since it was made. ``last_loss`` says why the membership was lost last ("" never)."""
+
+    records: int
+    registrations: int
+    starts: int
+    stops: int
+    dropped_commands: int
+    malformed_commands: int
+    commits: int
+    losses: int
+    last_loss: str
