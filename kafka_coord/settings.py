@@ -233,7 +233,7 @@ class ServeSettings:
     look_interval_ms: int | None = _tuning(100, 3_600_000)
     retry_backoff_ms: int | None = _tuning(1, 600_000)
     retry_backoff_max_ms: int | None = _tuning(1, 3_600_000)
-    channel_retirement_ms: int | None = _tuning(1_000, 7 * 86_400_000)
+    channel_retirement_ms: int | None = _tuning(60_000, 7 * 86_400_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,120 @@
+"""What the documents and the help texts tell people to type must exist; the shapes they promise must be those given."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from kafka_coord.cli.failures import EXIT_CODES
+from kafka_coord.cli.main import cli
+from kafka_coord.model import PartitionSet, StopFetcher
+from kafka_coord.settings import keys, variable_of
+from tests.cli.running import Run
+from tests.cli.test_help import commands
+from tests.monitor.written import Tree
+
+ROOT = Path(__file__).parents[2]
+OPERATIONS = ROOT / "docs" / "operations.md"
+_INLINE = re.compile(r"`(kafka-coord [^`]+)`")
+_PLACEHOLDERS = {"GROUP": "delays", "CONSUMER": "c1", "TOPIC": "flights"}
+
+
+def typed_in_documents() -> Iterator[tuple[str, str]]:
+    for document in sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]):
+        text = document.read_text()
+        for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            for line in block.splitlines():
+                at = line.find("kafka-coord ")
+                if at in {0} or "$(kafka-coord " in line:
+                    yield document.name, line[at:]
+        for line in _INLINE.findall(text):
+            yield document.name, line
+
+
+def typed_in_help() -> Iterator[tuple[str, str]]:
+    for path in commands():
+        command: Any = cli
+        for name in path:
+            command = command.get_command(click.Context(command), name)
+        for line in (command.help or "").splitlines():
+            found = re.search(r"(?:^|: +)(kafka-coord .*)", line.strip())
+            if found:
+                yield " ".join(path), found.group(1)
+
+
+def parse(line: str) -> None:
+    """Parses a command line as it would be run, and does not run it. Raises :class:`click.UsageError`."""
+    words = shlex.split(re.split(r" [|>#] | {2,}#|\)", line.replace("…", "x"))[0])
+    words = [_PLACEHOLDERS.get(word, word) for word in words]
+    name = words.pop(0)
+    ctx: click.Context = click.Context(cli, info_name=name)
+    command: click.Command = cli
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        _, found, _ = command.resolve_command(ctx, words)
+        assert found is not None
+        command, ctx = found, click.Context(found, info_name=words.pop(0), parent=ctx)
+    if isinstance(command, click.Group) and not words:
+        return  # a group is named
+    with contextlib.suppress(click.exceptions.Exit):  # --help
+        command.make_context(ctx.info_name, words, parent=ctx.parent)
+
+
+@pytest.mark.parametrize(("where", "line"), sorted({*typed_in_documents(), *typed_in_help()}), ids=lambda x: x[:60])
+def test_every_command_line_in_documents_and_help_parses(where: str, line: str) -> None:
+    parse(line)
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(list(typed_in_documents())) > 40
+    assert len(list(typed_in_help())) > 30
+    with pytest.raises(click.UsageError):
+        parse("kafka-coord groups describe delays --no-such-option")
+    with pytest.raises(click.UsageError):
+        parse("kafka-coord groups nonsense")
+
+
+def test_every_setting_is_in_the_table_under_its_variable() -> None:
+    table = dict(re.findall(r"^\| `(\w+\.\w+)` \| `(\w+)` \|", OPERATIONS.read_text(), re.MULTILINE))
+    assert table == {key: variable_of(key) for key in keys()}
+
+
+def test_the_exit_codes_in_the_table_are_those_of_the_help() -> None:
+    table = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATIONS.read_text(), re.MULTILINE)}
+    told = {int(code) for code in re.findall(r"^  (\d+) |; (\d+) ", EXIT_CODES, re.MULTILINE) for code in code if code}
+    assert table == told
+
+
+def promised(shape: str) -> Any:
+    found = re.search(rf"<!-- shape: {shape} -->\n```json\n(.*?)```", OPERATIONS.read_text(), re.DOTALL)
+    assert found, shape
+    return json.loads(found.group(1))
+
+
+def test_the_json_has_the_shapes_that_are_promised(tree: Tree, coord: Run) -> None:
+    tree.coordinator()
+    tree.topic("flights", 1)
+    tree.group("delays")
+    incarnation = tree.member("delays", "c1")
+    tree.ledger("delays", "c1", stopping="0")
+    tree.target("delays", {"c1": ""})
+    tree.command("delays", "c1", StopFetcher(3, 7, incarnation, PartitionSet({"flights": [0]}), "why"))
+
+    offsets = coord("groups", "describe", "delays", "--offsets", "-o", "json").json()
+    assert list(offsets) == list(promised("groups describe --offsets"))
+    assert list(offsets["offsets"][0]) == list(promised("groups describe --offsets")["offsets"][0])
+    (member,) = coord("groups", "describe", "delays", "--members", "-o", "json").json()["members"]
+    assert list(member) == list(promised("groups describe --members"))
+    (row,) = coord("groups", "list", "-o", "json").json()
+    assert list(row) == list(promised("groups list"))
+    (command,) = coord("channel", "list", "-o", "json").json()
+    assert list(command) == list(promised("channel list"))
+    findings = json.loads(coord("doctor", "-o", "json").out)
+    assert list(findings[0]) == list(promised("doctor"))
