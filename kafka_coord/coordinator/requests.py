@@ -24,6 +24,7 @@ class PendingRequests:
         self._lock = threading.Lock()
         self._requests: dict[str, Request] = {}
         self._unreadable: set[str] = set()
+        self._answered_ms: dict[str, float] = {}
 
     def load(self, names: Iterable[str]) -> tuple[Request, ...]:
         """Takes in what is there now and gives the unanswered newcomers. An unreadable one is reported, left alone."""
@@ -42,6 +43,7 @@ class PendingRequests:
                 continue
             try:
                 newcomers.append(Request.from_json(fields.load(node.data, where), name, where))
+                self._answered_ms[name] = node.stat.mtime_ms
             except MalformedValue as error:
                 unreadable.append(Unreadable(where, error.reason))
         if unreadable:
@@ -50,6 +52,7 @@ class PendingRequests:
             self._unreadable |= {found.path.rpartition("/")[2] for found in unreadable}
             self._requests = {n: r for n, r in self._requests.items() if n in listed}
             self._unreadable &= listed
+            self._answered_ms = {n: at for n, at in self._answered_ms.items() if n in listed}
             self._requests |= {r.request_id: r for r in newcomers}
         return tuple(r for r in newcomers if not r.answered)
 
@@ -67,6 +70,7 @@ class PendingRequests:
         with self._lock:
             if request.request_id in self._requests:
                 self._requests[request.request_id] = request
+                self._answered_ms[request.request_id] = self._store.clock.time() * 1000
 
     def set_aside(self, path: str) -> None:
         """The request cannot be answered (its ACL forbids it): it is not carried out again and again."""
@@ -88,15 +92,16 @@ class PendingRequests:
             return frozenset(r.group for r in self._requests.values() if not r.answered and r.group)
 
     def stale_answers(self, before_ms: int) -> list[tuple[Op, ...]]:
-        """Units that delete answers given to requests older than ``before_ms`` (ms since 1970)."""
+        """Units that delete answers given before ``before_ms`` (ms since 1970)."""
         with self._lock:
             return [
                 (Delete(layout.request(name)),)
                 for name, r in sorted(self._requests.items())
-                if r.answered and r.timestamp_ms < before_ms
+                if r.answered and self._answered_ms.get(name, before_ms) < before_ms
             ]
 
     def clear(self) -> None:
         with self._lock:
             self._requests.clear()
             self._unreadable.clear()
+            self._answered_ms.clear()

@@ -118,3 +118,10 @@ def test_an_operator_can_make_the_coordinator_resign(settled: World):
     eventually(lambda: second.service.leads)
     settled.consumer("c2").join()
     settled.settles("c1", "c2", partitions=4)
+
+
+def test_answers_nobody_fetches_are_removed_after_a_while(world: World):
+    world.instance(1, CoordinatorOptions(answers_kept_ms=300)).start_elected()
+    answer = world.ask(Request(RequestType.REBALANCE, group="nobody"))
+    eventually(lambda: world.children(layout.REQUESTS) == (), within_s=5)
+    assert answer.result == "refused"
