@@ -8,7 +8,7 @@ from functools import partial
 
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
-from kafka_coord.coordinator.reading import read_each
+from kafka_coord.coordinator.reading import read_each, report
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests
 from kafka_coord.coordinator.topics import decode_broker_rack, decode_topic
@@ -56,7 +56,7 @@ class TopicPartitionChangeListener:
         try:
             info = decode_topic(topic, node, self._racks)
         except MalformedValue as error:
-            log.warning("left alone unreadable path=%s reason=%s", error.where, error.reason)
+            report("left alone unreadable", [Unreadable(error.where, error.reason)])
             return
         before = self._catalog.put(info)
         if before != info:
@@ -178,13 +178,13 @@ def read_broker_racks(store: Store) -> dict[int, str]:
     racks = {}
     for name, node in zip(names, read_each(store, [GetData(layout.broker(n)) for n in names]), strict=True):
         if isinstance(node, Unreadable):
-            log.warning("left alone unreadable path=%s reason=%s", node.path, node.reason)
+            report("left alone unreadable", [node])
         if not isinstance(node, Node):
             continue
         try:
             rack = decode_broker_rack(name, node)
         except MalformedValue as error:
-            log.warning("left alone unreadable path=%s reason=%s", error.where, error.reason)
+            report("left alone unreadable", [Unreadable(error.where, error.reason)])
             continue
         if rack is not None:
             racks[int(name)] = rack

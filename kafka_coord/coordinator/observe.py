@@ -219,7 +219,7 @@ class _Reading:
         listing = self.listing(parent, found) or ()
         for name in listing:
             if not is_legal(name):
-                reason = f"the name {name[:80]!r} is not legal ({RULE}): delete it"
+                reason = f"the name {name[:80]!r} is not legal: use {RULE}"
                 self.unreadable.append(Unreadable(f"{parent}/{name}", reason))
         return tuple(name for name in listing if is_legal(name))
 

@@ -33,7 +33,6 @@ class StartOffsets:
     unclaimed: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
-_MEND = "its partition is not started until somebody sets it (kafka-coord groups reset-offsets) or deletes it"
 _UNCLAIMED = (
     "{!r} is not the identity of a topic, so of which topic the offsets below it are is not known, and nothing is "
     "started: set it to {!r} if they are of the topic there is now, else delete it with all below it"
@@ -113,7 +112,7 @@ def _begin(node: object, path: str, *, stale: bool) -> int | Unreadable:
     try:
         return decode_offset(node.data, path)
     except MalformedValue as error:
-        return Unreadable(error.where, f"{error.reason}: {_MEND}")
+        return Unreadable(error.where, error.reason)
 
 
 def _names(listing: object) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
+from kafka_coord.coordinator.advice import what_to_do
 from kafka_coord.errors import NoAuth
 from kafka_coord.model import Unreadable
 from kafka_coord.zk.store import GetChildren, Read, ReadResult, Store
@@ -48,7 +49,8 @@ def report(saying: str, found: Iterable[Unreadable]) -> None:
     """Logs a line for each, but for many of them not more than a screen can hold."""
     sorted_found = sorted(found, key=lambda unreadable: unreadable.path)
     for unreadable in sorted_found[:MOST_REPORTED]:
-        log.warning("%s path=%s reason=%s", saying, unreadable.path, unreadable.reason)
+        advice = what_to_do(unreadable.path)
+        log.warning("%s path=%s reason=%s; %s", saying, unreadable.path, unreadable.reason, advice)
     if len(sorted_found) > MOST_REPORTED:
         parents = sorted({unreadable.path.rpartition("/")[0] for unreadable in sorted_found[MOST_REPORTED:]})
         log.warning("%s: %d more below %s", saying, len(sorted_found) - MOST_REPORTED, ", ".join(parents[:5]))

@@ -47,7 +47,7 @@ class PendingRequests:
             except MalformedValue as error:
                 unreadable.append(Unreadable(where, error.reason))
         if unreadable:
-            report("ignoring requests nobody can read, delete them", unreadable)
+            report("ignoring a request nobody can read", unreadable)
         with self._lock:
             self._unreadable |= {found.path.rpartition("/")[2] for found in unreadable}
             self._requests = {n: r for n, r in self._requests.items() if n in listed}

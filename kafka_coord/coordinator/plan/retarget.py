@@ -39,7 +39,10 @@ def decide_target(
         return Decided(stored, moving=False, complaints=waiting)
     unreadable = target_is_unreadable(observation)
     if unreadable and not requests:
-        complaint = "the stored target cannot be read, so nothing is moved: ask for a rebalance to replace it"
+        complaint = (
+            "the stored target cannot be read, so nothing is moved: ask for a rebalance to replace it"
+            f" (kafka-coord groups rebalance {observation.group})"
+        )
         return Decided(None, moving=False, complaints=[complaint])
     out = thrown_out.reasons.keys() | thrown_out.given_up
     effective = {consumer: member for consumer, member in standing.effective.items() if consumer not in out}

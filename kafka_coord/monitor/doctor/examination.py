@@ -46,7 +46,7 @@ def _check_groups(store: Store, cluster: Cluster) -> Iterator[Finding]:
     queued, unreadable = read_requests(store)
     yield from groups.check_pause(cluster, now_ms)
     yield from groups.check_requests(queued, unreadable, now_ms, elected=cluster.coordinator is not None)
-    yield from (groups.unreadable_finding(one, one.path.split("/")[3]) for one in waiting.unreadable)
+    yield from (groups.unreadable_finding(one) for one in waiting.unreadable)
     yield from groups.check_groups(cluster, snapshots, waiting.commands, now_ms)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from kafka_coord.coordinator.advice import what_to_do
 from kafka_coord.model import Pause, Unreadable
 from kafka_coord.monitor.channel import WaitingCommand
 from kafka_coord.monitor.cluster import Cluster
@@ -16,16 +17,6 @@ FORGOTTEN_PAUSE_MS = 3_600_000
 OLD_REQUEST_MS = 60_000
 LISTING_WARNING_BYTES = 700_000
 """A listing of children travels in one answer, which ZooKeeper's jute.maxbuffer bounds to 1 MB."""
-
-_UNREADABLE_TODO = {
-    "assignment": "ask for a new one: kafka-coord groups rebalance {group}",
-    "owners": "the coordinator cannot tell what it holds: kafka-coord groups evict {group} {name}",
-    "ids": "its consumer wrote it: mend or stop that consumer",
-    "offsets": "set it anew: kafka-coord groups reset-offsets {group} --topic … --execute",
-    "paused": "lift it and pause again: kafka-coord groups resume {group}",
-    "history": "nothing: it is replaced at the next decision",
-    "channel": "its consumer drops it; if it stays, delete the znode",
-}
 
 
 def check_groups(
@@ -55,7 +46,7 @@ def _check_group(
 ) -> Iterator[Finding]:
     group, seen = snapshot.group, snapshot.observation
     for one in seen.unreadable:
-        yield unreadable_finding(one, group)
+        yield unreadable_finding(one)
     persistent = [c for c, stat in snapshot.registrations.items() if not stat.ephemeral_owner]
     if persistent:
         what = f"group {group}: the registration of {_names(persistent)} is persistent: no session ends it"
@@ -129,16 +120,9 @@ def check_requests(
         yield error(check, f"{unread.path} cannot be read: {unread.reason}", "delete that znode")
 
 
-def unreadable_finding(one: Unreadable, group: str = "") -> Finding:
+def unreadable_finding(one: Unreadable) -> Finding:
     """What to do about a znode nobody can read, by where it is."""
-    below = one.path.removeprefix(layout.group(group) + "/") if group else ""
-    kind, _, name = below.partition("/")
-    todo = _UNREADABLE_TODO.get(kind, "mend it with zkCli.sh, or delete it")
-    if below == one.path:  # the group's own znode: its settings
-        todo = "set them anew: kafka-coord groups settings {group} --rebalance-timeout-ms 60000"
-    return error(
-        "unreadable znodes", f"{one.path}: {one.reason}", todo.format(group=group, name=name.partition("/")[0])
-    )
+    return error("unreadable znodes", f"{one.path}: {one.reason}", what_to_do(one.path))
 
 
 def _by(pause: Pause) -> str:

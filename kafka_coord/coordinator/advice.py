@@ -1,0 +1,41 @@
+"""What an operator should do about a znode that cannot be read, by where it is."""
+
+from __future__ import annotations
+
+from kafka_coord.model.names import is_legal
+from kafka_coord.zk import layout
+
+_BELOW_A_GROUP = {
+    "assignment": "nothing is moved until a rebalance replaces it: kafka-coord groups rebalance {group}",
+    "owners": "what {name} holds is not known: kafka-coord groups evict {group} {name}",
+    "ids": "{name} takes no part: mend or stop that consumer, or: kafka-coord groups evict {group} {name}",
+    "offsets": "its partition is not started until it is set anew: kafka-coord groups reset-offsets {group}"
+    " --topic {name} --execute",
+    "paused": "it counts as a pause: kafka-coord groups resume {group}",
+    "history": "nothing to do: it is replaced at the next decision",
+    "channel": "its consumer drops it; if it stays, delete the znode",
+}
+_ELSEWHERE = {
+    layout.PAUSED: "it counts as a pause of all groups: kafka-coord groups resume --all",
+    layout.BROKER_TOPICS: "Kafka wrote it: until it can be read, its partitions stay with whom they are",
+    layout.BROKER_IDS: "its broker wrote it: see that broker",
+    layout.REQUESTS: "it is not carried out: delete it",
+}
+_ANYTHING_ELSE = "mend it with zkCli.sh, or delete it"
+
+
+def what_to_do(path: str) -> str:
+    """One clause, without a full stop."""
+    for place, advice in _ELSEWHERE.items():
+        if path == place or path.startswith(f"{place}/"):
+            return advice
+    group, _, below = path.removeprefix(f"{layout.GROUPS}/").partition("/")
+    if not path.startswith(layout.group(group)):
+        return _ANYTHING_ELSE
+    if not below:
+        return f"the defaults hold: kafka-coord groups settings {group} --rebalance-timeout-ms 60000"
+    kind, _, name = below.partition("/")
+    name, _, partition = name.partition("/")
+    if (name and not is_legal(name)) or (kind == "offsets" and not partition):
+        return _ANYTHING_ELSE
+    return _BELOW_A_GROUP.get(kind, _ANYTHING_ELSE).format(group=group, name=name)

@@ -1,0 +1,81 @@
+"""Trouble made on purpose, with a bystander beside it: whatever happens, another group must be served all the same."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kafka_coord.zk import layout
+from tests.coordinator.harness import World
+from tests.waiting import eventually
+
+Said = Callable[..., str]
+
+PROMPTLY_S = 5.0
+"""How soon a bystander must be served: far longer than it takes, far less than any timeout."""
+
+
+@pytest.fixture
+def world(zk_hosts: str) -> Iterator[World]:
+    """A chroot of this test's own on a real ZooKeeper, with a topic ``flights`` of four partitions."""
+    made = World(zk_hosts)
+    made.kafka.topic("flights", 4)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bystander(world: World) -> Callable[[], None]:
+    """Asserts that a group which did nothing wrong is served promptly: a newcomer gets its half."""
+    count = iter(range(1, 100))
+    world.kafka.topic("calm", 4)
+
+    def check() -> None:
+        group = f"calm-{next(count)}"
+        members = [world.consumer(name, group=group, topics=["calm"]).join() for name in ("x1", "x2")]
+        eventually(lambda: [len(m.owned) for m in members] == [2, 2], within_s=PROMPTLY_S)
+        eventually(lambda: world.settled(group), within_s=PROMPTLY_S)
+
+    return check
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Said:
+    """Waits until a line was logged that has all these words in it, and gives it."""
+    caplog.set_level(logging.INFO)
+
+    def find(*words: str, within_s: float = 15.0) -> str:
+        def found() -> str | None:
+            lines = [record.getMessage() for record in list(caplog.records)]
+            return next((line for line in lines if all(word in line for word in words)), None)
+
+        return eventually(found, within_s=within_s)
+
+    return find
+
+
+def put(world: World, path: str, data: bytes) -> None:
+    """Writes a znode whatever was there."""
+    world.store.ensure_path(path)
+    world.store.set(path, data)
+
+
+def remove(world: World, path: str) -> None:
+    """Deletes a znode with everything below it, as ``deleteall`` of zkCli.sh does."""
+    for name in world.children(path):
+        remove(world, f"{path}/{name}")
+    if world.node(path) is not None:
+        world.store.delete(path)
+
+
+def look(world: World, group: str = "delays") -> None:
+    """Makes the coordinator look at a group, as an operator's request does, and waits until it has."""
+    from kafka_coord.model import Request, RequestType
+
+    assert world.ask(Request(RequestType.LOOK, group=group)).result == "done"
+
+
+def registered(world: World, name: str, group: str = "delays") -> bool:
+    return world.node(layout.registration(group, name)) is not None
