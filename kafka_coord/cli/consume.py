@@ -47,7 +47,9 @@ _RATE_EVERY_S = 1.0
 @click.option("--consumer-id", type=CONSUMER, default=None, help="Its name in the group. [default: one is made up]")
 @click.option("--from-beginning", is_flag=True, help="Where the group has no offset yet, from the first record on.")
 @click.option("--max-messages", type=click.IntRange(1), metavar="N", help="Stop after so many records.")
-@click.option("--idle-exit", "idle_s", type=click.FloatRange(0.1), metavar="SECONDS", help="Stop when none came.")
+@click.option(
+    "--idle-exit", "idle_s", type=click.FloatRange(0.1), metavar="SECONDS", help="Stop after so long without any."
+)
 @click.option(
     "--formatter",
     default="value",

@@ -55,7 +55,14 @@ _COMMANDS = (Column("group"), Column("consumer"), Column("command"), Column("wai
 
 @click.command()
 @click.argument("groups", type=GROUP, nargs=-1, metavar="[GROUP…]")
-@click.option("--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, metavar="SECONDS")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1, 3600),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="From one look to the next.",
+)
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N looks. [default: until Ctrl-C]")
 @click.option("--no-lag", is_flag=True, help="Do not ask the brokers.")
 @output_option
@@ -157,7 +164,10 @@ def _sections(frame: Overview, limit: int | None = None) -> list[Section]:
         command_document(one) | {"waits_for": duration(one.age_ms(now_ms)), "partitions": str(one.partitions)}
         for one in frame.waiting
     ]
-    most = max(3, limit // 3 - 3) if limit is not None else None
+    most = None
+    if limit is not None:  # what does not fit the screen is what happens least in
+        most = max(3, limit // 3 - 3)
+        groups.sort(key=lambda row: row["group"] not in frame.lags)
     return [
         Section("groups", _GROUPS, groups[:most]),
         Section("owners", _OWNERS, owners[:most]),

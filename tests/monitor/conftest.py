@@ -4,21 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.coordinator.harness import World
+from tests.coordinator.conftest import world
 from tests.monitor.written import Tree, opened
 
-
-@pytest.fixture
-def world(zk_hosts: str) -> Iterator[World]:
-    """A chroot of this test's own with a topic ``flights`` of four partitions; instances and consumers as wanted."""
-    made = World(zk_hosts)
-    made.kafka.topic("flights", 4)
-    yield made
-    made.close()
+__all__ = ["tree", "world"]
 
 
 @pytest.fixture
 def tree(zk_hosts: str) -> Iterator[Tree]:
-    """The same, written znode by znode, with nobody alive behind it."""
+    """A chroot of this test's own, written znode by znode, with nobody alive behind it."""
     with opened(zk_hosts) as store:
         yield Tree(store)

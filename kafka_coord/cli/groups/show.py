@@ -100,7 +100,7 @@ def list_command(states: tuple[str, ...], output: Format) -> None:
 @click.option("--members", is_flag=True, help="The members and what each owns.")
 @click.option("--offsets", is_flag=True, help="Owner, committed offset, end offset and lag of each partition.")
 @click.option("--state", is_flag=True, help="State, generation, coordinator, assignor, settings.")
-@click.option("--verbose", "-v", is_flag=True, help="Everything known about each member, and znodes in full.")
+@click.option("--verbose", "-v", is_flag=True, help="Everything known about each member.")
 @output_option
 @connection_options
 def describe(group: str, members: bool, offsets: bool, state: bool, verbose: bool, output: Format) -> None:
