@@ -216,7 +216,7 @@ def _resumed(evidence: Evidence, tally: _Tally) -> Check:
 
 def _one_owner(spans: Sequence[Span]) -> Check:
     partitions = {span.partition for span in spans}
-    found = f"{len(spans)} times somebody owned one of {len(partitions)} partitions"
+    found = f"{len(spans)} holds of {len(partitions)} partitions, one after the other"
     return Check("no two consumers owned a partition at once", found, _bounded(overlaps_of(spans)))
 
 
@@ -229,7 +229,7 @@ def _not_interrupted(spans: Sequence[Span]) -> Check:
     ]
     held = sum(span.ending is not Ending.KILLED for span in spans)
     return Check(
-        "no partition was interrupted that stayed", f"{held} holds without interruption", _bounded(differences)
+        "no partition that kept its owner was interrupted", f"{held} holds without interruption", _bounded(differences)
     )
 
 

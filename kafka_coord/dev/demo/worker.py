@@ -28,8 +28,14 @@ log = logging.getLogger("kafka_coord.demo.worker")
 _BATCH = 100
 """Small, so that one to be stopped never waits long for the batch in hand."""
 _WAIT_S = 0.25
-# Little of each partition at a time, so that all of them advance together: the work is slow, not the fetching.
-_FETCHING = {"fetch.wait.max.ms": 50, "queued.min.messages": 1_000, "max.partition.fetch.bytes": 65_536}
+# Little of each partition at a time and not much ahead, so that all of them advance together. librdkafka counts what it
+# has fetched over all partitions, and leaves one alone for fetch.queue.backoff.ms (1 s by default) when that is enough.
+_FETCHING = {
+    "fetch.wait.max.ms": 50,
+    "max.partition.fetch.bytes": 65_536,
+    "queued.min.messages": 2_000,
+    "fetch.queue.backoff.ms": 20,
+}
 _LONGEST_DEBT_S = 0.25
 
 
