@@ -90,6 +90,12 @@ class RebalanceRequestHandler:
         self.deposed = False
         self.closed = False
         self.passes = 0
+        self.failed_passes = 0
+
+    @property
+    def unreadable(self) -> int:
+        """How many znodes are left alone because they cannot be decoded, as last seen."""
+        return sum(len(found) for found in list(self._reported.values()))
 
     def step(self, timeout_s: float = 0.0) -> bool:
         """Handles one group if one is due within ``timeout_s``; whether it did. Decides nothing unless leading."""
@@ -208,6 +214,7 @@ class RebalanceRequestHandler:
         if isinstance(error, MultiFailed):
             log.debug("looking again group=%s: changed meanwhile (%s)", group, error)
             self._clear_the_way(group, error)
+        self.failed_passes += 1
         failures = self._failures[group] = self._failures.get(group, 0) + 1
         if isinstance(error, MultiFailed) and failures <= 3:
             self._queue.request(group)
