@@ -84,6 +84,8 @@ class ConsumerCoordinator:
         """Topics with their listeners, groups and their interests, every group enqueued, then the other listeners; the
         handler's thread comes last and is the service's to start. A listener is armed by the very read that tells it
         what there is, so nothing is missed in between. Raises :class:`StoreUnavailable`: resign or try again."""
+        for path in layout.PERSISTENT_ROOTS:  # somebody may have deleted them since this instance registered
+            self._store.ensure_path(path)
         racks = self._read_racks()
         topics = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, racks)
         self._watches.children(

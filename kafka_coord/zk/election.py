@@ -75,6 +75,7 @@ class ZkElection:
         self._looked_at = 0.0
         self._seen: Node | None = None
         self._unresolved = False
+        self._highest_epoch_seen = 0
         self._complaints: dict[str, str] = {}
 
     # --- the instance ------------------------------------------------------------------------------------------------
@@ -236,6 +237,7 @@ class ZkElection:
         return None
 
     def _won(self, epoch: int, version: int, session_id: int) -> Leadership:
+        self._highest_epoch_seen = max(self._highest_epoch_seen, epoch)
         self._leadership = Leadership(epoch, Check(layout.COORDINATOR_EPOCH, version), session_id)
         self._complaints.clear()
         return self._leadership
@@ -252,6 +254,7 @@ class ZkElection:
             node = self._store.get(layout.COORDINATOR_EPOCH)
         written = node.data.decode("ascii", "replace").strip()
         if written.isascii() and written.isdigit() and int(written[:11]) < MAX_EPOCH and len(written) < 11:
+            self._highest_epoch_seen = max(self._highest_epoch_seen, int(written))
             return int(written), node.stat.version
         if self._complaints.get("epoch") != written:
             self._complaints["epoch"] = written
@@ -266,14 +269,22 @@ class ZkElection:
         return None
 
     def _highest_epoch_written(self) -> int:
-        """The highest epoch any group's assignment names: where to go on when the stored epoch was lost."""
+        """The highest epoch anybody has heard of: where to go on when the stored epoch was lost.
+
+        Each group's assignment names the one it was decided under; elections in which nothing was decided are known to
+        those who have seen them.
+        """
+        highest = self._highest_epoch_seen
+        if self._seen is not None:
+            with suppress(MalformedValue):
+                highest = max(highest, _decoded(self._seen).epoch)
         try:
             groups = self._store.children(layout.GROUPS)
         except NoNode:
-            return 0
-        highest = 0
+            groups = ()
         paths = [layout.assignment(group) for group in groups]
-        for path, node in zip(paths, self._store.read_many([GetData(path) for path in paths]), strict=True):
+        nodes = self._store.read_many([GetData(path) for path in paths]) if paths else ()
+        for path, node in zip(paths, nodes, strict=True):
             if isinstance(node, Node):
                 try:
                     highest = max(highest, number(load(node.data, path), "epoch", path, 0, at_least=0))

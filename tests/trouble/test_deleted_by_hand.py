@@ -1,0 +1,172 @@
+"""Znodes of a running group deleted by hand: it recovers, owns nothing twice, and generation and epoch only grow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kafka_coord.errors import MembershipLost, NoNode, NotEmpty
+from kafka_coord.model import Request, RequestType, StartFetcher, StopFetcher, TopicPartition
+from kafka_coord.zk import layout
+from tests.coordinator.harness import FAST, World
+from tests.trouble.conftest import look, registered, remove
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.zookeeper
+
+
+def flights(*numbers: int) -> set[TopicPartition]:
+    return {TopicPartition("flights", n) for n in numbers}
+
+
+def test_a_deleted_registration_makes_its_consumer_a_stranger(world: World, bystander):
+    world.instance(1).start_elected()
+    c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    c1.position = dict.fromkeys(c1.owned, 99)
+    world.store.delete(layout.registration("delays", "c1"))
+    world.settles("c2", partitions=4)
+    with pytest.raises(MembershipLost):
+        c1.channel.commit(c1.registration, c1.position)
+    assert set(c2.started.values()) == {-1}, "what the stranger consumed since its last commit is read again"
+    c1.halt()
+    c1.join()
+    world.settles("c1", "c2", partitions=4)
+    bystander()
+
+
+def test_a_deleted_ledger_is_written_back_and_nothing_is_owned_twice(world: World, said, bystander):
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1", obedient=False).join()
+    eventually(c1.obey)
+    world.settles("c1", partitions=4)
+    remove(world, layout.owners("delays"))
+    c2 = world.consumer("c2").join()  # the target changes in the same look that misses the ledger
+    said("wrote back a ledger", layout.ledger("delays", "c1"), "evict")
+    stop = eventually(lambda: c1.obey(acknowledge=False))
+    assert isinstance(stop, StopFetcher)
+    look(world)
+    assert c2.seen == [], "c1 has not let go"
+    eventually(lambda: world.settled() is not None or (c1.obey(), False)[1])
+    target = world.settles("c1", "c2", partitions=4)
+    assert target.generation == 2
+    assert c1.owned.isdisjoint(c2.owned)
+    bystander()
+
+
+def test_a_channel_deleted_with_its_stop_is_no_acknowledgement_of_a_member(world: World, said, bystander):
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1", obedient=False).join()
+    eventually(c1.obey)
+    world.settles("c1", partitions=4)
+    c2 = world.consumer("c2").join()
+    eventually(lambda: world.ledgers()["c1"].stopping)
+    remove(world, layout.channel("delays", "c1"))
+    said("evicted consumer=c1", "somebody deleted its channel")
+    world.settles("c2", partitions=4)
+    assert not registered(world, "c1"), "it was thrown out before anything of it was given on"
+    with pytest.raises(MembershipLost):
+        c1.channel.commit(c1.registration, {TopicPartition("flights", 0): 1})
+    c1.join()
+    eventually(c1.obey)
+    world.settles("c1", "c2", partitions=4)
+    assert isinstance(c2.seen[0], StartFetcher)
+    bystander()
+
+
+def test_a_deleted_target_is_made_anew_above_every_generation_there_was(world: World, bystander):
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    for _ in range(3):
+        world.ask(Request(RequestType.REBALANCE, group="delays"))
+    generation = world.target().generation
+    world.store.delete(layout.assignment("delays"))
+    look(world)
+    assert world.settles("c1", partitions=4).generation > generation
+    c1.leave()
+    eventually(lambda: world.target().members == {})
+    generation = world.target().generation
+    world.store.delete(layout.assignment("delays"))  # and now there is no ledger to tell
+    c2 = world.consumer("c2").join()
+    assert world.settles("c2", partitions=4).generation > generation
+    assert len(c1.seen) == len(c2.seen) == 1, "what does not move is not touched"
+    bystander()
+
+
+def test_a_deleted_history_costs_the_history(world: World):
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    world.store.delete(layout.history("delays"))
+    world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    eventually(lambda: [d.generation for d in world.history()] == [2])
+
+
+def test_the_coordinators_znode_deleted_means_another_election(world: World, said, bystander):
+    first = world.instance(1).start_elected()
+    world.consumer("c1").join()
+    before = world.settles("c1", partitions=4)
+    world.store.delete(layout.COORDINATOR)
+    said("lost the leadership", "somebody deleted its znode")
+    eventually(lambda: first.service.leads and world.value(layout.COORDINATOR)["epoch"] == 2)
+    look(world)
+    assert world.target() == before
+    bystander()
+
+
+def test_a_deleted_epoch_never_lets_epochs_go_back(world: World, bystander):
+    """Four elections, no assignment after the first: only the coordinator's own znode knows the epoch."""
+    instance = world.instance(1, replace(FAST, resign_pause_ms=20)).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    for epoch in (2, 3, 4):
+        world.ask(Request(RequestType.RESIGN))
+        eventually(lambda e=epoch: instance.service.leads and world.value(layout.COORDINATOR)["epoch"] == e)
+    world.store.delete(layout.COORDINATOR_EPOCH)
+    c2 = world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    assert c2.seen[0].epoch >= 4
+    assert int(world.node(layout.COORDINATOR_EPOCH).data) >= 4
+    bystander()
+    world.ask(Request(RequestType.RESIGN))
+    eventually(lambda: instance.service.leads and world.value(layout.COORDINATOR)["epoch"] > 4)
+
+
+def test_a_whole_group_deleted_while_it_runs_begins_again_when_its_consumers_do(world: World, bystander):
+    world.instance(1).start_elected()
+    c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    for consumer in (c1, c2):
+        consumer.halt()
+    eventually(lambda: remove_all(world, layout.group("delays")))
+    bystander()
+    c1.join()
+    c2.join()
+    world.settles("c1", "c2", partitions=4)
+    assert c1.owned.isdisjoint(c2.owned)
+
+
+def test_everything_of_ours_deleted_while_it_runs_is_made_again(world: World, said):
+    instance = world.instance(1).start_elected()
+    c1 = world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    epoch = world.value(layout.COORDINATOR)["epoch"]
+    c1.halt()
+    eventually(lambda: remove_all(world, layout.CONSUMERS))
+    eventually(lambda: instance.service.leads and world.node(layout.COORDINATOR) is not None)
+    eventually(lambda: world.children(layout.COORDINATORS) == ("1",))
+    assert world.value(layout.COORDINATOR)["epoch"] > epoch
+    c1.join()
+    world.settles("c1", partitions=4)
+
+
+def remove_all(world: World, path: str) -> bool:
+    """Whether the tree is gone; the coordinator may write below it while it is deleted."""
+    try:
+        remove(world, path)
+    except (NotEmpty, NoNode):
+        return False
+    return world.node(path) is None
