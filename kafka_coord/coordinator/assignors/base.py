@@ -28,6 +28,22 @@ class AssignmentInputs:
         subscription = self.members[consumer].subscription
         return subscription.streams if subscription.is_wildcard else subscription.topics.get(topic, 1)
 
+    def by_subscription(self) -> list[tuple[tuple[str, ...], list[str]]]:
+        """(topics, consumers) for each distinct subscription, consumers sorted.
+
+        A large group has few: they are told apart by identity first, because hashing thousands of topics for each of
+        thousands of members is what would take the time.
+        """
+        known: dict[int, list[str]] = {}
+        found: dict[tuple[str, ...], list[str]] = {}
+        for consumer in sorted(self.members):
+            topics = self.subscriptions[consumer]
+            consumers = known.get(id(topics))
+            if consumers is None:
+                consumers = known[id(topics)] = found.setdefault(topics, [])
+            consumers.append(consumer)
+        return list(found.items())
+
     def current_of(self, consumer: str) -> PartitionSet:
         return self.current.get(consumer, NO_PARTITIONS)
 

@@ -7,6 +7,9 @@ from heapq import heapify, heappop, heappush, heapreplace
 from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.shares import Numbers, Share
 
+_FEW_CLASSES = 32
+"""Up to so many kinds of subscriptions, looking at the best of each is cheaper than keeping one heap per topic."""
+
 
 def level(
     shares: list[Share], topics: list[str], weights: dict[str, int], pool: Numbers, inputs: AssignmentInputs
@@ -27,56 +30,81 @@ def level(
 class Takers:
     """For each topic the subscriber that would be least loaded after taking one more.
 
-    Topics with the same subscribers share one heap. Heaps are lazy: an entry is corrected when it comes to the top,
-    which finds every member whose load grew; one whose load fell may be overlooked until the heaps are built anew.
+    Topics with the same subscribers share their heaps: one for each kind of subscription where there are few kinds,
+    else one over all subscribers. Heaps are lazy: an entry is corrected when it comes to the top, which finds every
+    member whose load grew; one whose load fell may be overlooked until the heaps are built anew.
     """
 
     def __init__(
         self, shares: list[Share], topics: list[str], weights: dict[str, int], inputs: AssignmentInputs
     ) -> None:
-        self._shares = {share.consumer: share for share in shares}
-        self._weights = weights
+        by_name = {share.consumer: share for share in shares}
         subscribers: dict[str, list[int]] = {topic: [] for topic in topics}
-        classes: dict[tuple[str, ...], list[Share]] = {}
-        for share in shares:
-            classes.setdefault(inputs.subscriptions[share.consumer], []).append(share)
-        for number, subscribed in enumerate(classes):
-            for topic in subscribed:
-                subscribers[topic].append(number)
-        members = list(classes.values())
-        self._of_topic: dict[str, tuple[int, ...]] = {topic: tuple(found) for topic, found in subscribers.items()}
-        self._members = {
-            key: [share for number in key for share in members[number]] for key in set(self._of_topic.values())
-        }
-        self._heaps: dict[tuple[tuple[int, ...], str | None], list[tuple[float, str]]] = {}
+        members: list[list[Share]] = []
+        for subscribed, consumers in inputs.by_subscription():
+            if subscribed and consumers[0] in by_name:
+                for topic in subscribed:
+                    subscribers[topic].append(len(members))
+                members.append([by_name[consumer] for consumer in consumers])
+        groups: dict[tuple[int, ...], int] = {}
+        self._group_of: dict[str, int] = {}
+        for topic, classes in subscribers.items():
+            self._group_of[topic] = groups.setdefault(tuple(classes), len(groups))
+        self._width = [sum(len(members[number]) for number in key) for key in groups]
+        self._heaps_of: list[list[_Heap]]
+        if len(members) <= _FEW_CLASSES:
+            heaps = [_Heap(found, weights) for found in members]
+            self._heaps_of = [[heaps[number] for number in key] for key in groups]
+        else:
+            everyone = [[share for number in key for share in members[number]] for key in groups]
+            self._heaps_of = [[_Heap(found, weights)] for found in everyone]
 
-    def group(self, topic: str) -> tuple[int, ...]:
+    def group(self, topic: str) -> int:
         """What topics with the same subscribers have in common."""
-        return self._of_topic[topic]
+        return self._group_of[topic]
 
     def width(self, topic: str) -> int:
         """How many subscribe to ``topic``."""
-        return len(self._members[self._of_topic[topic]])
+        return self._width[self._group_of[topic]]
 
     def best(self, topic: str, rack: str | None = None) -> tuple[float, Share] | None:
         """(load after taking one more, who); only members in ``rack`` where one is given."""
-        key = self._of_topic[topic]
-        heap = self._heaps.get((key, rack))
-        if heap is None:
-            heap = [(self._next_load(s), s.consumer) for s in self._members[key] if rack is None or s.rack == rack]
-            heapify(heap)
-            self._heaps[key, rack] = heap
-        while heap:
-            load, consumer = heap[0]
-            share = self._shares[consumer]
-            actual = self._next_load(share)
-            if actual == load:
-                return load, share
-            heapreplace(heap, (actual, consumer))
-        return None
+        best: tuple[float, str, Share] | None = None
+        for heap in self._heaps_of[self._group_of[topic]]:
+            found = heap.best(rack)
+            if found is not None and (best is None or found < best):
+                best = found
+        return None if best is None else (best[0], best[2])
 
-    def _next_load(self, share: Share) -> float:
-        return (share.count + 1) / self._weights[share.consumer]
+
+class _Heap:
+    """The least loaded of some members, over all or of one rack."""
+
+    __slots__ = ("_by_rack", "_members", "_weights")
+
+    def __init__(self, members: list[Share], weights: dict[str, int]) -> None:
+        self._members = members
+        self._weights = weights
+        self._by_rack: dict[str | None, list[tuple[float, str, Share]]] = {}
+
+    def best(self, rack: str | None) -> tuple[float, str, Share] | None:
+        heap = self._by_rack.get(rack)
+        if heap is None:
+            heap = [
+                ((share.count + 1) / self._weights[share.consumer], share.consumer, share)
+                for share in self._members
+                if rack is None or share.rack == rack
+            ]
+            heapify(heap)
+            self._by_rack[rack] = heap
+        while heap:
+            entry = heap[0]
+            load, consumer, share = entry
+            actual = (share.count + 1) / self._weights[consumer]
+            if actual == load:
+                return entry
+            heapreplace(heap, (actual, consumer, share))
+        return None
 
 
 def _hand_out(topic: str, takers: Takers, pool: Numbers, inputs: AssignmentInputs) -> None:
@@ -132,7 +160,7 @@ def _round(shares: list[Share], takers: Takers, weights: dict[str, int], inputs:
 def _best_gift(giver: Share, load: float, takers: Takers) -> tuple[str, Share] | None:
     best: tuple[float, int, str] | None = None
     found: tuple[str, Share] | None = None
-    loads: dict[tuple[int, ...], tuple[float, Share] | None] = {}
+    loads: dict[int, tuple[float, Share] | None] = {}
     for topic, numbers in giver.numbers.items():
         if not numbers:
             continue

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.shares import Numbers, Share
 
+MAX_SPREAD_BYTES = 300_000
+"""Beyond this, what is handed out is packed instead of spread: a target must fit into a znode of 900 kB."""
+
+_ENTRY_BYTES = len('"":"123-456",')
+
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
@@ -130,24 +135,44 @@ def _with_room(
 def _deal(shares: list[Share], topics: list[str], room: dict[str, int], pool: Numbers) -> None:
     """Hands out the pool, filling every room. Each topic is spread over all who have room, in runs where it can be.
 
-    Runs keep the target short on ZooKeeper: "0-49" instead of fifty scattered numbers.
+    Runs keep the target short on ZooKeeper: "0-49" instead of fifty scattered numbers. Where even naming every topic
+    for every member would be too long for a znode, members are filled one after another, with few topics each.
     """
     waiting = deque(share for share in shares if room[share.consumer] > 0)
     left = sum(room[share.consumer] for share in waiting)
+    spread_bytes = sum(min(len(pool[topic]), len(waiting)) * (len(topic) + _ENTRY_BYTES) for topic in topics)
     for topic in topics:
         numbers = sorted(pool[topic])
         pool[topic].clear()
-        if len(numbers) >= len(waiting):
+        if spread_bytes > MAX_SPREAD_BYTES:
+            _fill(waiting, topic, numbers, room)
+        elif len(numbers) >= len(waiting):
             _deal_runs(waiting, topic, numbers, room, left)
             waiting = deque(share for share in waiting if room[share.consumer] > 0)
         else:
-            for number in numbers:
-                share = waiting.popleft()
-                share.take(topic, (number,))
-                room[share.consumer] -= 1
-                if room[share.consumer] > 0:
-                    waiting.append(share)
+            _deal_singly(waiting, topic, numbers, room)
         left -= len(numbers)
+
+
+def _fill(waiting: deque[Share], topic: str, numbers: list[int], room: dict[str, int]) -> None:
+    first = 0
+    while first < len(numbers):
+        share = waiting[0]
+        taken = numbers[first : first + room[share.consumer]]
+        share.take(topic, taken)
+        first += len(taken)
+        room[share.consumer] -= len(taken)
+        if not room[share.consumer]:
+            waiting.popleft()
+
+
+def _deal_singly(waiting: deque[Share], topic: str, numbers: list[int], room: dict[str, int]) -> None:
+    for number in numbers:
+        share = waiting.popleft()
+        share.take(topic, (number,))
+        room[share.consumer] -= 1
+        if room[share.consumer] > 0:
+            waiting.append(share)
 
 
 def _deal_runs(waiting: deque[Share], topic: str, numbers: list[int], room: dict[str, int], left: int) -> None:

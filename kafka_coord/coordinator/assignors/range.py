@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from kafka_coord.coordinator.assignors.base import AssignmentInputs, Target
 from kafka_coord.model import PartitionSet, TopicPartition
 
+Thread = tuple[str, str, int]
+"""(thread id, consumer, number)."""
+
 
 class RangeAssignor:
     """Per topic: partitions in numeric order, consumer threads ``<consumer>-<thread>`` in the order of these strings.
@@ -18,28 +21,37 @@ class RangeAssignor:
     decides_streams = True
 
     def assign(self, inputs: AssignmentInputs) -> Target:
-        members: dict[str, dict[str, set[int]]] = {consumer: {} for consumer in inputs.members}
+        members: dict[str, dict[str, list[int]]] = {consumer: {} for consumer in inputs.members}
         streams: dict[str, dict[TopicPartition, int]] = {}
         for topic, threads in _threads(inputs).items():
             partitions = sorted(inputs.topics[topic].partitions)
             each, extra = divmod(len(partitions), len(threads))
-            for position, (_, consumer, thread) in enumerate(sorted(threads)):
+            # where there are more threads than partitions, those beyond get nothing
+            for position, (_, consumer, thread) in enumerate(threads[: len(partitions)]):
                 first = each * position + min(position, extra)
                 numbers = partitions[first : first + each + (position < extra)]
-                members[consumer].setdefault(topic, set()).update(numbers)
-                if thread and numbers:
+                members[consumer].setdefault(topic, []).extend(numbers)
+                if thread:
                     streams.setdefault(consumer, {}).update({TopicPartition(topic, n): thread for n in numbers})
         return Target({consumer: PartitionSet(found) for consumer, found in members.items()}, streams)
 
 
-def _threads(inputs: AssignmentInputs) -> dict[str, list[tuple[str, str, int]]]:
-    """topic → (thread id, consumer, thread)."""
-    threads: dict[str, list[tuple[str, str, int]]] = {}
-    for consumer, topics in inputs.subscriptions.items():
-        for topic in topics:
-            threads.setdefault(topic, []).extend(_of(consumer, inputs.streams_of(consumer, topic)))
+def _threads(inputs: AssignmentInputs) -> dict[str, list[Thread]]:
+    """topic → its threads in 0.8's order. Sorted once for all topics with the same subscribers and stream counts."""
+    counts: dict[str, dict[str, int]] = {}
+    for topics, consumers in inputs.by_subscription():
+        for consumer in consumers:
+            for topic in topics:
+                counts.setdefault(topic, {})[consumer] = inputs.streams_of(consumer, topic)
+    ordered: dict[tuple[tuple[str, int], ...], list[Thread]] = {}
+    threads: dict[str, list[Thread]] = {}
+    for topic, streams in counts.items():
+        key = tuple(streams.items())
+        if key not in ordered:
+            ordered[key] = sorted(thread for consumer, count in key for thread in _of(consumer, count))
+        threads[topic] = ordered[key]
     return threads
 
 
-def _of(consumer: str, count: int) -> Iterator[tuple[str, str, int]]:
+def _of(consumer: str, count: int) -> Iterator[Thread]:
     return ((f"{consumer}-{thread}", consumer, thread) for thread in range(count))

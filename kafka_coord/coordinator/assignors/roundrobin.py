@@ -18,15 +18,9 @@ class RoundRobinAssignor:
 
     def assign(self, inputs: AssignmentInputs) -> Target:
         names = sorted(inputs.members)
-        position = {consumer: at for at, consumer in enumerate(names)}
-        subscribed: dict[str, list[int]] = {}
-        for consumer in names:
-            for topic in inputs.subscriptions[consumer]:
-                subscribed.setdefault(topic, []).append(position[consumer])
         dealt: dict[str, dict[str, list[int]]] = {consumer: {} for consumer in names}
         turn = 0
-        for topic in sorted(subscribed):
-            takers = subscribed[topic]
+        for topic, takers in _takers(inputs, names):
             at = bisect_left(takers, turn)
             for number in sorted(inputs.topics[topic].partitions):
                 taker = takers[at % len(takers)]
@@ -34,3 +28,18 @@ class RoundRobinAssignor:
                 turn = (taker + 1) % len(names)
                 at += 1
         return Target({consumer: PartitionSet(found) for consumer, found in dealt.items()})
+
+
+def _takers(inputs: AssignmentInputs, names: list[str]) -> list[tuple[str, list[int]]]:
+    """(topic, positions in ``names`` of its subscribers, sorted), topics sorted."""
+    position = {consumer: at for at, consumer in enumerate(names)}
+    subscribers: dict[str, tuple[int, ...]] = {}
+    classes = inputs.by_subscription()
+    for number, (topics, _) in enumerate(classes):
+        for topic in topics:
+            subscribers[topic] = (*subscribers.get(topic, ()), number)
+    positions: dict[tuple[int, ...], list[int]] = {}
+    for numbers in subscribers.values():
+        if numbers not in positions:
+            positions[numbers] = sorted(position[consumer] for n in numbers for consumer in classes[n][1])
+    return [(topic, positions[subscribers[topic]]) for topic in sorted(subscribers)]

@@ -11,27 +11,64 @@ from kafka_coord.model import PartitionSet
 Numbers = dict[str, set[int]]
 """topic → partition numbers."""
 
+Taken = dict[str, tuple[frozenset[int], set[int]]]
+"""topic → (partitions it has, partitions somebody keeps)."""
+
 
 class Share:
-    """What one member will own, while it is being worked out."""
+    """What one member will own, while it is being worked out.
 
-    __slots__ = ("consumer", "count", "numbers", "rack")
+    A topic it keeps as it was stays the frozen set it came in, and a share nobody touched the set of partitions it
+    came in: most of a large group does not move.
+    """
+
+    __slots__ = ("_kept", "consumer", "count", "numbers", "rack")
 
     def __init__(self, consumer: str, rack: str | None) -> None:
         self.consumer = consumer
         self.rack = rack
-        self.numbers: Numbers = {}
+        self.numbers: dict[str, frozenset[int] | set[int]] = {}
         self.count = 0
+        self._kept: PartitionSet | None = None
+
+    def keep(self, partitions: PartitionSet, subscribed: frozenset[str], topics: Taken) -> None:
+        """Keeps what it has of existing partitions of subscribed topics that nobody kept before."""
+        whole = True
+        for topic, numbers in partitions.by_topic():
+            if topic not in subscribed:
+                whole = False
+                continue
+            existing, taken = topics[topic]
+            if not (numbers <= existing and numbers.isdisjoint(taken)):
+                whole = False
+                numbers = (numbers & existing) - taken  # noqa: PLW2901
+            if numbers:
+                taken |= numbers
+                self.numbers[topic] = numbers
+                self.count += len(numbers)
+        self._kept = partitions if whole else None
 
     def take(self, topic: str, numbers: Iterable[int]) -> None:
-        mine = self.numbers.setdefault(topic, set())
+        """Adds partitions nobody else has."""
+        mine = self._own(topic)
         before = len(mine)
         mine.update(numbers)
         self.count += len(mine) - before
 
     def drop(self, topic: str, number: int) -> None:
-        self.numbers[topic].remove(number)
+        self._own(topic).remove(number)
         self.count -= 1
+
+    def as_set(self) -> PartitionSet:
+        return self._kept if self._kept is not None else PartitionSet(self.numbers)
+
+    def _own(self, topic: str) -> set[int]:
+        """The numbers of a topic, from now on not those of the set they came in."""
+        self._kept = None
+        mine = self.numbers.get(topic)
+        if not isinstance(mine, set):
+            mine = self.numbers[topic] = set(mine or ())
+        return mine
 
     def surrender(self, excess: int, inputs: AssignmentInputs) -> Iterator[tuple[str, int]]:
         """Gives up ``excess`` partitions: first those with no replica in its rack, then from the topic it has most of.
@@ -74,27 +111,21 @@ class Share:
 def kept_shares(inputs: AssignmentInputs) -> tuple[dict[str, Share], Numbers]:
     """What each member may keep of what it has, and what is left over (partitions that nobody keeps)."""
     shares: dict[str, Share] = {}
-    taken: Numbers = {topic: set() for topic in inputs.topics}
-    subscribed = {topics: frozenset(topics) for topics in set(inputs.subscriptions.values())}
+    topics: Taken = {name: (topic.partitions, set()) for name, topic in inputs.topics.items()}
+    wanted: set[str] = set()
+    subscribed: dict[str, frozenset[str]] = {}
+    for chosen, consumers in inputs.by_subscription():
+        wanted.update(chosen)
+        subscribed.update(dict.fromkeys(consumers, frozenset(chosen)))
     for consumer in sorted(inputs.members):
         share = shares[consumer] = Share(consumer, inputs.members[consumer].rack)
-        wanted = subscribed[inputs.subscriptions[consumer]]
-        for topic, numbers in inputs.current_of(consumer).by_topic():
-            if topic in wanted:
-                kept = (numbers & inputs.topics[topic].partitions) - taken[topic]
-                if kept:
-                    share.take(topic, kept)
-                    taken[topic] |= kept
-    subscribed_topics = frozenset().union(*subscribed.values())
-    pool = {topic: set(inputs.topics[topic].partitions - taken[topic]) for topic in sorted(subscribed_topics)}
-    return shares, pool
+        share.keep(inputs.current_of(consumer), subscribed[consumer], topics)
+    return shares, {topic: set(topics[topic][0] - topics[topic][1]) for topic in sorted(wanted)}
 
 
 def components(inputs: AssignmentInputs) -> list[tuple[list[str], list[str]]]:
     """(members, topics) of each part of the group that shares no topic with the rest, both sorted."""
-    members_of: dict[tuple[str, ...], list[str]] = {}
-    for consumer in sorted(inputs.members):
-        members_of.setdefault(inputs.subscriptions[consumer], []).append(consumer)
+    members_of = inputs.by_subscription()
     parent: dict[str, str] = {}
 
     def root(topic: str) -> str:
@@ -103,11 +134,11 @@ def components(inputs: AssignmentInputs) -> list[tuple[list[str], list[str]]]:
             topic = parent[topic]
         return topic
 
-    for topics in members_of:
+    for topics, _ in members_of:
         for topic in topics[1:]:
             parent[root(topic)] = root(topics[0])
     parts: dict[str, tuple[list[str], set[str]]] = {}
-    for topics, members in members_of.items():
+    for topics, members in members_of:
         if topics:
             part = parts.setdefault(root(topics[0]), ([], set()))
             part[0].extend(members)
@@ -116,4 +147,4 @@ def components(inputs: AssignmentInputs) -> list[tuple[list[str], list[str]]]:
 
 
 def as_sets(shares: dict[str, Share]) -> dict[str, PartitionSet]:
-    return {consumer: PartitionSet(share.numbers) for consumer, share in shares.items()}
+    return {consumer: share.as_set() for consumer, share in shares.items()}

@@ -62,7 +62,7 @@ def assignment_inputs(
 ) -> AssignmentInputs:
     """What the assignor is given."""
     subscriptions = resolve(effective, observation.topics)
-    wanted = frozenset().union(*set(subscriptions.values()))
+    wanted = frozenset().union(*{id(chosen): chosen for chosen in subscriptions.values()}.values())
     topics = {topic: observation.topics[topic] for topic in sorted(wanted)}
     return AssignmentInputs(effective, topics, subscriptions, _current(observation, standing, effective))
 
@@ -108,7 +108,9 @@ def digest(inputs: AssignmentInputs, assignor: str) -> str:
     for consumer, topics in inputs.subscriptions.items():
         member = inputs.members[consumer]
         subscription = member.subscription
-        key = (topics, subscription.streams if subscription.is_wildcard else tuple(subscription.topics.items()))
+        # identities stand for values here: the subscription's of a member, the topics' of what resolve() shares
+        counts = subscription.streams if subscription.is_wildcard else frozenset(subscription.topics.items())
+        key = (id(topics), counts)
         if key not in subscribed:
             subscribed[key] = " ".join(f"{topic}:{inputs.streams_of(consumer, topic)}" for topic in topics)
         hashed.update(f"m {consumer} {member.capacity} {member.rack!r} {subscribed[key]}\n".encode())

@@ -67,9 +67,11 @@ def fault_in(target: object, inputs: AssignmentInputs) -> str:
         return f"named {unknown[0]!r}, which is not a member"
     given: dict[str, int] = {}
     union: dict[str, set[int]] = {}
-    subscribed = {topics: frozenset(topics) for topics in set(inputs.subscriptions.values())}
+    subscribed: dict[str, frozenset[str]] = {}
+    for topics, consumers in inputs.by_subscription():
+        subscribed.update(dict.fromkeys(consumers, frozenset(topics)))
     for consumer, partitions in target.members.items():
-        mine = subscribed[inputs.subscriptions[consumer]]
+        mine = subscribed[consumer]
         for topic, numbers in partitions.by_topic():
             if topic not in mine:
                 return f"gave {consumer} topic {topic}, to which it does not subscribe"

@@ -327,7 +327,7 @@ class World:
     def _check_only_moving(self, command: StopFetcher, ledger: Ledger) -> None:
         assert self.assignment is not None
         member = self.members.get(ledger.consumer)
-        if member is None or member.mode is Mode.EAGER:
+        if member is None or member.incarnation != command.incarnation or member.mode is Mode.EAGER:
             return
         for partition in command.partitions & self.assignment.members.get(ledger.consumer, PartitionSet()):
             held_as = ledger.topic_ids.get(partition.topic)
