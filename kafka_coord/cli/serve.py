@@ -19,25 +19,26 @@ from kafka_coord.settings import ServeSettings, Settings
 
 if TYPE_CHECKING:
     from kafka_coord.coordinator.options import CoordinatorOptions
+    from kafka_coord.coordinator.service import CoordinatorService
+    from kafka_coord.monitor.metrics import MetricsServer
     from kafka_coord.zk.store import Store
 
 log = logging.getLogger("kafka_coord.serve")
 
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 _RETRY_S = 1.0
+_EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bound here, recognised
 
 
 @click.command()
 @click.option("--broker-id", metavar="ID", help="The broker.id of the broker it runs beside.")
-@click.option("--listen-channel", metavar="HOST:PORT", help="Where socket consumers are told to connect.")
-@click.option("--listen-http", metavar="HOST:PORT", help="Where health and metrics are said to be.")
+@click.option("--listen-http", metavar="HOST:PORT", help="Serve /metrics (Prometheus) and /health here. [default: off]")
 @click.option("--session-timeout-ms", metavar="MS", help="How soon a dead instance is noticed. [default: 10000]")
 @click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
 @click.option("--look-interval-ms", metavar="MS", help="How often every group is looked at even without an event.")
 @connection_options
 def serve(
     broker_id: str | None,
-    listen_channel: str | None,
     listen_http: str | None,
     session_timeout_ms: str | None,
     log_level: str | None,
@@ -55,7 +56,6 @@ def serve(
     """
     settings = current_settings(
         serve__broker_id=broker_id,
-        serve__listen_channel=listen_channel,
         serve__listen_http=listen_http,
         serve__log_level=log_level,
         serve__look_interval_ms=look_interval_ms,
@@ -83,6 +83,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
             return
         try:
             service = CoordinatorService(store, broker_id, endpoints(settings.serve), options_of(settings.serve))
+            metrics = _metrics(settings.serve, service, store)
             service.start()
             try:
                 ready = False
@@ -94,9 +95,21 @@ def run_service(settings: Settings, broker_id: int) -> None:
             finally:
                 notify_systemd("STOPPING=1")
                 service.stop()
+                if metrics is not None:
+                    metrics.close()
         finally:
             store.close()
         log.info("stopped broker_id=%d", broker_id)
+
+
+def _metrics(serve_settings: ServeSettings, service: CoordinatorService, store: Store) -> MetricsServer | None:
+    if serve_settings.listen_http is None:
+        return None
+    from kafka_coord.monitor.metrics import MetricsServer
+
+    server = MetricsServer(serve_settings.listen_http, service, store)
+    log.info("serving /metrics and /health address=%s", serve_settings.listen_http)
+    return server
 
 
 def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store | None:
@@ -118,9 +131,11 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
 
 
 def endpoints(serve_settings: ServeSettings) -> dict[str, str]:
-    """What the instance publishes about itself."""
-    given = {"channel": serve_settings.listen_channel, "http": serve_settings.listen_http}
-    return {name: address for name, address in given.items() if address is not None}
+    """What the instance publishes about itself: where others reach it, so a name instead of "every address"."""
+    if serve_settings.listen_http is None:
+        return {}
+    host, _, port = serve_settings.listen_http.rpartition(":")
+    return {"http": f"{socket.getfqdn() if host in _EVERY_ADDRESS else host}:{port}"}
 
 
 def options_of(serve_settings: ServeSettings) -> CoordinatorOptions:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import socket
+import urllib.request
 from pathlib import Path
 
+from kafka_coord.dev.ports import free_port
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.zk import layout
 from tests.cli.running import started
@@ -20,14 +22,17 @@ def test_serve_registers_coordinates_reports_ready_and_resigns_at_sigterm(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(30)
-        arguments = ("serve", "--broker-id", "7", "--listen-http", "127.0.0.1:8080", "-z", zk_hosts)
+        address = f"127.0.0.1:{free_port()}"
+        arguments = ("serve", "--broker-id", "7", "--listen-http", address, "-z", zk_hosts)
         with started(*arguments, NOTIFY_SOCKET=str(tmp_path / "notify")) as process:
             assert systemd.recv(1000).startswith(b"READY=1\nSTATUS=registered as instance 7")
             eventually(lambda: read_cluster(world.store).coordinator)
             cluster = read_cluster(world.store)
             assert cluster.coordinator is not None
             assert cluster.coordinator.broker_id == 7
-            assert cluster.coordinator.endpoints == {"http": "127.0.0.1:8080"}
+            assert cluster.coordinator.endpoints == {"http": address}
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as metrics:
+                assert b"kafka_coord_elected" in metrics.read()
             world.consumer("c1").join()
             world.settles("c1", partitions=4)
 
