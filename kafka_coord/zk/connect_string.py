@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -21,6 +22,10 @@ class ConnectString:
     def __str__(self) -> str:
         return ",".join(self.servers) + self.chroot
 
+    def unknown_hosts(self) -> tuple[str, ...]:
+        """Host names that resolve to no address at this moment."""
+        return tuple(host for server in self.servers if not _resolves(host := server.rpartition(":")[0].strip("[]")))
+
     def absolute(self, path: str) -> str:
         """The path on the server of a path below the chroot."""
         if not self.chroot:
@@ -32,6 +37,13 @@ class ConnectString:
         if not self.chroot:
             return path
         return path[len(self.chroot) :] or "/"
+
+
+def _resolves(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except OSError:
+        return False
 
 
 def parse_connect_string(hosts: str) -> ConnectString:

@@ -151,6 +151,9 @@ class KazooStore(Store):
         given_up = False
         while not self._session.wait_connected(min(0.25, max(0.0, deadline - self._clock.monotonic()))):
             if given_up and kazoo_private.gave_up(self._client):
+                unknown = self._where.unknown_hosts()
+                if len(unknown) == len(self._where.servers):
+                    raise StoreUnavailable(f"no address is known for {', '.join(unknown)}: check the name and the DNS")
                 raise StoreUnavailable(
                     f"ZooKeeper at {servers} was reached but the connection was refused: check the credentials, "
                     "SASL and TLS settings of both sides"

@@ -10,7 +10,7 @@ import pytest
 from kafka_coord.dev.zookeeper import ZooKeeperServer
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.zk.clock import SystemClock
-from kafka_coord.zk.session import KazooStore
+from kafka_coord.zk.session import KazooStore, connect
 from kafka_coord.zk.store import GetData, SessionState, SetData, WatchEvent
 from tests.waiting import eventually
 from tests.zk.sessions import OpenStore, Wire, expire
@@ -187,3 +187,8 @@ def test_a_client_that_gave_up_is_started_again(open_store: OpenStore) -> None:
 
     eventually(lambda: store.session.session_id not in {0, before} and store.session.state is SessionState.CONNECTED)
     assert store.children("/") == ()
+
+
+def test_a_host_name_nobody_knows_is_called_that():
+    with pytest.raises(StoreUnavailable, match=r"no address is known for no-such-host\.invalid"):
+        connect("no-such-host.invalid:2181", connect_timeout_s=10)
