@@ -153,10 +153,13 @@ NODE_PREFIX = {CommandType.STOP_FETCHER: "stop-", CommandType.START_FETCHER: "st
 """The type is in the name, so that a listing alone tells what is outstanding."""
 
 
+MAX_SEQUENCE_DIGITS = 19
+
+
 def parse_command_id(name: str) -> CommandId | None:
     """``None`` for a name that is not a command's."""
     for command_type, prefix in NODE_PREFIX.items():
         digits = name.removeprefix(prefix)
-        if digits != name and digits.isascii() and digits.isdigit():
+        if digits != name and digits.isascii() and digits.isdigit() and len(digits) <= MAX_SEQUENCE_DIGITS:
             return CommandId(int(digits), command_type, name)
     return None

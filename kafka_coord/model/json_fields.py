@@ -25,7 +25,7 @@ def load(raw: bytes, where: str) -> dict[str, Any]:
     if len(raw) > MAX_VALUE_BYTES:
         raise MalformedValue(where, f"{len(raw)} bytes, more than the {MAX_VALUE_BYTES} a value may have")
     try:
-        value = json.loads(raw)
+        value = json.loads(raw.decode())  # json alone lets surrogates and other encodings through
         if b"\\u" in raw:
             dump(value)  # "\ud800" is JSON, and yet no text: whatever repeats it could not be written
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors

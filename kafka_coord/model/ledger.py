@@ -10,7 +10,7 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.member import Member
 from kafka_coord.model.names import is_legal
-from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition
+from kafka_coord.model.partitions import MAX_PARTITIONS_PER_VALUE, NO_PARTITIONS, PartitionSet, TopicPartition
 from kafka_coord.model.streams import Streams, streams_from_json, streams_to_json
 
 
@@ -79,7 +79,7 @@ class Ledger:
             owned=owned,
             stopping=stopping,
             generation=fields.number(value, "generation", where, 0),
-            streams=streams_from_json(value.get("streams", {}), where),
+            streams=streams_from_json(value.get("streams", {}), owned | stopping, where),
             place=place,
             topic_ids=_topic_ids(fields.mapping(value, "topic_ids", where, {}), where),
             znode_version=znode_version,
@@ -130,16 +130,39 @@ class Assignment:
     @classmethod
     def from_json(cls, value: fields.Json, znode_version: int, where: str) -> Assignment:
         """Strict; raises :class:`MalformedValue`."""
-        members = fields.mapping(value, "members", where)
-        streams = fields.mapping(value, "streams", where, {})
+        members = _disjoint(fields.mapping(value, "members", where), where)
+        streams = {
+            consumer: streams_from_json(found, members.get(consumer, NO_PARTITIONS), where)
+            for consumer, found in fields.mapping(value, "streams", where, {}).items()
+        }
         return cls(
             generation=fields.number(value, "generation", where, at_least=0),
             epoch=fields.number(value, "epoch", where, at_least=0),
             inputs=fields.text(value, "inputs", where),
             assignor=fields.text(value, "assignor", where),
             reason=fields.text(value, "reason", where, ""),
-            members={consumer: PartitionSet.from_json(owned, where) for consumer, owned in members.items()},
-            streams={consumer: streams_from_json(found, where) for consumer, found in streams.items()},
+            members=members,
+            streams=streams,
             timestamp_ms=fields.number(value, "timestamp_ms", where, 0),
             znode_version=znode_version,
         )
+
+
+def _disjoint(value: fields.Json, where: str) -> dict[str, PartitionSet]:
+    """One owner for each partition; which also bounds what a small value can make us allocate."""
+    taken: dict[str, set[int]] = {}
+    members = {}
+    total = 0
+    for consumer, written in value.items():
+        if not is_legal(consumer):
+            raise MalformedValue(where, f"{consumer[:60]!r} in 'members' is not a legal consumer name")
+        owned = members[consumer] = PartitionSet.from_json(written, where)
+        for topic, numbers in owned.by_topic():
+            others = taken.setdefault(topic, set())
+            if not numbers.isdisjoint(others):
+                raise MalformedValue(where, f"partitions of topic {topic[:60]!r} have more than one owner")
+            others |= numbers
+        total += len(owned)
+        if total > MAX_PARTITIONS_PER_VALUE:
+            raise MalformedValue(where, f"names more than {MAX_PARTITIONS_PER_VALUE} partitions")
+    return members

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model.partitions import TopicPartition, parse_ranges, ranges
+from kafka_coord.model.names import is_legal
+from kafka_coord.model.partitions import PartitionSet, TopicPartition, parse_ranges, ranges
 
 Streams = Mapping[TopicPartition, int]
 """Only partitions on a stream other than 0 are in it."""
@@ -26,17 +27,25 @@ def streams_to_json(streams: Streams) -> dict[str, dict[str, str]]:
     }
 
 
-def streams_from_json(value: Any, where: str) -> dict[TopicPartition, int]:
-    """Strict inverse of :func:`streams_to_json`; raises :class:`MalformedValue`."""
+def streams_from_json(value: Any, among: PartitionSet, where: str) -> dict[TopicPartition, int]:
+    """Strict inverse of :func:`streams_to_json`; raises :class:`MalformedValue`, for partitions not ``among`` those
+    that have a stream too: a small value must not make us allocate a large one."""
     if not isinstance(value, dict):
         raise MalformedValue(where, "field 'streams' is not an object of topics")
     streams: dict[TopicPartition, int] = {}
+    named = 0
     for topic, by_stream in value.items():
+        if not is_legal(topic):
+            raise MalformedValue(where, f"{str(topic)[:60]!r} in 'streams' is not a legal topic name")
         if not isinstance(by_stream, dict):
-            raise MalformedValue(where, f"streams of topic {str(topic)[:60]!r} are not an object")
+            raise MalformedValue(where, f"streams of topic {topic[:60]!r} are not an object")
         for stream, written in by_stream.items():
-            if not (stream.isascii() and stream.isdigit() and int(stream[:5]) < MAX_STREAMS and len(stream) < 5):
+            if not (stream.isascii() and stream.isdigit() and len(stream) < 5 and int(stream) < MAX_STREAMS):
                 raise MalformedValue(where, f"{stream[:20]!r} is not a stream number below {MAX_STREAMS}")
-            for partition in parse_ranges(written, where):
+            numbers = parse_ranges(written, where)
+            named += len(numbers)
+            if named > len(among) or not numbers <= among.of_topic(topic):
+                raise MalformedValue(where, f"'streams' names partitions of {topic[:60]!r} twice, or that are not here")
+            for partition in numbers:
                 streams[TopicPartition(topic, partition)] = int(stream)
     return streams

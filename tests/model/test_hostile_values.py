@@ -1,0 +1,252 @@
+"""Whatever is in a znode, decoding it raises MalformedValue or nothing, soon and without much memory."""
+
+from __future__ import annotations
+
+import json
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_coord.errors import MalformedValue, UnknownVersion
+from kafka_coord.model import (
+    Assignment,
+    CoordinatorInfo,
+    GroupSettings,
+    Ledger,
+    Member,
+    Pause,
+    Request,
+    command_from_json,
+    history_from_json,
+    parse_command_id,
+)
+from kafka_coord.model.json_fields import MAX_VALUE_BYTES, dump, load
+from tests.model import values
+
+DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "registration": lambda value: Member.from_json(value, "c", 1, "/x"),
+    "ledger": lambda value: Ledger.from_json(value, "c", 0, "/x"),
+    "assignment": lambda value: Assignment.from_json(value, 0, "/x"),
+    "command": lambda value: command_from_json(value, "/x"),
+    "request": lambda value: Request.from_json(value, "request-1", "/x"),
+    "settings": lambda value: GroupSettings.from_json(value, "/x"),
+    "pause": lambda value: Pause.from_json(value, "/x"),
+    "coordinator": lambda value: CoordinatorInfo.from_json(value, "/x"),
+    "history": lambda value: history_from_json(value, "/x"),
+}
+GOOD: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "registration": values.members.map(lambda found: found.to_json()),
+    "ledger": values.ledgers().map(lambda found: found.to_json()),
+    "assignment": values.assignments().map(lambda found: found.to_json()),
+    "command": (values.stops | values.starts).map(lambda found: found.to_json()),
+    "request": values.requests.map(lambda found: found.to_json()),
+    "settings": values.group_settings.map(lambda found: found.to_json()),
+    "pause": values.pauses.map(lambda found: found.to_json()),
+    "coordinator": values.coordinators.map(lambda found: found.to_json()),
+    "history": values.decisions.map(lambda found: {"version": 1, "decisions": [found.to_json()]}),
+}
+kinds = pytest.mark.parametrize("kind", sorted(DECODERS))
+_SETTINGS = settings(deadline=None, max_examples=40)
+
+
+def decode(kind: str, raw: bytes) -> Any:
+    """What is decoded, or ``None``; anything but MalformedValue comes through."""
+    try:
+        return DECODERS[kind](load(raw, "/x"))
+    except MalformedValue as refused:
+        error = refused
+    assert error.where == "/x"
+    assert error.reason
+    assert len(str(error)) < 2_000
+    str(error).encode()
+    return None
+
+
+@kinds
+@_SETTINGS
+@given(st.data())
+def test_a_good_value_with_one_thing_wrong(kind, data):
+    """Somewhere in a good value, something is replaced, removed or added."""
+    value = json.loads(dump(data.draw(GOOD[kind])))
+    at: Any = value
+    while True:
+        inside = at.items() if isinstance(at, dict) else enumerate(at)
+        deeper = [found for key, found in inside if isinstance(found, dict | list) and found]
+        if not deeper or data.draw(st.booleans()):
+            break
+        at = data.draw(st.sampled_from(deeper))
+    keys = sorted(at) if isinstance(at, dict) else list(range(len(at)))
+    key = data.draw(st.sampled_from(keys))
+    if key == "version" or data.draw(st.booleans()):
+        at[key] = data.draw(values.json_values)
+    elif isinstance(at, dict):
+        at[data.draw(st.text(max_size=5))] = at.pop(key)
+    else:
+        at.pop(key)
+
+    decode(kind, json.dumps(value).encode())
+
+
+@kinds
+@_SETTINGS
+@given(st.dictionaries(st.text(max_size=6), values.json_values, max_size=5), st.data())
+def test_any_json(kind, value, data):
+    good = data.draw(GOOD[kind])
+    fields = data.draw(st.sets(st.sampled_from(sorted(good))))
+    mixed = {**value, **{field: data.draw(values.json_values) for field in fields}, "version": 1}
+
+    decode(kind, json.dumps(mixed).encode())
+
+
+@kinds
+@_SETTINGS
+@given(st.binary(max_size=200))
+def test_any_bytes(kind, raw):
+    decode(kind, raw)
+
+
+@kinds
+@_SETTINGS
+@given(st.data())
+def test_a_truncated_value(kind, data):
+    raw = dump(data.draw(GOOD[kind]))
+
+    assert decode(kind, raw[: data.draw(st.integers(0, len(raw) - 1))]) is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"{",
+        b"{}",
+        b'{"version":true}',
+        b'{"version":"1"}',
+        b'{"version":1.0}',
+        b'{"version":NaN}',
+        b'{"version":' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+        b'{"version":1,"a":' * 50_000,
+        b"\xff\xfe\x00",
+        b'{"version":1,"reason":"\xed\xa0\x80"}',
+        b'{"version":1,"reason":"\\ud800"}',
+        b'{"version":1,"\\udfff":1}',
+        '{"version":1}'.encode("utf-16"),
+        b"\xef\xbb\xbf" + b'{"version":1}',
+        b'{"version":1,"pad":"' + b"x" * MAX_VALUE_BYTES + b'"}',
+    ],
+    ids=lambda raw: repr(raw[:20]),
+)
+def test_what_is_no_value_at_all(raw):
+    with pytest.raises(MalformedValue):
+        load(raw, "/x")
+
+
+def test_a_version_of_the_future_is_told_from_garbage():
+    with pytest.raises(UnknownVersion, match="version 2; this release knows version 1"):
+        load(b'{"version":2}', "/x")
+
+
+def test_unknown_fields_are_kept_out_of_the_way():
+    value = load(b'{"version":1,"by":"op","colour":"green"}', "/x")
+
+    assert Pause.from_json(value, "/x") == Pause(by="op")
+
+
+_BOMBS = {
+    "ledger, one range": ("ledger", {"incarnation": 1, "owned": {"t": "0-2147483647"}}),
+    "ledger, many topics": ("ledger", {"incarnation": 1, "owned": {f"t{n}": "0-999999" for n in range(20_000)}}),
+    "ledger, the same again": ("ledger", {"incarnation": 1, "owned": {"t": ",".join(["0-999998"] * 50_000)}}),
+    "ledger, streams": (
+        "ledger",
+        {"incarnation": 1, "streams": {f"t{n}": {str(s): "0-999999" for s in range(1, 100)} for n in range(300)}},
+    ),
+    "ledger, streams of what is held": (
+        "ledger",
+        {"incarnation": 1, "owned": {"t": "0-99999"}, "streams": {"t": {str(s): "0-99999" for s in range(1, 1000)}}},
+    ),
+    "assignment, many members": (
+        "assignment",
+        {
+            "generation": 1,
+            "epoch": 1,
+            "inputs": "",
+            "assignor": "",
+            "members": {f"c{n}": {"t": "0-999999"} for n in range(20_000)},
+        },
+    ),
+    "assignment, streams": (
+        "assignment",
+        {
+            "generation": 1,
+            "epoch": 1,
+            "inputs": "",
+            "assignor": "",
+            "members": {f"c{n}": {"t": str(n)} for n in range(8_000)},
+            "streams": {f"c{n}": {"t": {"1": "0-999999"}} for n in range(8_000)},
+        },
+    ),
+    "request": ("request", {"type": "look", "group": "g", "partitions": {f"t{n}": "0-999999" for n in range(20_000)}}),
+    "request, offsets": (
+        "request",
+        {"type": "reset-offsets", "group": "g", "offsets": {f"t{n}": {"0-999999": 1} for n in range(20_000)}},
+    ),
+}
+
+
+@pytest.mark.parametrize("bomb", _BOMBS)
+def test_a_small_value_cannot_make_a_large_one(bomb):
+    kind, value = _BOMBS[bomb]
+    raw = dump({"version": 1, **value})
+    assert len(raw) <= MAX_VALUE_BYTES
+    tracemalloc.start()
+    began = time.process_time()
+    try:
+        refused = decode(kind, raw) is None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refused
+    assert time.process_time() - began < 10
+    assert peak < 300 << 20
+
+
+def test_one_owner_for_each_partition_of_a_target():
+    value = {"generation": 1, "epoch": 1, "inputs": "", "assignor": "", "members": {"a": {"t": "0"}, "b": {"t": "0"}}}
+
+    with pytest.raises(MalformedValue, match="t"):
+        Assignment.from_json(value, 0, "/x")
+
+
+def test_a_partition_is_owned_or_stopping_and_not_both():
+    with pytest.raises(MalformedValue, match="both owned and stopping"):
+        Ledger.from_json({"incarnation": 1, "owned": {"t": "0-3"}, "stopping": {"t": "3"}}, "c", 0, "/x")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("stop-0000000012", 12),
+        ("start-0000000013", 13),
+        ("start-2147483648", 2147483648),
+        ("stop-", None),
+        ("stop-1x", None),
+        ("stop--1", None),
+        ("stop-²", None),
+        ("halt-1", None),
+        ("", None),
+        ("start-" + "9" * 5000, None),
+    ],
+)
+def test_names_of_commands(name, expected):
+    found = parse_command_id(name)
+
+    assert (found.sequence if found is not None else None) == expected

@@ -1,0 +1,123 @@
+"""Every value is what its JSON says, through bytes and back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_coord.model import (
+    Assignment,
+    CoordinatorInfo,
+    GroupSettings,
+    Ledger,
+    Member,
+    PartitionSet,
+    Pause,
+    Request,
+    command_from_json,
+    history_from_json,
+    history_to_json,
+)
+from kafka_coord.model.json_fields import dump, load
+from kafka_coord.model.operations import MAX_HISTORY
+from kafka_coord.model.partitions import parse_ranges, ranges
+from tests.model import values
+
+settings.register_profile("model", deadline=None, max_examples=40)
+_SETTINGS = settings.get_profile("model")
+
+
+def through_bytes(value: Any) -> dict[str, Any]:
+    return load(dump(value.to_json()), "/somewhere")
+
+
+@_SETTINGS
+@given(values.members)
+def test_a_registration(member):
+    kept = replace(member, timestamp=member.timestamp[:40])
+    assert Member.from_json(through_bytes(kept), member.consumer, member.incarnation, "/x") == kept
+
+
+@_SETTINGS
+@given(values.ledgers())
+def test_a_ledger(ledger):
+    assert Ledger.from_json(through_bytes(ledger), ledger.consumer, ledger.znode_version, "/x") == ledger
+
+
+@_SETTINGS
+@given(values.assignments())
+def test_a_target(assignment):
+    assert Assignment.from_json(through_bytes(assignment), assignment.znode_version, "/x") == assignment
+
+
+@_SETTINGS
+@given(values.stops | values.starts)
+def test_a_command(command):
+    assert command_from_json(through_bytes(command), "/x") == command
+
+
+@_SETTINGS
+@given(values.requests)
+def test_a_request(request):
+    assert Request.from_json(through_bytes(request), request.request_id, "/x") == request
+
+
+@_SETTINGS
+@given(values.group_settings, values.pauses, values.coordinators)
+def test_settings_pauses_and_who_coordinates(group_settings, pause, coordinator):
+    assert GroupSettings.from_json(through_bytes(group_settings), "/x") == group_settings
+    assert Pause.from_json(through_bytes(pause), "/x") == pause
+    assert CoordinatorInfo.from_json(through_bytes(coordinator), "/x") == coordinator
+
+
+@_SETTINGS
+@given(st.lists(values.decisions, max_size=4))
+def test_a_history(decisions):
+    value = history_to_json(tuple(decisions))
+    assert history_from_json(load(dump(value), "/x"), "/x") == tuple(decisions)
+
+
+@_SETTINGS
+@given(values.decisions)
+def test_a_history_keeps_the_newest(decision):
+    old = replace(decision, generation=1)
+    new = replace(decision, generation=2)
+
+    written = history_to_json((*[old] * 5, *[new] * MAX_HISTORY))
+
+    assert history_from_json(written, "/x") == (new,) * MAX_HISTORY
+
+
+@_SETTINGS
+@given(st.sets(values.numbers))
+def test_ranges(numbers):
+    assert parse_ranges(ranges(numbers), "/x") == numbers
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [((), ""), ((0,), "0"), ((0, 1), "0-1"), ((0, 1, 2, 3, 7), "0-3,7"), ((5, 3), "3,5"), ((9, 8, 1), "1,8-9")],
+)
+def test_ranges_as_people_write_them(numbers, text):
+    assert ranges(numbers) == text
+
+
+@_SETTINGS
+@given(values.small_sets, values.small_sets, st.lists(values.small_sets))
+def test_sets_of_partitions_are_sets(one, other, more):
+    left, right = set(one), set(other)
+    assert set(one | other) == left | right
+    assert set(one - other) == left - right
+    assert set(one & other) == left & right
+    assert one.isdisjoint(other) == left.isdisjoint(right)
+    assert (one == other) == (left == right)
+    assert len(one) == len(left)
+    assert list(one) == sorted(left)
+    assert PartitionSet.of(one) == one
+    assert hash(PartitionSet.of(one)) == hash(one)
+    assert all(partition in one for partition in left)
+    assert bool(one) == bool(left)
