@@ -165,7 +165,8 @@ class RebalanceRequestHandler:
         outcome = Outcome(decided.state, cut(" ".join(decided.sentence.split()), MAX_SENTENCE_CHARS))
         changed = self.outcomes.get(group) != outcome
         self.outcomes[group] = outcome
-        level = logging.INFO if decided.steps or observation.unreadable else logging.DEBUG
+        at_rest = decided.state in {GroupState.STABLE, GroupState.EMPTY} and not observation.unreadable
+        level = logging.INFO if decided.steps or not at_rest else logging.DEBUG
         if changed or decided.steps:
             log.log(level, "%s group=%s state=%s", outcome.sentence, group, decided.state)
         found = frozenset(observation.unreadable) | frozenset(written.unreadable)

@@ -103,8 +103,8 @@ class Translation:
         return read_start_offsets(self._store, self._group, wanted, self._topics)
 
     def _ledger(self, step: WriteLedger) -> list[list[Op]]:
-        """The ledger and its commands are one unit. Commands of a dead incarnation, and offsets of a dead topic, may be
-        removed before that, in as many as it takes: nobody obeys the ones, and the others belong to nobody."""
+        """The ledger and its commands are one unit. What comes before may be written in as many as it takes: nobody
+        obeys the commands of a dead incarnation, and offsets of a dead topic belong to nobody."""
         group, consumer = self._group, step.ledger.consumer
         ledger, commands, parents = step.ledger, list[Command](), list[Op]()
         before: list[Op] = [Delete(layout.command(group, consumer, name)) for name in step.drop_commands]
@@ -121,11 +121,11 @@ class Translation:
             }
             if points:
                 commands.append(replace(command, starts=points))
-                parents += self._offsets_parent
+                before += self._offsets_parent
                 self._offsets_parent = []
                 for topic in PartitionSet.of(points).topics:
                     before += self._remove.pop(topic, ())
-                    parents += self._prepare.pop(topic, ())
+                    before += self._prepare.pop(topic, ())
         if step.commands and not commands and not step.drop_commands and step.znode_version is not None:
             return []  # all it was to start is unreadable
         for parent in (layout.owners(group), layout.channels(group), layout.channel(group, consumer)):

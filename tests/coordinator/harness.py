@@ -262,7 +262,8 @@ class World:
         if target is None or self.outstanding(group) or any(led.stopping for led in ledgers.values()):
             return None
         wanted = {consumer: owned for consumer, owned in target.members.items() if owned}
-        return target if wanted == self.owned(group) else None
+        # of the same read: one made later would not know of the commands that came with it
+        return target if wanted == {c: ledger.owned for c, ledger in ledgers.items() if ledger.owned} else None
 
     def settles(self, *members: str, group: str = "delays", partitions: int | None = None) -> Assignment:
         """Waits until the group has settled with exactly these members (and this many partitions owned)."""

@@ -140,10 +140,10 @@ def _decide_starts(
         start = partitions & free
         if start:
             # the stop repeats what the ledger names; eight bytes bound a number and its comma
-            budget = MAX_WRITE_BYTES - ledger_bytes(draft.ledger) - len(draft.stop) * 16
-            draft.start = start_fits(start, budget)
+            ledger = ledger_bytes(draft.ledger) + len(draft.stop) * 16
+            draft.start = start_fits(start, ledger, MAX_WRITE_BYTES - ledger)
             if not draft.start:
-                moves.complaints.append(f"the ledger of {consumer} is too large to be written with a command: evict it")
+                moves.complaints.append(f"the ledger of {consumer} has no room for more partitions: add members")
 
 
 def _union(sets: Iterable[PartitionSet]) -> PartitionSet:

@@ -12,12 +12,16 @@ MAX_COMMAND_BYTES = 700_000
 MAX_PLACE_BYTES = 200_000
 MAX_WRITE_BYTES = 900_000
 """A ledger and its commands together: they are one multi. What is left of 1 MB is for paths and checks."""
+MAX_LEDGER_BYTES = 600_000
+"""What starts may fill a ledger to: a stop, which it names too, must still find room beside it."""
 
 ENVELOPE_BYTES = 3_000
 """Everything in a command but its partitions: at most 300 characters of reason, five numbers, field names."""
 
 _START_POINT = len('"":{"offset":-9223372036854775808,"stream":999},') + 16
 """With what the same partition adds to the ledger in the same multi: in a range, and in a stream."""
+_START_TOPIC = 3 * len('"":{},') + 64 + len(" -9223372036854775808")
+"""What a topic takes besides its name, three times, and its partitions: its identity is in the ledger too."""
 _SURE = 200_000
 
 
@@ -45,19 +49,23 @@ def _ranges_bound(partitions: PartitionSet) -> int:
     return sum(len(topic) + 6 + len(numbers) * (len(str(max(numbers))) + 1) for topic, numbers in partitions.by_topic())
 
 
-def fitting(partitions: PartitionSet, each_bytes: int, budget: int) -> PartitionSet:
-    """As many of ``partitions``, in order, as fit into ``budget`` bytes with their topics."""
-    if sum((len(n) * (each_bytes + 11) + len(topic) + 6) for topic, n in partitions.by_topic()) <= budget:
+def fitting(
+    partitions: PartitionSet, each_bytes: int, budget: int, names: int = 1, each_topic: int = 6
+) -> PartitionSet:
+    """As many of ``partitions``, in order, as fit into ``budget`` bytes when each topic is named ``names`` times."""
+    if sum(len(n) * (each_bytes + 11) + names * len(t) + each_topic for t, n in partitions.by_topic()) <= budget:
         return partitions
-    return PartitionSet.of(_within(partitions, each_bytes, budget))
+    return PartitionSet.of(_within(partitions, each_bytes, budget, names, each_topic))
 
 
-def _within(partitions: Iterable[TopicPartition], each_bytes: int, budget: int) -> Iterable[TopicPartition]:
+def _within(
+    partitions: Iterable[TopicPartition], each_bytes: int, budget: int, names: int, each_topic: int
+) -> Iterable[TopicPartition]:
     topic = None
     for partition in partitions:
         if partition.topic != topic:
             topic = partition.topic
-            budget -= len(topic) + 6
+            budget -= names * len(topic) + each_topic
         budget -= each_bytes + len(str(partition.partition))
         if budget < 0:
             return
@@ -65,10 +73,14 @@ def _within(partitions: Iterable[TopicPartition], each_bytes: int, budget: int) 
 
 
 def stop_fits(partitions: PartitionSet, budget: int) -> PartitionSet:
-    """The first of ``partitions`` that one stop-fetcher command can name."""
-    return fitting(partitions, 1, min(budget, MAX_COMMAND_BYTES) - ENVELOPE_BYTES)
+    """The first of ``partitions`` that one stop-fetcher command can name, and the ledger as stopping with it."""
+    within_command = fitting(partitions, 1, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
+    return fitting(within_command, 1, budget - ENVELOPE_BYTES, names=2, each_topic=12)
 
 
-def start_fits(partitions: PartitionSet, budget: int) -> PartitionSet:
-    """The first of ``partitions`` that one start-fetcher command can name, whatever their offsets are."""
-    return fitting(partitions, _START_POINT, min(budget, MAX_COMMAND_BYTES) - ENVELOPE_BYTES)
+def start_fits(partitions: PartitionSet, ledger: int, budget: int) -> PartitionSet:
+    """The first of ``partitions`` that one start-fetcher command can name, whatever their offsets are, and a ledger of
+    ``ledger`` bytes as owned with it, with the identities of their topics."""
+    within_command = fitting(partitions, _START_POINT, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
+    within_ledger = fitting(within_command, 16, MAX_LEDGER_BYTES - ledger, names=2, each_topic=_START_TOPIC)
+    return fitting(within_ledger, _START_POINT, budget - ENVELOPE_BYTES, names=3, each_topic=_START_TOPIC)

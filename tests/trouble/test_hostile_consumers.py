@@ -1,0 +1,175 @@
+"""Consumers that cheat, fill their own channel, or forbid reading: their own group may suffer, and nobody else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_acl, make_digest_acl
+
+from kafka_coord.channel.zookeeper import Holder
+from kafka_coord.model import GroupSettings, Request, RequestType, StartFetcher
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Create
+from tests.coordinator.harness import FAST, World
+from tests.trouble.conftest import look, put, registered
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def foreign(zk_hosts: str):
+    """A client with other credentials, whose znodes only it may read."""
+    acl = [make_digest_acl("them", "secret", all=True)]
+    client = KazooClient(zk_hosts, default_acl=acl, auth_data=[("digest", "them:secret")])
+    client.start(timeout=15)
+    yield client
+    client.stop()
+    client.close()
+
+
+def impatient(world: World, group: str = "delays") -> None:
+    """The group evicts who does not acknowledge within half a second."""
+    put(world, layout.group(group), fields.dump(GroupSettings(rebalance_timeout_ms=500).to_json()))
+
+
+def test_a_consumer_that_deletes_commands_unread_gets_no_more_than_its_share_and_harms_only_itself(world, bystander):
+    world.instance(1).start_elected()
+    cheat = world.consumer("cheat", obedient=False).join()
+    eventually(world.outstanding)
+    for name in world.children(layout.channel("delays", "cheat")):
+        world.store.delete(layout.command("delays", "cheat", name))
+    world.settles("cheat", partitions=4)
+    honest = world.consumer("honest").join()
+    stop = eventually(lambda: [c for c in world.children(layout.channel("delays", "cheat")) if c.startswith("stop")])
+    world.store.delete(layout.command("delays", "cheat", stop[0]))
+    world.settles("cheat", "honest", partitions=4)
+    assert isinstance(honest.seen[0], StartFetcher)
+    world.ask(Request(RequestType.EVICT, group="delays", consumer="cheat"))
+    world.settles("honest", partitions=4)
+    assert cheat.seen == []
+    bystander()
+
+
+def test_garbage_in_ones_own_channel_gets_one_evicted_and_is_cleared_away(world: World, said, bystander):
+    impatient(world)
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    hostile = world.consumer("bad", obedient=False).join()
+    eventually(lambda: "bad" in world.ledgers())
+    channel = layout.channel("delays", "bad")
+    for name in ("start-0000000999", "stop-99999999999999", "nonsense", "stop-", "start-x"):
+        put(world, f"{channel}/{name}", b"\xff" * 1000)
+    put(world, f"{channel}/start-0000000999/below/even-deeper", b"?")  # so that it cannot simply be deleted
+    eventually(lambda: not registered(world, "bad"))
+    said("evicts bad", "not acknowledged within the 0.5 s")
+    eventually(lambda: not [c for c in world.children(channel) if c.startswith("start-0000000999")])
+    said("removing what somebody made below", "start-0000000999")
+    world.consumer("c2").join()
+    eventually(lambda: set(world.target().members) == {"c1", "c2"})
+    eventually(lambda: world.owned() == dict(world.target().members))
+    assert hostile.seen == []
+    bystander()
+
+
+def test_ten_thousand_commands_somebody_made_are_removed_when_their_consumer_goes(world: World, bystander):
+    impatient(world)
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    bad = world.consumer("bad", obedient=False).join()
+    eventually(lambda: "bad" in world.ledgers())
+    channel = layout.channel("delays", "bad")
+    for at in range(0, 10_000, 1_000):
+        world.store.multi([Create(f"{channel}/stop-{n:010}", b"") for n in range(50_000 + at, 51_000 + at)])
+    eventually(lambda: not registered(world, "bad"))
+    bad.close()
+    world.settles("c1", partitions=4)
+    assert world.children(channel) == ()
+    bystander()
+
+
+def test_children_below_znodes_that_have_none_stop_no_eviction_and_no_removal(world: World, said, bystander):
+    put(world, layout.registration("delays", "ghost"), b'{"version":1,"subscription":{"flights":1},"pattern":"static"}')
+    put(world, f"{layout.registration('delays', 'ghost')}/child", b"")
+    put(world, f"{layout.ledger('delays', 'gone')}/child", b"")
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    eventually(lambda: "ghost" in world.target().members if world.target() else False)
+    assert world.ask(Request(RequestType.EVICT, group="delays", consumer="ghost")).result == "done"
+    world.settles("c1", partitions=4)
+    assert not registered(world, "ghost")
+    said("nothing belongs there", "owners/gone")
+    bystander()
+
+
+def test_a_registration_nobody_else_may_read_stops_neither_startup_nor_its_group(world, foreign, said, bystander):
+    for path in (layout.ids("delays"), layout.REQUESTS, layout.BROKER_IDS):
+        world.store.ensure_path(path)
+    foreign.create(layout.registration("delays", "s1"), b"{}")
+    foreign.create(layout.group("secret"), b"{}")  # with all that is below it
+    foreign.create(layout.ids("secret"), b"{}")
+    foreign.create(f"{layout.REQUESTS}/request-0000000001", b"{}")
+    foreign.create(layout.broker(9), b"{}")
+    foreign.create(layout.broker_topic("hidden"), b"{}")
+    world.instance(1).start_elected()
+    bystander()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    for path in (layout.ids("secret"), layout.registration("delays", "s1"), layout.REQUESTS, layout.broker(9)):
+        said(path, "ACL")
+    said(layout.broker_topic("hidden"), "does not allow it")
+
+
+def test_what_only_its_writer_may_read_in_a_readable_group_is_reported_and_the_rest_goes_on(
+    world: World, foreign, said, bystander
+):
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    foreign.create(layout.registration("delays", "s1"), b"{}", ephemeral=True)
+    said("left alone unreadable", layout.registration("delays", "s1"), "ACL does not let the coordinator read it")
+    world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    bystander()
+
+
+def test_a_request_the_coordinator_may_not_answer_is_set_aside(world: World, foreign, said, bystander):
+    instance = world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    data = fields.dump(Request(RequestType.REBALANCE, group="delays").to_json())
+    foreign.create(f"{layout.REQUESTS}/request-", data, acl=[make_acl("world", "anyone", read=True)], sequence=True)
+    said("set aside a request", layout.REQUESTS)
+    look(world)
+    world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    assert instance.service.leads
+    bystander()
+
+
+def test_a_reason_with_line_breaks_and_of_any_length_is_one_short_line(world: World, said):
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    reason = "because\nERROR everything is lost\n" + "x" * 500_000
+    asked = Request(RequestType.EVICT, group="delays", consumer="c1", reason=reason)
+    assert world.ask(asked).result == "done"
+    line = said("evicts c1: operator asked: because ERROR everything")
+    assert "\n" not in line
+    assert len(line) < 2_200
+
+
+def test_two_live_consumers_under_one_name_are_told_apart(world: World):
+    world.instance(1).start_elected()
+    first = world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    twin = world.consumer("c1")
+    found = twin.channel.register(fields.dump(twin.member.to_json()))
+    assert isinstance(found, Holder)
+    assert found.incarnation == first.registration.incarnation
+    world.instance(2, replace(FAST, look_interval_ms=500)).start()
+    assert world.settled()

@@ -1,0 +1,134 @@
+"""Topics that are missing, empty, deleted, recreated, renamed by an upgrade, or outside Kafka's names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kafka_coord.errors import MembershipLost
+from kafka_coord.model import NO_OFFSET, StopFetcher, Subscription, TopicPartition
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Create
+from tests.coordinator.harness import World
+from tests.trouble.conftest import look, put
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.zookeeper
+
+
+def test_a_topic_that_does_not_exist_yet_waits_and_is_taken_when_it_comes(world: World):
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1", topics=["later"]).join()
+    world.settles("c1", partitions=0)
+    world.kafka.topic("later", 3)
+    world.settles("c1", partitions=3)
+    assert len(c1.owned) == 3
+
+
+def test_a_topic_without_partitions_is_owned_by_nobody_until_it_has_some(world: World):
+    world.kafka.topic("empty", 0)
+    world.instance(1).start_elected()
+    world.consumer("c1", topics=["empty", "flights"]).join()
+    world.settles("c1", partitions=4)
+    world.kafka.topic("empty", 2)
+    world.settles("c1", partitions=6)
+
+
+def test_names_outside_kafkas_set_are_reported_and_the_legal_ones_are_served(world: World, said, bystander):
+    put(world, layout.broker_topic("not legal"), json.dumps({"version": 1, "partitions": {"0": [1]}}).encode())
+    put(world, layout.group("bad group!"), b"")
+    put(world, layout.registration("delays", "c é"), b"{}")
+    world.instance(1).start_elected()
+    w1 = world.consumer("w1", subscription=Subscription.matching(".*")).join()
+    eventually(lambda: w1.owned)
+    for name, place in (("not legal", layout.BROKER_TOPICS), ("bad group!", layout.GROUPS)):
+        said("illegal names", place, repr(name), "a-z A-Z 0-9")
+    said("left alone unreadable", "ids/c é", "not legal", "delete it")
+    assert "not legal" not in w1.owned.topics
+    bystander()
+
+
+def test_a_slow_consumer_of_the_old_topic_leaves_no_old_offset_for_the_new_one(world: World, bystander):
+    world.kafka.topic("flights", 4, topic_id="first")
+    world.instance(1).start_elected()
+    slow = world.consumer("slow", obedient=False).join()
+    eventually(slow.obey)
+    world.settles("slow", partitions=4)
+    slow.position = {TopicPartition("flights", p): 5000 for p in range(4)}
+    slow.channel.commit(slow.registration, slow.position)
+    world.kafka.delete_topic("flights")
+    world.kafka.topic("flights", 2, topic_id="second")
+    eventually(lambda: world.ledgers()["slow"].stopping)
+    other = world.consumer("other").join()
+    look(world)
+    assert other.seen == [], "nobody starts on the new topic while the old one is held"
+    stop = eventually(slow.obey)  # late, and it commits 5000 once more
+    assert isinstance(stop, StopFetcher)
+    eventually(lambda: world.settled() is not None or (slow.obey(), False)[1])
+    started = {**slow.started, **other.started}
+    assert {started[TopicPartition("flights", p)] for p in (0, 1)} == {NO_OFFSET}
+    assert world.children(layout.topic_offsets("delays", "flights")) == ()
+    bystander()
+
+
+def test_thousands_of_stale_offsets_are_removed_in_as_many_requests_as_it_takes(world: World):
+    path = layout.topic_offsets("delays", "flights")
+    put(world, path, b"first 1")
+    for at in range(0, 20_000, 2_000):
+        world.store.multi([Create(f"{path}/{n}", b"5000") for n in range(at, at + 2_000)])
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    assert set(c1.started.values()) == {NO_OFFSET}
+    assert world.children(path) == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(None, "first-id"), ("first-id", None), ("first-id", "given-by-another-tool")],
+    ids=["upgraded to 2.8", "written by an old tool", "KAFKA-14190"],
+)
+def test_a_topic_that_gets_another_id_is_still_the_same_topic(world: World, before, after):
+    world.kafka.topic("flights", 4, topic_id=before)
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    c1.position = {TopicPartition("flights", p): 70 + p for p in range(4)}
+    c1.channel.commit(c1.registration, c1.position)
+    world.kafka.topic("flights", 4, topic_id=after)
+    look(world)
+    c2 = world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    assert [type(command).__name__ for command in c1.seen] == ["StartFetcher", "StopFetcher"]
+    assert c2.started == {tp: 70 + tp.partition for tp in c2.owned}
+
+
+def test_two_members_of_different_topics_start_in_a_group_without_any_offsets(world: World):
+    """The znode all offsets are below is made with whichever start comes first."""
+    world.kafka.topic("a", 1)
+    world.kafka.topic("b", 1)
+    c1, c2 = world.consumer("c1", topics=["b"]).join(), world.consumer("c2", topics=["a"]).join()
+    world.instance(1).start_elected()
+    world.settles("c1", "c2", partitions=2)
+    assert (c1.owned.topics, c2.owned.topics) == (("b",), ("a",))
+
+
+def test_a_broken_offset_is_named_with_what_to_do(world: World, said):
+    put(world, layout.offset("delays", "flights", 2), b"twelve")
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1").join()
+    eventually(lambda: len(c1.owned) == 3)
+    said(layout.offset("delays", "flights", 2), "b'twelve'", "reset-offsets delays")
+
+
+def test_a_consumer_evicted_while_its_topic_was_deleted_commits_nothing(world: World):
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    c1.halt()
+    world.store.delete(layout.registration("delays", "c1"))
+    world.kafka.delete_topic("flights")
+    with pytest.raises(MembershipLost):
+        c1.channel.commit(c1.registration, {TopicPartition("flights", 0): 7})
+    assert world.node(layout.offset("delays", "flights", 0)) is None
