@@ -1,0 +1,222 @@
+"""A consumer of a coordinated group, written from docs/protocol.md alone: kazoo, the standard library, and no Kafka.
+
+`fetch(topic, partition, offset)` is handed in: the records from that offset on as a list of (offset, value), -1 meaning
+the oldest. Everything happens in the application's thread: by calling `poll` it says that it is done with the record
+before, so it never has one in its hands while a command is obeyed.
+"""
+
+import json
+import logging
+import re
+import threading
+import time
+from collections import deque
+
+from kazoo import exceptions as kz
+from kazoo.client import KazooClient
+
+LOG = logging.getLogger(__name__)
+COMMAND = re.compile("(stop|start)-([0-9]+)")
+
+
+class MembershipLost(Exception):
+    """Nothing of what was assigned may be touched any more."""
+
+
+class ThirdPartyConsumer:
+    def __init__(self, hosts, group, topics, fetch, *, name, session_timeout=10.0):
+        self._fetch, self._topics, self._timeout = fetch, topics, session_timeout
+        base = f"/consumers/groups/{group}"
+        self._ids, self._channel, self._offsets = f"{base}/ids/{name}", f"{base}/channel/{name}", f"{base}/offsets"
+        self._event = threading.Event()
+        self._on_event = lambda _: self._event.set()
+        self._forget()
+        self._zk = KazooClient(hosts, timeout=session_timeout)
+        self._zk.add_listener(self._on_event)
+        self._zk.start()
+
+    def poll(self, timeout=1.0):
+        """The next (topic, partition, offset, value), or None after about `timeout` seconds without any."""
+        self._finish_record_in_hand()
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                if self._incarnation is None:
+                    self._register()
+                if self._event.is_set() or time.monotonic() > self._looked + min(3.0, self._timeout / 4):
+                    self._look_for_commands()
+                if time.monotonic() > self._committed + 1.0:
+                    self._settle(self._consumed)
+                if not self._queue:
+                    self._fill_queue()
+                if self._queue and time.monotonic() < self._proven + 0.9 * self._timeout:
+                    self._in_hand = self._queue.popleft()
+                    return self._in_hand
+            except (MembershipLost, kz.SessionExpiredError) as reason:
+                LOG.warning("lost the membership: %r", reason)
+                self._forget()
+            if time.monotonic() > deadline:
+                return None
+            self._event.wait(0 if self._queue else 0.02)
+
+    def assignment(self):
+        return set(self._positions)
+
+    def close(self, finished=True):
+        """Leave; `finished` tells whether the application is done with the record it got last."""
+        try:
+            if finished:
+                self._finish_record_in_hand()
+            if self._incarnation is not None:
+                self._settle(self._consumed, delete=self._ids)
+        except (MembershipLost, kz.SessionExpiredError) as reason:
+            LOG.warning("had no membership to leave: %r", reason)
+        finally:
+            self._zk.stop()
+            self._zk.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, error, *_):
+        self.close(finished=error is None)
+
+    def _forget(self):
+        self._incarnation = self._token = self._session = self._in_hand = None
+        self._looked = self._committed = self._proven = 0.0  # when: seconds of the monotonic clock
+        self._queue = deque()  # (topic, partition, offset, value), fetched and not handed out
+        self._positions, self._consumed = {}, {}  # (topic, partition) -> where to fetch next; -> what to commit
+
+    def _finish_record_in_hand(self):
+        if self._in_hand:
+            self._consumed[self._in_hand[:2]] = self._in_hand[2] + 1
+            self._in_hand = None
+
+    def _fill_queue(self):
+        for of in list(self._positions):
+            position = self._positions[of] = self._positions.pop(of)  # and so it is the last in turn
+            if batch := self._fetch(*of, position):
+                self._positions[of] = batch[-1][0] + 1
+                self._queue.extend((*of, offset, value) for offset, value in batch)
+                return
+
+    def _register(self):
+        value = {"version": 1, "subscription": dict.fromkeys(self._topics, 1), "client": "third-party/1"}
+        value |= {"session_timeout_ms": int(self._timeout * 1000), "timestamp": str(time.time_ns() // 1_000_000)}
+        give_up = time.monotonic() + 1.2 * self._timeout + 1  # a name that is taken may be our own ghost's
+        while self._incarnation is None:
+            for path in (self._ids.rpartition("/")[0], self._channel):
+                self._ask(lambda path=path: self._zk.ensure_path_async(path))
+            _, error, results = self._multi(
+                ("set_data", self._channel, b""), ("create", self._ids, json.dumps(value).encode(), None, True)
+            )
+            found = self._ask(lambda: self._zk.exists_async(self._ids))
+            if error is None:
+                self._incarnation, self._token = results[0].mzxid, results[0].version
+                self._session = self._zk.client_id[0]
+            elif found and found.ephemeralOwner == self._zk.client_id[0]:  # an answer of ours was lost: start over
+                self._ask(lambda: self._zk.delete_async(self._ids))
+            elif found and time.monotonic() > give_up:
+                raise error
+            elif found:
+                time.sleep(0.2)
+        self._event.set()
+
+    def _look_for_commands(self):
+        self._event.clear()
+        self._looked = time.monotonic()
+        registered = self._ask(lambda: self._zk.exists_async(self._ids, self._on_event))
+        if registered is None or registered.czxid != self._incarnation or self._zk.client_id[0] != self._session:
+            raise MembershipLost(f"{self._ids} is gone, or another's")
+        children = self._ask(lambda: self._zk.get_children_async(self._channel, self._on_event)) or []
+        for child in sorted(filter(COMMAND.fullmatch, children), key=lambda child: int(COMMAND.fullmatch(child)[2])):
+            path = f"{self._channel}/{child}"
+            data = self._ask(lambda path=path: self._zk.get_async(path))
+            if data is None:
+                continue
+            try:
+                incarnation, kind, partitions = decode(child, data[0])
+            except (ValueError, TypeError, LookupError, AttributeError):
+                LOG.exception("cannot obey %s, and nothing that comes after it", path)
+                return
+            if incarnation > self._incarnation:
+                raise MembershipLost(f"{path} is for a later incarnation, {incarnation}")
+            if incarnation < self._incarnation:
+                self._ask(lambda path=path: self._zk.delete_async(path))
+            else:
+                self._settle(self._stop(partitions) if kind == "stop" else self._start(partitions), delete=path)
+
+    def _stop(self, partitions):
+        for of in partitions:
+            self._positions.pop(of, None)
+        self._queue = deque(record for record in self._queue if record[:2] in self._positions)
+        return {of: self._consumed[of] for of in partitions if of in self._consumed}
+
+    def _start(self, partitions):
+        for of, offset in partitions.items():
+            self._positions.setdefault(of, offset)
+        return {}  # to begin at the oldest record needs no offset written
+
+    def _settle(self, offsets, delete=None):
+        """Write these offsets and delete that path, as the incarnation that is registered or not at all."""
+        write = dict.fromkeys(offsets, "set_data")
+        while offsets or delete:
+            operations = [("check", self._ids, -1), ("check", self._channel, self._token)]
+            operations += [
+                (write[of], f"{self._offsets}/{of[0]}/{of[1]}", str(offset).encode()) for of, offset in offsets.items()
+            ]
+            fault, error, _ = self._multi(*operations, *([("delete", delete)] if delete else []))
+            if error is None:
+                break
+            if fault < 2:
+                raise MembershipLost(f"incarnation {self._incarnation} is not registered any more")
+            if fault == len(operations):
+                delete = None  # acknowledged already, by an attempt whose answer was lost
+                continue
+            of = list(offsets)[fault - 2]
+            if write[of] == "set_data":
+                write[of] = "create"  # the first offset of this partition
+            else:
+                offsets = {other: offset for other, offset in offsets.items() if other != of}  # its topic is gone
+        self._consumed = {of: offset for of, offset in self._consumed.items() if of not in write}
+        self._committed = time.monotonic()
+
+    def _multi(self, *operations):
+        """(None, None, results); or, nothing done, (index of the operation at fault, its error, None)."""
+
+        def send():
+            transaction = self._zk.transaction()
+            for method, *arguments in operations:
+                getattr(transaction, method)(*arguments)
+            return transaction.commit_async()
+
+        results = self._ask(send)
+        for index, result in enumerate(results):
+            if isinstance(result, Exception) and not isinstance(result, (kz.RolledBackError, kz.RuntimeInconsistency)):
+                return index, result, None
+        return None, None, results
+
+    def _ask(self, send):
+        """The answer to a request, sent again while there is none; None for a znode that is not there."""
+        give_up = time.monotonic() + self._timeout
+        while (sent := time.monotonic()) < give_up:
+            try:
+                answer = send().get(timeout=give_up - sent)
+            except (kz.ConnectionLoss, self._zk.handler.timeout_exception):
+                time.sleep(0.05)
+                continue
+            except kz.NoNodeError:
+                answer = None
+            self._proven = sent  # the session lives for its timeout from here, at least
+            return answer
+        raise MembershipLost("nobody answers")
+
+
+def decode(name, data):
+    """Of a command: the incarnation it is for, "stop" or "start", and each partition's offset to begin at."""
+    command, kind = json.loads(data), COMMAND.fullmatch(name)[1]
+    if command["version"] != 1 or command["type"] != f"{kind}-fetcher":
+        raise ValueError(f"version {command['version']!r}, type {command['type']!r}")
+    named = [(topic, partition) for topic, partitions in command["partitions"].items() for partition in partitions]
+    of = {(t, int(p)): command["partitions"][t][p]["offset"] if kind == "start" else None for t, p in named}
+    return int(command["incarnation"]), kind, of
