@@ -75,10 +75,12 @@ def _at_rest(observation: Observation, standing: Standing, decided: Decided, sta
     if target is None:
         return "no target"
     partitions = sum(map(len, target.members.values()))
-    said = f"{counted(len(target.members), 'member')} own {counted(partitions, 'partition')}"
+    members, owned = len(target.members), ""
     if state is not GroupState.STABLE:
-        owned = sum(len(observation.ledgers[c].owned) for c in standing.live if c in observation.ledgers)
-        said = f"{counted(len(standing.live), 'member')} own {owned} of {counted(partitions, 'partition')}"
+        members = len(standing.live)
+        owned = f"{sum(len(observation.ledgers[c].owned) for c in standing.live if c in observation.ledgers)} of "
+    verb = "owns" if members == 1 else "own"
+    said = f"{counted(members, 'member')} {verb} {owned}{counted(partitions, 'partition')}"
     return f"no change: {said}, generation {target.generation}"
 
 

@@ -317,12 +317,25 @@ class World:
                     assert other == ledger.consumer or theirs.held.isdisjoint(command.partitions), (
                         f"{command.partitions & theirs.held} started at {ledger.consumer} while {other} holds it"
                     )
+                self._check_eager_wait(ledger.consumer)
                 owned = owned | command.partitions
         if ledger.consumer in self.members:
             assert ledger.owned == owned, "owned as told"
             assert not stopping - ledger.stopping, "released only what was acknowledged"
         else:
             assert not ledger.owned - owned, "nothing is owned without being told"
+
+    def _check_eager_wait(self, consumer: str) -> None:
+        """Nothing of an eager member starts while one still fetches something from an older generation."""
+        assert self.assignment is not None
+        eager = {c: m for c, m in self.members.items() if m.mode is Mode.EAGER and c not in self.bad_ledgers}
+        if consumer not in eager:
+            return
+        for other, member in eager.items():
+            ledger = self.ledgers.get(other)
+            if ledger is not None and ledger.incarnation == member.incarnation and other not in self.bad_registrations:
+                late = ledger.generation < self.assignment.generation and self.fetching[other]
+                assert not late, f"{consumer} was started while {other} fetches {late} of an older generation"
 
     def _check_only_moving(self, command: StopFetcher, ledger: Ledger) -> None:
         assert self.assignment is not None

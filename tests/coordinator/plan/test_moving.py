@@ -1,0 +1,509 @@
+"""Members come and go, topics grow and shrink: who stops, who starts, in which order, and what is said about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kafka_coord.coordinator.plan import plan
+from kafka_coord.coordinator.steps import ForgetConsumer, GroupState, SetTarget, WriteLedger
+from kafka_coord.model import CommandType, Mode, PartitionSet, StartFetcher, StopFetcher, Subscription
+from tests.coordinator.plan.world import ASSIGNORS, World
+
+
+@pytest.fixture
+def world() -> World:
+    """Topic flights with 8 partitions."""
+    found = World()
+    found.topic("flights", 8)
+    return found
+
+
+def settled(world: World, *consumers: str, **fields: object) -> World:
+    for consumer in consumers:
+        world.join(consumer, **fields)
+    world.check_settled(world.settle())
+    return world
+
+
+def owned(world: World) -> dict[str, str]:
+    return {consumer: str(ledger.owned) for consumer, ledger in sorted(world.ledgers.items())}
+
+
+def written(decided, kind=WriteLedger):
+    return [step for step in decided.steps if isinstance(step, kind)]
+
+
+def outstanding(world: World, consumer: str) -> list[CommandType]:
+    return [command_id.type for command_id, _ in world.channels[consumer]]
+
+
+def test_the_first_member_is_given_everything_in_one_pass(world):
+    world.join("c1")
+
+    decided = world.look()
+
+    assert decided.state is GroupState.REBALANCING
+    assert decided.sentence == ("generation 1: member c1 joined; 8 partitions to move; told c1 to start flights[0-7]")
+    (step,) = written(decided)
+    assert isinstance(step.commands[0], StartFetcher)
+    assert step.commands[0].reason == "member c1 joined"
+    assert (step.commands[0].generation, step.commands[0].epoch) == (1, 1)
+
+
+def test_a_group_at_rest_says_so_and_writes_nothing(world):
+    settled(world, "c1", "c2")
+
+    decided = world.look()
+
+    assert decided.steps == ()
+    assert decided.state is GroupState.STABLE
+    assert decided.sentence == "no change: 2 members own 8 partitions, generation 1"
+
+
+def test_a_member_that_joins_is_started_only_once_the_others_stopped(world):
+    settled(world, "c1", "c2")
+    world.join("c3")
+
+    decided = world.look()
+
+    assert "generation 2: member c3 joined; 2 partitions to move" in decided.sentence
+    assert "waiting for c1 to stop flights[3], c2 to stop flights[7]" in decided.sentence
+    assert world.ledgers["c3"].owned == PartitionSet()
+    assert (outstanding(world, "c1"), outstanding(world, "c3")) == ([CommandType.STOP_FETCHER], [])
+
+    world.obey("c1")
+    world.look()
+    assert str(world.ledgers["c3"].owned) == "flights[3]"
+
+    world.obey("c2")
+    decided = world.look()
+    assert "waiting for c3 to start" in decided.sentence
+    assert str(world.ledgers["c3"].owned) == "flights[3]", "one start is outstanding: the next waits for it"
+
+    world.obey("c3")
+    world.check_settled(world.settle())
+    assert owned(world) == {"c1": "flights[0-2]", "c2": "flights[4-6]", "c3": "flights[3,7]"}
+
+
+def test_waiting_says_for_whom(world):
+    settled(world, "c1", "c2")
+    world.join("c3")
+    world.look()
+
+    decided = world.look()
+
+    assert decided.steps == ()
+    assert decided.sentence == "waiting for c1 to stop flights[3], c2 to stop flights[7]"
+
+
+def test_a_dead_members_partitions_are_released_and_started_elsewhere_in_one_pass(world):
+    settled(world, "c1", "c2")
+    world.leave("c2")
+
+    decided = world.look()
+
+    assert [type(step) for step in decided.steps] == [ForgetConsumer, SetTarget, WriteLedger]
+    assert "member c2 left" in decided.sentence
+    assert "released flights[4-7] of c2, gone" in decided.sentence
+    assert "told c1 to start flights[4-7]" in decided.sentence
+
+
+def test_the_commands_of_a_dead_member_go_with_it(world):
+    settled(world, "c1", "c2")
+    world.join("c3")
+    world.look()
+    world.leave("c1")
+
+    (forgotten,) = written(world.look(), ForgetConsumer)
+
+    assert forgotten.consumer == "c1"
+    assert len(forgotten.drop_commands) == 1
+    assert world.channels["c1"] == []
+    world.check_settled(world.settle())
+
+
+def test_a_member_that_restarted_between_two_looks_starts_again_and_nobody_else_moves(world):
+    settled(world, "c1", "c2")
+    world.join("c1")
+
+    decided = world.look()
+
+    (step,) = decided.steps
+    assert isinstance(step, WriteLedger)
+    assert step.ledger.incarnation == world.members["c1"].incarnation
+    assert str(step.commands[0].partitions) == "flights[0-3]"
+    assert world.assignment is not None
+    assert world.assignment.generation == 1
+
+
+def test_what_was_meant_for_an_earlier_incarnation_is_dropped(world):
+    world.join("c1")
+    world.look()
+    old = [command_id.name for command_id, _ in world.channels["c1"]]
+    world.join("c1")
+
+    (step,) = written(world.look())
+
+    assert list(step.drop_commands) == old
+    world.check_settled(world.settle())
+
+
+def test_a_release_comes_before_the_start_that_needs_it(world):
+    """c1 restarted: its old incarnation's write releases what c0 is started on, and c0 comes first by name."""
+    settled(world, "c1")
+    world.join("c0")
+    world.join("c1")
+
+    steps = written(world.look())
+
+    assert [step.ledger.consumer for step in steps] == ["c1", "c0"]
+    assert all(step.commands for step in steps)
+    world.check_settled(world.settle())
+
+
+def test_two_that_need_each_others_release_are_not_started_in_a_circle(world):
+    """Both restarted, and the operator's assignor swaps what they have: one of them has to wait."""
+    settled(world, "c1", "c2")
+    world.topic("flights", 2)
+    world.check_settled(world.settle())
+    first, second = world.ledgers["c1"], world.ledgers["c2"]
+    world.join("c1")
+    world.join("c2")
+    assert world.assignment is not None
+    swapped = {"c1": second.owned, "c2": first.owned}
+    object.__setattr__(world.assignment, "members", swapped)
+
+    steps = written(world.look())
+
+    assert [(step.ledger.consumer, len(step.commands)) for step in steps] == [("c1", 0), ("c2", 1)]
+    world.check_settled(world.settle())
+
+
+def test_a_place_is_kept_for_a_member_with_grace(world):
+    settled(world, "c1", "c2", rejoin_grace_ms=10_000)
+    world.leave("c2")
+
+    decided = world.look()
+
+    assert decided.steps == ()
+    assert decided.state is GroupState.STABLE
+    assert "keeps the place of c2" in decided.sentence
+
+
+def test_a_member_that_returns_within_its_grace_gets_its_own_back_and_nobody_moves(world):
+    settled(world, "c1", "c2", rejoin_grace_ms=10_000)
+    world.leave("c2")
+    world.look()
+    world.join("c2", rejoin_grace_ms=10_000)
+
+    decided = world.look()
+
+    (step,) = decided.steps
+    assert isinstance(step, WriteLedger)
+    assert str(step.commands[0].partitions) == "flights[4-7]"
+    world.check_settled(world.settle())
+    assert world.assignment is not None
+    assert world.assignment.generation == 1
+
+
+def test_when_its_grace_ends_its_partitions_go_to_the_others(world):
+    settled(world, "c1", "c2", rejoin_grace_ms=10_000)
+    world.leave("c2")
+    world.look()
+    world.end_grace("c2")
+
+    world.check_settled(world.settle())
+
+    assert owned(world) == {"c1": "flights[0-7]"}
+
+
+def test_who_is_away_holds_only_what_the_target_keeps_for_it(world):
+    settled(world, "c1", "c2", rejoin_grace_ms=10_000)
+    world.leave("c2")
+    world.join("c3")
+
+    decided = world.look()
+
+    cut = next(step for step in written(decided) if step.ledger.consumer == "c2")
+    assert len(cut.ledger.owned) == 3
+    assert cut.commands == ()
+    assert str(world.ledgers["c3"].owned) == "flights[7]", "a dead incarnation holds nothing: no need to wait"
+    world.check_settled(world.settle())
+
+
+def test_a_topic_that_grows_moves_nothing_that_was_there(world):
+    settled(world, "c1", "c2")
+    world.topic("flights", 10)
+
+    decided = world.look()
+
+    assert "topic flights grew from 8 to 10 partitions" in decided.sentence
+    assert not any(isinstance(c, StopFetcher) for step in written(decided) for c in step.commands)
+    world.check_settled(world.settle())
+
+
+def test_a_deleted_topic_is_stopped(world):
+    world.topic("planes", 2)
+    settled(world, "c1", subscription=Subscription.to(["flights", "planes"]))
+    del world.topics["planes"]
+
+    decided = world.look()
+
+    assert "topic planes is gone" in decided.sentence
+    assert "waiting for c1 to stop planes[0-1]" in decided.sentence
+    world.check_settled(world.settle())
+
+
+def test_a_topic_created_again_with_fewer_partitions_is_stopped_and_started(world):
+    settled(world, "c1", "c2")
+    world.recreate("flights", 3)
+
+    decided = world.look()
+
+    assert "topic flights was deleted and created again" in decided.sentence
+    assert {str(c.partitions) for step in written(decided) for c in step.commands} == {"flights[0-3]", "flights[4-7]"}
+    world.check_settled(world.settle())
+    assert PartitionSet.of(p for ledger in world.ledgers.values() for p in ledger.owned) == PartitionSet(
+        {"flights": range(3)}
+    )
+
+
+def test_nobody_is_started_on_a_new_topic_while_somebody_holds_its_predecessor(world):
+    settled(world, "c1", "c2")
+    world.recreate("flights", 8)
+    world.look()
+    world.obey("c1")
+
+    world.look()
+
+    assert world.ledgers["c1"].owned == PartitionSet()
+    world.check_settled(world.settle())
+
+
+def test_an_id_that_kafkas_upgrade_gives_a_topic_stops_nobody(world):
+    world.topics.clear()
+    world.topic("flights", 8, "4711")
+    settled(world, "c1", "c2")
+    world.topic("flights", 8, "AbCdEf 4711")
+
+    decided = world.settle()
+
+    assert decided.state is GroupState.STABLE
+    assert all(not world.channels[consumer] for consumer in ("c1", "c2"))
+    assert all(len(ledger.owned) == 4 for ledger in world.ledgers.values())
+
+
+def test_a_topic_that_does_not_exist_yet_is_taken_when_it_comes(world):
+    settled(world, "c1", subscription=Subscription.to(["flights", "later"]))
+    world.topic("later", 2)
+
+    assert "topic later is new, with 2 partitions" in world.look().sentence
+    world.check_settled(world.settle())
+
+
+def test_a_pattern_takes_topics_as_they_come(world):
+    settled(world, "c1", subscription=Subscription.matching("f.*"))
+    world.topic("fares", 1)
+    world.topic("planes", 1)
+
+    world.check_settled(world.settle())
+
+    assert owned(world) == {"c1": "fares[0] flights[0-7]"}
+
+
+def test_a_member_without_any_partition_has_a_ledger_all_the_same(world):
+    world.topic("flights", 1)
+    settled(world, "c1", "c2")
+
+    assert owned(world) == {"c1": "flights[0]", "c2": "nothing"}
+
+
+def test_partitions_are_spread_over_the_streams_of_a_consumer(world):
+    settled(world, "c1", subscription=Subscription.to({"flights": 3}))
+    world.topic("flights", 9)
+    world.check_settled(world.settle())
+
+    streams = [world.ledgers["c1"].stream_of(p) for p in world.ledgers["c1"].owned]
+
+    assert sorted(streams.count(stream) for stream in range(3)) == [3, 3, 3]
+
+
+def test_range_decides_the_streams_too(world):
+    settled(world, "c1", "c2", subscription=Subscription.to({"flights": 2}), assignor="range")
+
+    assert [world.ledgers["c1"].stream_of(p) for p in world.ledgers["c1"].owned] == [0, 0, 1, 1]
+
+
+def test_eager_members_stop_everything_before_anything_of_theirs_starts(world):
+    settled(world, "c1", "c2", mode=Mode.EAGER)
+    world.join("c3", mode=Mode.EAGER)
+
+    decided = world.look()
+    stops = {step.ledger.consumer: str(step.commands[0].partitions) for step in written(decided) if step.commands}
+    assert stops == {"c1": "flights[0-3]", "c2": "flights[4-7]"}
+
+    world.obey("c1")
+    world.look()
+    assert all(not ledger.owned for ledger in world.ledgers.values()), "c2 has not stopped yet"
+
+    world.obey("c2")
+    world.look()
+    assert [len(ledger.owned) for _, ledger in sorted(world.ledgers.items())] == [3, 3, 2]
+    world.check_settled(world.settle())
+
+
+def test_eager_members_do_not_hold_up_the_others(world):
+    settled(world, "e1", mode=Mode.EAGER)
+    world.topic("planes", 2)
+    world.join("i1", Subscription.to(["planes"]))
+
+    world.look()
+
+    assert str(world.ledgers["i1"].owned) == "planes[0-1]"
+
+
+def test_one_that_does_not_obey_in_time_is_evicted_and_its_partitions_go_on(world):
+    settled(world, "c1", "c2")
+    world.join("c3")
+    world.look()
+    world.overdue.add("c1")
+
+    decided = world.look()
+
+    assert "evicts c1: stop-fetcher (stop-" in decided.sentence
+    assert "not acknowledged within the 60 s it may take" in decided.sentence
+    assert "c1" not in world.members
+    world.obey_all()
+    world.check_settled(world.settle())
+    assert sorted(world.ledgers) == ["c2", "c3"]
+
+
+def test_one_that_obeyed_meanwhile_is_not_evicted(world):
+    settled(world, "c1", "c2")
+    world.join("c3")
+    world.look()
+    world.obey("c1")
+    world.overdue.add("c1")
+
+    world.check_settled(world.settle())
+
+    assert "c1" in world.members
+
+
+def test_an_evicted_member_with_grace_loses_its_place(world):
+    settled(world, "c1", "c2", rejoin_grace_ms=10_000)
+    world.topic("flights", 9)
+    world.look()
+    late = next(consumer for consumer in ("c1", "c2") if world.channels[consumer])
+    world.overdue.add(late)
+
+    world.settle()
+
+    assert list(world.ledgers) == [consumer for consumer in ("c1", "c2") if consumer != late]
+
+
+def test_the_channel_of_one_long_gone_is_removed(world):
+    settled(world, "c1", "c2")
+    world.leave("c2")
+    world.check_settled(world.settle())
+    assert "c2" in world.channels
+    world.retired.add("c2")
+
+    (step,) = world.look().steps
+
+    assert step == ForgetConsumer("c2", None, (), channel=True)
+    assert "c2" not in world.channels
+
+
+def test_what_is_no_command_is_left_alone_and_reported(world):
+    settled(world, "c1", "c2")
+    world.leave("c2")
+    world.strays["c2"] = ("note",)
+    world.settle()
+    world.retired.add("c2")
+
+    decided = world.look()
+
+    assert decided.steps == ()
+    assert "left alone what is no command in the channel of c2" in decided.sentence
+
+
+def test_the_last_member_leaves_and_the_group_is_empty(world):
+    settled(world, "c1")
+    world.leave("c1")
+
+    decided = world.look()
+
+    assert decided.state is GroupState.EMPTY
+    assert "no members left (c1 left)" in decided.sentence
+    assert world.assignment is not None
+    assert (world.assignment.generation, world.assignment.members) == (2, {})
+    again = world.look()
+    assert (again.steps, again.sentence) == ((), "no members")
+
+
+def test_an_empty_group_is_removed_when_its_offsets_expire(world):
+    settled(world, "c1")
+    world.leave("c1")
+    world.settle()
+    world.expired = True
+
+    decided = world.look()
+
+    assert decided.state is GroupState.DEAD
+    assert world.removed
+
+
+def test_a_group_with_members_never_expires(world):
+    settled(world, "c1")
+    world.expired = True
+
+    assert world.look().steps == ()
+
+
+def test_the_next_coordinator_rewrites_nothing(world):
+    settled(world, "c1", "c2")
+    world.epoch = 2
+
+    assert world.look().steps == ()
+
+
+def test_the_next_coordinator_goes_on_where_the_last_one_was_stopped(world):
+    settled(world, "c1", "c2")
+    world.join("c3")
+    for step in world.decide().steps[:2]:
+        world.apply(step)
+    world.epoch = 2
+
+    decided = world.look()
+
+    assert not written(decided, SetTarget)
+    assert {c.epoch for step in written(decided) for c in step.commands} == {2}
+    world.check_settled(world.settle())
+
+
+def test_a_lost_target_is_made_again_above_every_generation_there_was(world):
+    settled(world, "c1", "c2")
+    world.assignment = None
+
+    world.look()
+
+    assert world.assignment is not None
+    assert world.assignment.generation == 2
+
+
+def test_the_same_look_gives_the_same_plan_whatever_its_order(world):
+    settled(world, "c1", "c2", "c3")
+    world.join("c4")
+    world.leave("c2")
+    observed = world.observe()
+    turned = replace(
+        observed,
+        members=dict(reversed(observed.members.items())),
+        ledgers=dict(reversed(observed.ledgers.items())),
+        channels=dict(reversed(observed.channels.items())),
+    )
+
+    assert plan(observed, ASSIGNORS) == plan(turned, ASSIGNORS)
