@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,10 +26,14 @@ from kafka_coord.dev.topics import TopicAdmin
 from kafka_coord.dev.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import RequestRefused
 
-# Sessions from 400 ms on, so that tests of expiry are short; clients still choose their own timeout.
-FAST_ZOOKEEPER = ZooKeeperSettings(tick_ms=200)
+# Sessions from 400 ms on, so that tests of expiry are short; clients still choose their own timeout. Several tests fill
+# a server with values of 1 MB, under which one with 64 MB of heap stops answering.
+FAST_ZOOKEEPER = ZooKeeperSettings(tick_ms=200, heap_mb=256)
 # A killed broker is off the list, and can come back, after this many ms.
 FAST_KAFKA = KafkaSettings(zookeeper_session_ms=3_000, replication=1)
+
+# A shell that starts this in the background has SIGINT ignored, and so would every program a test sends it to.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _chroot_numbers = itertools.count(1)
 _topic_numbers = itertools.count(1)
