@@ -199,7 +199,7 @@ class EagerGroup(Group):
 
 
 _SETTINGS = settings(
-    max_examples=120,
+    max_examples=250,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],

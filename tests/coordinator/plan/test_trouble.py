@@ -13,6 +13,7 @@ from kafka_coord.coordinator.steps import GroupState, SetTarget, WriteLedger
 from kafka_coord.model import (
     GroupSettings,
     Ledger,
+    Mode,
     PartitionSet,
     RequestType,
     StartFetcher,
@@ -260,6 +261,20 @@ def test_a_quarter_of_a_million_are_stopped_in_commands_that_fit():
     assert len(dump(command.to_json())) <= 700_000
     assert len(dump(command.to_json())) + len(dump(step.ledger.to_json())) <= 900_000
     assert step.ledger.owned | step.ledger.stopping == owned
+
+
+def test_an_eager_member_told_to_stop_in_parts_is_behind_until_the_last_part():
+    world = World()
+    world.topic("flights", 250_000)
+    member = world.join("c1", mode=Mode.EAGER)
+    owned = PartitionSet({"flights": range(250_000)})
+    world.ledgers["c1"] = Ledger("c1", member.incarnation, owned=owned)
+
+    step = next(s for s in plan(world.observe(), ASSIGNORS).steps if isinstance(s, WriteLedger))
+
+    assert step.ledger.owned
+    assert step.ledger.stopping
+    assert step.ledger.generation == 0
 
 
 def test_a_target_too_large_for_a_znode_is_said_and_stops_nobody():

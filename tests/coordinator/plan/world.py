@@ -335,7 +335,9 @@ class World:
             ledger = self.ledgers.get(other)
             if ledger is not None and ledger.incarnation == member.incarnation and other not in self.bad_registrations:
                 late = ledger.generation < self.assignment.generation and self.fetching[other]
+                told = any(isinstance(command, StopFetcher) for _, command in self.channels[other])
                 assert not late, f"{consumer} was started while {other} fetches {late} of an older generation"
+                assert not told, f"{consumer} was started while {other} has not acknowledged its stop"
 
     def _check_only_moving(self, command: StopFetcher, ledger: Ledger) -> None:
         assert self.assignment is not None
