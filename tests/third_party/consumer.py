@@ -33,6 +33,7 @@ class ThirdPartyConsumer:
         self._forget()
         self._zk = KazooClient(hosts, timeout=session_timeout)
         self._zk.add_listener(self._on_event)
+        self._proven = time.monotonic()  # a request to connect proves the session by itself
         self._zk.start()
 
     def poll(self, timeout=1.0):
@@ -83,7 +84,8 @@ class ThirdPartyConsumer:
 
     def _forget(self):
         self._incarnation = self._token = self._session = self._in_hand = None
-        self._looked = self._committed = self._proven = 0.0  # when: seconds of the monotonic clock
+        self._looked = self._committed = 0.0  # when: seconds of the monotonic clock
+        self._answered = self._proven = 0.0  # from _proven on, the session lives for its timeout at least
         self._queue = deque()  # (topic, partition, offset, value), fetched and not handed out
         self._positions, self._consumed = {}, {}  # (topic, partition) -> where to fetch next; -> what to commit
 
@@ -113,8 +115,8 @@ class ThirdPartyConsumer:
             found = self._ask(lambda: self._zk.exists_async(self._ids))
             if error is None:
                 self._incarnation, self._token = results[0].mzxid, results[0].version
-                self._session = self._zk.client_id[0]
-            elif found and found.ephemeralOwner == self._zk.client_id[0]:  # an answer of ours was lost: start over
+            elif found and found.ephemeralOwner == self._session:
+                # An answer of ours was lost, or the session outlived what our clock could prove: start over.
                 self._ask(lambda: self._zk.delete_async(self._ids))
             elif found and time.monotonic() > give_up:
                 raise error
@@ -125,8 +127,9 @@ class ThirdPartyConsumer:
     def _look_for_commands(self):
         self._event.clear()
         self._looked = time.monotonic()
+        self._ask(lambda: self._zk.sync_async(self._ids), through_leader=True)
         registered = self._ask(lambda: self._zk.exists_async(self._ids, self._on_event))
-        if registered is None or registered.czxid != self._incarnation or self._zk.client_id[0] != self._session:
+        if registered is None or registered.czxid != self._incarnation:
             raise MembershipLost(f"{self._ids} is gone, or another's")
         children = self._ask(lambda: self._zk.get_children_async(self._channel, self._on_event)) or []
         for child in sorted(filter(COMMAND.fullmatch, children), key=lambda child: int(COMMAND.fullmatch(child)[2])):
@@ -190,13 +193,13 @@ class ThirdPartyConsumer:
                 getattr(transaction, method)(*arguments)
             return transaction.commit_async()
 
-        results = self._ask(send)
+        results = self._ask(send, through_leader=True)
         for index, result in enumerate(results):
             if isinstance(result, Exception) and not isinstance(result, (kz.RolledBackError, kz.RuntimeInconsistency)):
                 return index, result, None
         return None, None, results
 
-    def _ask(self, send):
+    def _ask(self, send, through_leader=False):
         """The answer to a request, sent again while there is none; None for a znode that is not there."""
         give_up = time.monotonic() + self._timeout
         while (sent := time.monotonic()) < give_up:
@@ -207,9 +210,17 @@ class ThirdPartyConsumer:
                 continue
             except kz.NoNodeError:
                 answer = None
-            self._proven = sent  # the session lives for its timeout from here, at least
+            session = (self._zk.client_id or (None,))[0]
+            if session is None:
+                continue  # disconnected again: there is no telling in which session it was answered
+            if self._session not in (None, session):
+                break
+            self._session = session
+            if through_leader and 0 < self._answered <= sent - self._timeout / 4:
+                self._proven, self._answered = self._answered, 0.0  # a server in touch with the leader has passed it on
+            self._answered = self._answered or sent
             return answer
-        raise MembershipLost("nobody answers")
+        raise MembershipLost("nobody answers, or in another session")
 
 
 def decode(name, data):

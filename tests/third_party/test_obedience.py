@@ -165,6 +165,32 @@ def test_nothing_is_handed_out_or_committed_once_the_server_cannot_be_reached(zo
             assert group.offset(0) is None
 
 
+def test_a_session_that_ended_is_followed_by_an_incarnation_that_starts_with_nothing(consumer, zookeeper, group, log):
+    group.start({0: 0})
+    eventually(lambda: consumer.poll(0.1))
+    before = group.incarnation
+    closing = KazooClient(zookeeper.connect_string, client_id=consumer._zk.client_id)
+    closing.start(timeout=15)
+    closing.stop()
+    closing.close()
+    assert group.client.exists(IDS) is None
+    meanwhile = group.start({1: 0}, incarnation=before)
+
+    eventually(lambda: consumer.poll(0.1) is None and group.client.exists(IDS) and gone(group, meanwhile))
+
+    assert group.incarnation > before
+    assert consumer.assignment() == set()
+    assert group.offset(0) is None, "an incarnation that is gone commits nothing"
+    group.start({0: 40})
+    eventually(lambda: consumer.poll(0.1) == ("t", 0, 40, b""))
+
+
+def test_a_session_that_outlived_the_consumers_own_clock_does_not_keep_its_name(consumer, group):
+    before = group.incarnation
+    consumer._forget()  # as after an answer that came too late, in a session that still lives
+    eventually(lambda: consumer.poll(0) is None and group.client.exists(IDS) and group.incarnation > before)
+
+
 def test_leaving_commits_what_the_application_is_done_with(zk_hosts, group, log):
     with ThirdPartyConsumer(zk_hosts, "g", ["t"], log.fetch, name="c", session_timeout=4.0) as consumer:
         assert consumer.poll(0) is None
