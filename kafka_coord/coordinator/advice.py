@@ -10,7 +10,7 @@ _BELOW_A_GROUP = {
     "owners": "what {name} holds is not known: kafka-coord groups evict {group} {name}",
     "ids": "{name} takes no part: mend or stop that consumer, or: kafka-coord groups evict {group} {name}",
     "offsets": "its partition is not started until it is set anew: kafka-coord groups reset-offsets {group}"
-    " --topic {name} --execute",
+    " --topic {name}:{partition} --to-offset N --execute",
     "paused": "it counts as a pause: kafka-coord groups resume {group}",
     "history": "nothing to do: it is replaced at the next decision",
     "channel": "its consumer drops it; if it stays, delete the znode",
@@ -38,4 +38,4 @@ def what_to_do(path: str) -> str:
     name, _, partition = name.partition("/")
     if (name and not is_legal(name)) or (kind == "offsets" and not partition):
         return _ANYTHING_ELSE
-    return _BELOW_A_GROUP.get(kind, _ANYTHING_ELSE).format(group=group, name=name)
+    return _BELOW_A_GROUP.get(kind, _ANYTHING_ELSE).format(group=group, name=name, partition=partition)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kafka_coord.errors import MembershipLost
-from kafka_coord.model import NO_OFFSET, StopFetcher, Subscription, TopicPartition
+from kafka_coord.model import NO_OFFSET, Request, RequestType, StopFetcher, Subscription, TopicPartition
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create
 from tests.coordinator.harness import World
@@ -119,7 +119,11 @@ def test_a_broken_offset_is_named_with_what_to_do(world: World, said):
     world.instance(1).start_elected()
     c1 = world.consumer("c1").join()
     eventually(lambda: len(c1.owned) == 3)
-    said(layout.offset("delays", "flights", 2), "b'twelve'", "reset-offsets delays")
+    said(layout.offset("delays", "flights", 2), "b'twelve'", "reset-offsets delays --topic flights:2 --to-offset N")
+    asked = Request(RequestType.RESET_OFFSETS, group="delays", offsets={TopicPartition("flights", 2): 12})
+    assert world.ask(asked).result == "done"
+    world.settles("c1", partitions=4)
+    assert c1.started[TopicPartition("flights", 2)] == 12
 
 
 def test_a_consumer_evicted_while_its_topic_was_deleted_commits_nothing(world: World):

@@ -11,6 +11,7 @@ from kafka_coord.errors import SessionLost, StoreUnavailable
 from kafka_coord.model import Request, RequestType
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.options import ZkOptions
+from kafka_coord.zk.store import SessionState
 from tests.coordinator.harness import FAST, World
 from tests.trouble.conftest import look
 from tests.waiting import eventually
@@ -65,6 +66,7 @@ def test_a_server_gone_for_longer_than_every_session_costs_time_and_no_offset(zo
         server.kill()
         said("waiting for ZooKeeper. I am 1", "I decide nothing")
         eventually(lambda: not first.service.leads)
+        eventually(lambda: world.store.session.state is not SessionState.CONNECTED)
         with pytest.raises(StoreUnavailable, match=r"not connected to ZooKeeper at 127\.0\.0\.1:\d+ for"):
             world.store.get(layout.COORDINATOR)
         eventually(lambda: c1.store.session.mine_until() < time.monotonic(), within_s=5)
