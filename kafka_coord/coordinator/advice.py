@@ -13,7 +13,7 @@ _BELOW_A_GROUP = {
     " --topic {name}:{partition} --to-offset N --execute",
     "paused": "it counts as a pause: kafka-coord groups resume {group}",
     "history": "nothing to do: it is replaced at the next decision",
-    "channel": "its consumer drops it; if it stays, delete the znode",
+    "channel": "its consumer obeys nothing behind it and is evicted in time: delete the znode",
 }
 _ELSEWHERE = {
     layout.PAUSED: "it counts as a pause of all groups: kafka-coord groups resume --all",
