@@ -118,6 +118,24 @@ class CoordinatorService:
         elif self._store.clock.monotonic() >= self._stand_again_at:
             self._stand()
 
+    def turn(self) -> float:
+        """:meth:`step`, and what to do about what it raises; how many seconds to wait for something to wake it."""
+        self._awake.clear()
+        try:
+            self.step()
+        except Fenced as error:
+            self._step_down(str(error))
+        except StoreUnavailable as error:
+            self._say(f"waiting for ZooKeeper. I am {self._broker_id}: {error}")
+            return self._options.retry_backoff_ms / 1000
+        except StoreError as error:
+            self._say(f"cannot go on yet. I am {self._broker_id}: {error}")
+        return IDLE_WAIT_S
+
+    def is_awake(self) -> bool:
+        """Whether something happened since :meth:`turn` began."""
+        return self._awake.is_set()
+
     def _register(self) -> None:
         if not self._registered.is_set() or not self._election.is_registered():
             for path in layout.PERSISTENT_ROOTS:
@@ -192,18 +210,7 @@ class CoordinatorService:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                self._awake.clear()
-                wait_s = IDLE_WAIT_S
-                try:
-                    self.step()
-                except Fenced as error:
-                    self._step_down(str(error))
-                except StoreUnavailable as error:
-                    self._say(f"waiting for ZooKeeper. I am {self._broker_id}: {error}")
-                    wait_s = self._options.retry_backoff_ms / 1000
-                except StoreError as error:
-                    self._say(f"cannot go on yet. I am {self._broker_id}: {error}")
-                self._awake.wait(wait_s)
+                self._awake.wait(self.turn())
         except KafkaCoordError as error:
             self._failure = error
         except Exception as error:

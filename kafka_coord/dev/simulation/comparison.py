@@ -1,0 +1,117 @@
+"""The same random operations on the simulated and on a real ZooKeeper: every answer has to be the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kafka_coord.errors import MultiFailed, StoreError
+from kafka_coord.zk.store import (
+    Check,
+    Create,
+    Delete,
+    GetChildren,
+    GetData,
+    Listing,
+    Node,
+    Op,
+    SetData,
+    Stat,
+    Store,
+    WatchEvent,
+)
+
+_PATHS = ("/a", "/b", "/a/x", "/a/y", "/a/x/d", "/b/x", "/n/x")
+
+Call = Callable[[Store, Callable[[WatchEvent], None]], Any]
+
+
+def sequence_of(seed: int, length: int = 30, clients: int = 2) -> list[tuple[int, str, Call]]:
+    """Calls of one seed: which client makes it, what it is, and the call."""
+    rng = random.Random(seed)  # noqa: S311 - a seed that replays is the point
+    return [(rng.randrange(clients), *_call(rng)) for _ in range(length)]
+
+
+def _op(rng: random.Random) -> Op:
+    path, version = rng.choice(_PATHS), rng.choice((-1, -1, -1, 0, 1, 2))
+    kind = rng.randrange(5)
+    if kind < 2:
+        return Create(path, b"%d" % rng.randrange(100), rng.random() < 0.25, rng.random() < 0.3)
+    if kind == 2:
+        return SetData(path, b"%d" % rng.randrange(100), version)
+    return Delete(path, version) if kind == 3 else Check(path, version)
+
+
+def _call(rng: random.Random) -> tuple[str, Call]:
+    path, kind = rng.choice(_PATHS), rng.randrange(10)
+    watched = rng.random() < 0.6
+    if kind <= 2:
+        op = _op(rng)
+        return f"{op}", lambda store, _: _one(store, op)
+    if kind <= 4:
+        ops = [_op(rng) for _ in range(rng.randint(1, 4))]
+        return f"multi {ops}", lambda store, _: store.multi(ops)
+    if kind == 5:
+        return f"get {path} {watched}", lambda store, watcher: store.get(path, watcher if watched else None)
+    if kind == 6:
+        return f"children {path} {watched}", lambda store, w: store.children(path, w if watched else None)
+    if kind == 7:
+        return f"exists {path} {watched}", lambda store, watcher: store.exists(path, watcher if watched else None)
+    if kind == 8:
+        return "listings", lambda store, watcher: store.children_many(_PATHS, watcher if watched else None)
+    return "read", lambda store, _: store.read_many([kind(p) for p in _PATHS for kind in (GetData, GetChildren)])
+
+
+def _one(store: Store, op: Op) -> Any:
+    if isinstance(op, Create):
+        return store.create(op.path, op.data, ephemeral=op.ephemeral, sequence=op.sequence)
+    if isinstance(op, SetData):
+        return store.set(op.path, op.data, op.version)
+    return store.delete(op.path, op.version) if isinstance(op, Delete) else store.multi([op])
+
+
+class Answers:
+    """What one side answered, in words that do not depend on its zxids and session ids (numbered as they appear)."""
+
+    def __init__(self, stores: Sequence[Store]) -> None:
+        self._stores = stores
+        self._zxids: dict[int, int] = {}
+        self.events: list[list[str]] = [[] for _ in stores]
+
+    def ask(self, client: int, call: Call) -> str:
+        """The call's answer; the events of the call before are forgotten."""
+        for events in self.events:
+            events.clear()
+        try:
+            answer = self._shown(call(self._stores[client], self._watcher(client)))
+        except MultiFailed as failure:
+            answer = f"operation {failure.index}: {type(failure.cause).__name__}"
+        except StoreError as error:
+            answer = type(error).__name__
+        return answer
+
+    def heard(self) -> list[list[str]]:
+        """What each client heard since."""
+        return [sorted(events) for events in self.events]
+
+    def _watcher(self, client: int) -> Callable[[WatchEvent], None]:
+        return lambda event: self.events[client].append(f"{event.type.value} {event.path}")
+
+    def _shown(self, answer: Any) -> str:
+        if isinstance(answer, Stat):
+            zxids = [self._renamed(zxid) for zxid in (answer.czxid, answer.mzxid, answer.pzxid)]
+            sessions = [store.session.session_id for store in self._stores]
+            owner = sessions.index(answer.ephemeral_owner) if answer.ephemeral_owner else None
+            counts = (answer.version, answer.cversion, answer.data_length, answer.num_children)
+            return f"stat {zxids} {owner} {counts}"
+        if isinstance(answer, Node):
+            return f"{answer.data!r} {self._shown(answer.stat)}"
+        if isinstance(answer, Listing):
+            return f"{answer.names} {self._shown(answer.stat)}"
+        if isinstance(answer, tuple | list):
+            return f"[{', '.join(self._shown(found) for found in answer)}]"
+        return repr(answer)
+
+    def _renamed(self, zxid: int) -> int:
+        return self._zxids.setdefault(zxid, len(self._zxids))

@@ -1,0 +1,247 @@
+"""The judge: the design's invariants (section 5), checked at every transaction and every record handed out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from kafka_coord.channel.operations import decode_command, decode_offset
+from kafka_coord.dev.simulation.server import Change, SimulatedZooKeeper, Transaction
+from kafka_coord.model import Assignment, Ledger, PartitionSet, StopFetcher, TopicPartition, parse_command_id
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import ANY_VERSION, Check, WatchType
+
+_GROUP_PATH = re.compile(r"/consumers/groups/([^/]+)/(ids|owners|channel|offsets|assignment)(?:/([^/]+))?(?:/([^/]+))?")
+
+
+class InvariantBroken(AssertionError):
+    """What was promised and did not hold."""
+
+
+class Witness(Protocol):
+    """One simulated consumer, seen from outside."""
+
+    @property
+    def consumer(self) -> str: ...
+
+    @property
+    def incarnation(self) -> int | None:
+        """As it believes; ``None`` while it is not registered."""
+
+    def holds(self, partition: TopicPartition) -> bool: ...
+
+    def may_fetch(self, partition: TopicPartition) -> bool: ...
+
+
+class Judge:
+    """``witness_of`` gives the consumer a session belongs to, ``is_coordinator`` whether it is a service's."""
+
+    def __init__(
+        self,
+        server: SimulatedZooKeeper,
+        witness_of: Callable[[int], Witness | None],
+        is_coordinator: Callable[[int], bool],
+    ) -> None:
+        self._tree = server.tree
+        self._witness_of = witness_of
+        self._is_coordinator = is_coordinator
+        self.ledgers: dict[str, dict[str, Ledger]] = {}
+        self.targets: dict[str, Assignment] = {}
+        self.frontier: dict[tuple[str, TopicPartition], int] = {}
+        self.unclean: set[tuple[str, TopicPartition]] = set()
+        self._offsets: dict[tuple[str, TopicPartition], int] = {}
+        self._generations: dict[str, tuple[int, int]] = {}
+        self._epoch = -1
+        self.broken: InvariantBroken | None = None
+        server.observers.append(self.on_transaction)
+
+    # --- what is written ---------------------------------------------------------------------------------------------
+
+    def on_transaction(self, transaction: Transaction) -> None:
+        touched: set[str] = set()
+        found = []
+        for change in transaction.changes:
+            if change.path == layout.COORDINATOR_EPOCH and change.kind is not WatchType.DELETED:
+                self._check(int(change.data) >= self._epoch, f"the epoch went back to {change.data!r}")
+                self._epoch = int(change.data)
+            match = _GROUP_PATH.fullmatch(change.path)
+            if match is not None:
+                found.append((change, match))
+                touched.add(match[1])
+        if touched and self._is_coordinator(transaction.session):
+            fence = transaction.ops[0] if transaction.ops else None
+            fenced = (
+                isinstance(fence, Check) and fence.path == layout.COORDINATOR_EPOCH and fence.version != ANY_VERSION
+            )
+            self._check(fenced, f"unfenced write of a coordinator: {transaction.ops}")
+        for change, match in found:
+            if match[2] == "owners" and match[3]:
+                self._ledger(match[1], match[3], change)
+            elif match[2] == "assignment":
+                self._target(match[1], change)
+        for group in sorted(touched):
+            self._one_holder(group)
+        for change, match in found:
+            if match[2] == "channel" and match[4]:
+                self._command(match[1], match[3], change, transaction)
+            elif match[2] == "offsets" and match[4]:
+                self._offset(match[1], TopicPartition(match[3], int(match[4])), change, transaction)
+            elif match[2] == "ids" and match[3] and change.kind is WatchType.DELETED:
+                self._departed(match[1], match[3], change)
+
+    def _ledger(self, group: str, consumer: str, change: Change) -> None:
+        ledgers = self.ledgers.setdefault(group, {})
+        if change.kind is WatchType.DELETED:
+            ledgers.pop(consumer, None)
+        else:
+            ledgers[consumer] = Ledger.from_json(fields.load(change.data, change.path), consumer, 0, change.path)
+
+    def _one_holder(self, group: str) -> None:
+        holders: dict[TopicPartition, str] = {}
+        for consumer, ledger in self.ledgers.get(group, {}).items():
+            for partition in ledger.held:
+                other = holders.setdefault(partition, consumer)
+                self._check(other == consumer, f"{partition} of {group} is held by {other} and by {consumer}")
+
+    def _target(self, group: str, change: Change) -> None:
+        if change.kind is WatchType.DELETED:
+            return
+        target = Assignment.from_json(fields.load(change.data, change.path), 0, change.path)
+        before = self._generations.get(group, (-1, -1))
+        self._check(
+            target.generation >= before[0] and target.epoch >= before[1],
+            f"generation and epoch of {group} went from {before} to {(target.generation, target.epoch)}",
+        )
+        self._generations[group] = (target.generation, target.epoch)
+        self.targets[group] = target
+
+    def _command(self, group: str, consumer: str, change: Change, transaction: Transaction) -> None:
+        if change.kind is WatchType.CREATED:
+            self._commanded(group, consumer, change)
+        elif change.kind is WatchType.DELETED and change.before is not None:
+            witness = self._witness_of(transaction.session)
+            if witness is not None:
+                self._acknowledged(witness, group, consumer, change)
+
+    def _commanded(self, group: str, consumer: str, change: Change) -> None:
+        command = decode_command(change.data, change.path)
+        ledger = self.ledgers.get(group, {}).get(consumer, Ledger(consumer, 0))
+        self._check(ledger.incarnation == command.incarnation, f"{change.path} and its ledger differ in incarnation")
+        self._check(command.epoch == self._epoch, f"{change.path} is of epoch {command.epoch}, not {self._epoch}")
+        if isinstance(command, StopFetcher):
+            target = self.targets.get(group)
+            staying = target.members.get(consumer, PartitionSet()) & command.partitions if target else PartitionSet()
+            self._check(not staying, f"{change.path} pauses what does not move: {staying}")
+            self._check(not command.partitions - ledger.stopping, f"{change.path} stops more than the ledger says")
+            return
+        self._check(not command.partitions - ledger.owned, f"{change.path} starts more than the ledger says")
+        for partition, point in command.starts.items():
+            stored = self._stored(group, partition)
+            self._check(
+                point.offset == (-1 if stored is None else stored),
+                f"{change.path}: {partition} at {point}, stored is {stored}",
+            )
+
+    def _acknowledged(self, witness: Witness, group: str, consumer: str, change: Change) -> None:
+        if change.before is None:
+            return
+        command = decode_command(change.before.data, change.path)
+        registration = self._tree.nodes.get(layout.registration(group, consumer))
+        mine = witness.incarnation
+        if command.incarnation != mine:
+            live = registration.czxid if registration is not None else None
+            self._check(command.incarnation != live, f"{change.path} for the live incarnation was dropped by another")
+            return
+        self._check(
+            registration is not None and registration.czxid == mine, f"{change.path} acknowledged by incarnation {mine}"
+        )
+        channel = self._tree.nodes[layout.channel(group, consumer)]
+        number = parse_command_id(change.path.rpartition("/")[2])
+        earlier = [c for name in channel.children if (c := parse_command_id(name)) and number and c < number]
+        self._check(not earlier, f"{change.path} was acknowledged before {earlier}")
+        stops = isinstance(command, StopFetcher)
+        for partition in command.partitions:
+            self._check(
+                witness.holds(partition) != stops, f"{change.path} was acknowledged without effect on {partition}"
+            )
+            handed = self.frontier.get((group, partition))
+            if stops and handed and (group, partition) not in self.unclean:
+                stored = self._stored(group, partition)
+                self._check(stored == handed, f"{change.path}: {partition} handed to {handed}, committed {stored}")
+
+    def _offset(self, group: str, partition: TopicPartition, change: Change, transaction: Transaction) -> None:
+        if change.kind is WatchType.DELETED:
+            self._offsets.pop((group, partition), None)
+            return
+        offset, before = decode_offset(change.data, change.path), self._offsets.get((group, partition), -1)
+        self._offsets[group, partition] = offset
+        self._check(offset >= before, f"{change.path} went back from {before} to {offset}")
+        witness = self._witness_of(transaction.session)
+        if witness is not None:
+            ledger = self.ledgers.get(group, {}).get(witness.consumer)
+            holds = ledger is not None and ledger.incarnation == witness.incarnation and partition in ledger.held
+            self._check(holds, f"{change.path} was committed by {witness.consumer}, who does not hold it: {ledger}")
+
+    def _departed(self, group: str, consumer: str, change: Change) -> None:
+        ledger = self.ledgers.get(group, {}).get(consumer)
+        if ledger is not None and change.before is not None and ledger.incarnation == change.before.czxid:
+            self.crashed(group, ledger.held)
+
+    # --- what applications saw ---------------------------------------------------------------------------------------
+
+    def crashed(self, group: str, partitions: PartitionSet) -> None:
+        """Records of these after the last commit may come again."""
+        self.unclean.update((group, partition) for partition in partitions)
+
+    def handed(
+        self, group: str, consumer: str, partition: TopicPartition, begin: int, end: int, others: Mapping[str, Witness]
+    ) -> None:
+        key = group, partition
+        if not self._lives(group, others[consumer]):
+            return  # evicted and not aware of it yet: what it is given counts for nothing, and it can commit nothing
+        for name, other in others.items():
+            fetches = name != consumer and other.may_fetch(partition) and self._lives(group, other)
+            self._check(not fetches, f"{partition} of {group} is fetched by {consumer} and by {name}")
+        frontier = self.frontier.get(key, 0)
+        self._check(begin <= frontier, f"{consumer} was handed {partition} from {begin}: skipped {frontier} on")
+        if begin < frontier:
+            self._check(key in self.unclean, f"{consumer} was handed {partition} from {begin} again, to {frontier}")
+            stored = self._stored(group, partition) or 0
+            self._check(begin >= stored, f"{consumer} was handed {partition} from {begin}, committed is {stored}")
+        if end >= frontier:
+            self.unclean.discard(key)
+            self.frontier[key] = end
+
+    # --- at rest -----------------------------------------------------------------------------------------------------
+
+    def unrest(self, group: str, members: frozenset[str], partitions: PartitionSet) -> str:
+        """What is still missing until the group has reached its target; empty: nothing."""
+        target = self.targets.get(group)
+        if target is None or set(target.members) != members:
+            return f"target names {sorted(target.members) if target else None}, members are {sorted(members)}"
+        owned = {consumer: ledger.owned for consumer, ledger in self.ledgers.get(group, {}).items() if ledger.held}
+        if owned != {consumer: mine for consumer, mine in target.members.items() if mine}:
+            return f"owned {owned}, target {target.members}"
+        if PartitionSet.of(tp for mine in owned.values() for tp in mine) != partitions:
+            return f"owned {owned}, there are {partitions}"
+        for consumer in sorted(members):
+            channel = self._tree.nodes.get(layout.channel(group, consumer))
+            if channel is None or channel.children:
+                return f"outstanding for {consumer}: {channel.children if channel else 'no channel'}"
+        return ""
+
+    def _lives(self, group: str, witness: Witness) -> bool:
+        node = self._tree.nodes.get(layout.registration(group, witness.consumer))
+        return node is not None and node.czxid == witness.incarnation
+
+    def _stored(self, group: str, partition: TopicPartition) -> int | None:
+        node = self._tree.nodes.get(layout.offset(group, partition.topic, partition.partition))
+        return int(node.data) if node is not None else None
+
+    def _check(self, holds: bool, sentence: str) -> None:
+        if not holds:
+            broken = InvariantBroken(sentence)
+            self.broken = self.broken or broken  # the code under test may swallow what is raised in its midst
+            raise broken
