@@ -11,7 +11,7 @@ from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.counters import Counters
 from kafka_coord.consumer.fetching import Fetchers
-from kafka_coord.errors import MalformedValue
+from kafka_coord.errors import MalformedValue, MembershipLost
 from kafka_coord.model import NO_OFFSET, Command, CommandId, StartFetcher, StopFetcher, TopicPartition
 from kafka_coord.zk.store import WatchEvent
 
@@ -122,7 +122,13 @@ class Obedience:
                 return False
             if command is None:
                 return True
-            if command.incarnation != registration.incarnation:
+            if command.incarnation > registration.incarnation:
+                # Deleting it would acknowledge it for the namesake who has replaced this incarnation.
+                raise MembershipLost(
+                    f"{command_id.name} is for incarnation {command.incarnation}: another consumer has registered as"
+                    f" {registration.consumer!r} since"
+                )
+            if command.incarnation < registration.incarnation:
                 self._channel.drop(command_id)
                 self._counters.dropped_commands += 1
                 log.info("dropped command=%s reason='for incarnation %d'", command_id.name, command.incarnation)

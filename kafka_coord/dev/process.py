@@ -42,6 +42,7 @@ class ChildProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._identity: ProcessIdentity | None = None
         self._log_start = 0
+        self._asked_to_end = False
         self._lock = threading.RLock()
 
     @property
@@ -74,6 +75,7 @@ class ChildProcess:
             if self.running:
                 return
             self._forget()
+            self._asked_to_end = False
             try:
                 self.log.parent.mkdir(parents=True, exist_ok=True)
                 with self.log.open("ab") as out:
@@ -114,10 +116,16 @@ class ChildProcess:
             guard.release(identity)
 
     def terminate(self) -> None:
-        """Ask it to end (SIGTERM), without waiting; :meth:`stop` waits."""
+        """Ask it to end (SIGTERM), without waiting; :meth:`stop` waits.
+
+        Asked once only: Python gives signals back to the system while it ends, and a second one would kill a process
+        that is just leaving cleanly.
+        """
         with self._lock:
             if self._process is not None and self._process.poll() is None:
-                self._process.send_signal(signal.SIGTERM)
+                if not self._asked_to_end:
+                    self._asked_to_end = True
+                    self._process.send_signal(signal.SIGTERM)
                 self._process.send_signal(signal.SIGCONT)  # a paused process would not see the other signal
 
     def stop(self, timeout_s: float = 15.0) -> bool:

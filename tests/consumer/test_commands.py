@@ -153,7 +153,23 @@ def test_commands_are_obeyed_in_the_order_of_their_numbers(
     assert coordinator.outstanding(consumer.consumer_id) == ()
 
 
-def test_a_command_for_another_incarnation_is_dropped_unobeyed(
+def test_a_command_for_a_later_incarnation_is_left_to_it(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    consumer = make_consumer(topics=[topic])
+    now = coordinator.await_member(consumer.consumer_id).incarnation
+
+    command = coordinator.start(consumer.consumer_id, [partition], incarnation=now + 1_000_000)
+
+    coordinator.await_member(consumer.consumer_id, other_than=now)
+    assert coordinator.store.exists(command) is not None, "removing it would acknowledge it for a namesake"
+    assert consumer.stats.losses >= 1
+    assert (consumer.stats.starts, consumer.stats.dropped_commands) == (0, 0)
+
+
+def test_a_command_for_an_earlier_incarnation_is_dropped_unobeyed(
     make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic()
