@@ -22,10 +22,10 @@ from kafka_coord.channel.operations import (
     register_ops,
 )
 from kafka_coord.errors import BadVersion, MalformedValue, MembershipLost, MultiFailed, NodeExists, NoNode
-from kafka_coord.model import Command, CommandId, Member, TopicPartition
+from kafka_coord.model import Command, CommandId, CommandType, Member, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Delete, GetData, Node, Op, Stat, Store, Watcher
+from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, Stat, Store, Watcher
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +160,11 @@ class ConsumerChannel:
         try:
             return self._settle(registration, offsets, (acknowledge_op(registration, command),))
         except NoNode:
-            # Gone: an earlier attempt whose reply was lost, or taken back. The offsets are written either way.
+            # Gone: by an earlier attempt whose reply was lost, or deleted by somebody else.
+            if command.type is CommandType.STOP_FETCHER:
+                # Then the partitions are released, and their next owner may have committed further: an earlier attempt
+                # wrote these offsets, and written again they could only take the next owner's back.
+                return frozenset()
             return self.commit(registration, offsets)
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
@@ -183,8 +187,11 @@ class ConsumerChannel:
             wanted = {tp: offset for tp, offset in offsets.items() if tp.topic not in missing}
             writes = [offset_op(self.group, tp, offset, exists=tp in self._stored) for tp, offset in wanted.items()]
             try:
-                for request in chunks(writes, last, registration.fence()):
-                    self._write(request)
+                *first, final = chunks(writes, last, registration.fence())
+                for request in first:
+                    # what the last request deletes must still be there: it is what these writes are allowed by
+                    self._write((*request, *(Check(op.path) for op in last if isinstance(op, Delete))))
+                self._write(final)
             except MultiFailed as failure:
                 if attempt == _ATTEMPTS - 1:
                     raise
@@ -209,7 +216,7 @@ class ConsumerChannel:
                     f"consumer {self.consumer!r} is no longer registered in group {self.group!r} as the incarnation"
                     " this was done under: another one may hold its partitions, so nothing was written"
                 ) from failure
-            if isinstance(request[failure.index], Delete) and isinstance(failure.cause, NoNode):
+            if isinstance(request[failure.index], (Check, Delete)) and isinstance(failure.cause, NoNode):
                 raise failure.cause from failure
             raise
 

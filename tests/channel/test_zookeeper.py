@@ -105,17 +105,17 @@ def test_acknowledging_deletes_the_command_and_writes_the_offsets_in_one(
     assert channel.outstanding() == ((), ())
 
 
-def test_acknowledging_what_is_acknowledged_writes_the_offsets_all_the_same(
+def test_a_stop_acknowledged_again_after_a_lost_reply_does_not_take_the_next_owners_offset_back(
     channel: ConsumerChannel, registration: Registration, store: KazooStore, give: Callable[[], str]
 ) -> None:
     give()
     ((command,), _) = channel.outstanding()
-    channel.drop(command)
-    channel.drop(command)
+    channel.acknowledge(registration, command, {T[0]: 10})
+    store.set(layout.offset("g", "t", 0), b"25")  # by its next owner
 
     channel.acknowledge(registration, command, {T[0]: 10})
 
-    assert channel.committed(T[:1]) == {T[0]: 10}
+    assert channel.committed(T[:1]) == {T[0]: 25}
 
 
 def test_an_evicted_consumer_can_neither_acknowledge_nor_commit_nor_leave(
