@@ -117,7 +117,7 @@ def _sentence(cluster: Cluster) -> str:
         return f"no coordinator is elected; {len(cluster.instances)} instances run"
     found = cluster.coordinator
     since = duration(max(0, round(time.time() * 1000) - (cluster.since_ms or 0)))
-    sentence = f"broker {found.broker_id} coordinates, epoch {found.epoch}, for {since}; {len(cluster.groups)} groups"
+    sentence = f"broker {found.broker_id} coordinates, epoch {found.epoch}, for {since}; groups: {len(cluster.groups)}"
     if cluster.pause:
         sentence += f"; ALL GROUPS ARE PAUSED by {cell(cluster.pause.by)}: {cell(cluster.pause.reason)}"
     return sentence

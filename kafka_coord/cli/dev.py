@@ -86,6 +86,7 @@ def up(brokers: int, zookeepers: int, coordinators: bool, timeout_s: float, dire
         click.echo(f"\nexport KAFKA_COORD_ZOOKEEPER={found.zookeeper}")
         click.echo("kafka-coord load --flights --topic flights --partitions 12")
         click.echo("kafka-coord consume --group delays --topic flights --from-beginning --max-messages 5")
+        click.echo(f"kafka-coord dev down --dir {directory}")
 
 
 @dev.command()
