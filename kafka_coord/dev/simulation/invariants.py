@@ -195,6 +195,10 @@ class Judge:
         """Records of these after the last commit may come again."""
         self.unclean.update((group, partition) for partition in partitions)
 
+    def in_session(self, consumer: str, partition: TopicPartition, *, ended: bool) -> None:
+        """Whoever hands out must know that its session lives, however long it was frozen."""
+        self._check(not ended, f"{consumer} was handed {partition} after its session had ended")
+
     def handed(
         self, group: str, consumer: str, partition: TopicPartition, begin: int, end: int, others: Mapping[str, Witness]
     ) -> None:

@@ -256,6 +256,8 @@ class World:
 
         def handed(partition: TopicPartition, begin: int, end: int) -> None:
             self.say(f"{process.name} is handed {partition} [{begin}, {end})")
+            remote = process.store.remote
+            self.judge.in_session(process.name, partition, ended=remote is None or remote.ended)
             others = {name: p for name, p in self.processes.items() if p.connector is not None}
             self.judge.handed(GROUP, process.name, partition, begin, end, others)
 
