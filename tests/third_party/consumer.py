@@ -174,8 +174,7 @@ class ThirdPartyConsumer:
             if fault < 2:
                 raise MembershipLost(f"incarnation {self._incarnation} is not registered any more")
             if fault == len(operations):
-                delete = None  # acknowledged already, by an attempt whose answer was lost
-                continue
+                break  # acknowledged by an attempt whose answer was lost: the partitions may be another's by now
             of = list(offsets)[fault - 2]
             if write[of] == "set_data":
                 write[of] = "create"  # the first offset of this partition
