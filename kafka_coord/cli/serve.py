@@ -35,7 +35,7 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option("--listen-http", metavar="HOST:PORT", help="Serve /metrics (Prometheus) and /health here. [default: off]")
 @click.option("--session-timeout-ms", metavar="MS", help="How soon a dead instance is noticed. [default: 10000]")
 @click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
-@click.option("--look-interval-ms", metavar="MS", help="How often every group is looked at even without an event.")
+@click.option("--look-interval-ms", metavar="MS", help="How often a group is looked at without any event. [default: 60000]")
 @connection_options
 def serve(
     broker_id: str | None,
@@ -116,6 +116,7 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
     """Waits for ZooKeeper as long as it takes: after a power cut it may well come up last. ``None``: told to stop."""
     from kafka_coord.zk import connect
 
+    log.info("connecting zookeeper=%s", settings.zookeeper.hosts)
     while not stopping.is_set():
         try:
             return connect(
