@@ -35,7 +35,9 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option("--listen-http", metavar="HOST:PORT", help="Serve /metrics (Prometheus) and /health here. [default: off]")
 @click.option("--session-timeout-ms", metavar="MS", help="How soon a dead instance is noticed. [default: 10000]")
 @click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
-@click.option("--look-interval-ms", metavar="MS", help="How often a group is looked at without any event. [default: 60000]")
+@click.option(
+    "--look-interval-ms", metavar="MS", help="How often a group is looked at without any event. [default: 60000]"
+)
 @connection_options
 def serve(
     broker_id: str | None,
