@@ -78,7 +78,7 @@ def test_a_rebalance_half_done_is_finished_by_the_next_coordinator(world: World)
     target = world.settles("c1", "c2", partitions=4)
     assert target.epoch == 1
     assert c2.seen[0].epoch == 2
-    assert world.history()[-1].settled_ms is not None
+    eventually(lambda: world.history()[-1].settled_ms is not None)
 
 
 def test_an_instance_whose_session_expired_clears_everything_and_stands_again(world: World, expire):
