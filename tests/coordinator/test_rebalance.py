@@ -201,6 +201,7 @@ def test_history_tells_why_what_and_how_long(world: World):
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
+    eventually(lambda: world.history()[-1].settled_ms is not None)
     world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)
     first, second = eventually(lambda: [d for d in world.history() if d.settled_ms is not None][1:] and world.history())
