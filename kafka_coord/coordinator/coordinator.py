@@ -23,14 +23,14 @@ from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.registry import GroupRegistry
-from kafka_coord.coordinator.requests import PendingRequests
+from kafka_coord.coordinator.requests import PendingRequests, answer_op
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoNode
 from kafka_coord.model import Member, Request
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
-from kafka_coord.zk.store import GetChildren, GetData, Node, Op, SetData, Store
+from kafka_coord.zk.store import GetChildren, GetData, Node, Op, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -124,9 +124,8 @@ class ConsumerCoordinator:
 
     def answer(self, request: Request, result: str, message: str) -> None:
         """Answers a request that is about no group."""
-        answered = replace(request, result=result, message=message)
-        self._executor.write([(SetData(layout.request(request.request_id), fields.dump(answered.to_json())),)])
-        self.requests.answered(answered)
+        self._executor.write([(answer_op(request, result, message),)])
+        self.requests.answered(replace(request, result=result, message=message))
 
     def close(self) -> None:
         """Takes the listeners off, ends the handler, and clears everything."""

@@ -5,15 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 
 from kafka_coord.coordinator.reading import read_each, report
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Request, RequestType, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Delete, GetData, Node, Op, Store
+from kafka_coord.zk.store import Delete, GetData, Node, Op, SetData, Store
 
 log = logging.getLogger(__name__)
+
+
+def answer_op(request: Request, result: str, message: str) -> SetData:
+    """Writes the answer ("done" or "refused", and one sentence) into the request's own znode."""
+    answered = replace(request, result=result, message=message)
+    return SetData(layout.request(request.request_id), fields.dump(answered.to_json()))
 
 
 class PendingRequests:

@@ -9,6 +9,7 @@ from kafka_coord.channel.operations import command_op
 from kafka_coord.coordinator.observe import Look
 from kafka_coord.coordinator.offsets import StartOffsets, read_start_offsets, write_ops
 from kafka_coord.coordinator.reading import tree_below
+from kafka_coord.coordinator.requests import answer_op
 from kafka_coord.coordinator.steps import (
     AnswerRequest,
     DeleteOffsets,
@@ -85,8 +86,7 @@ class Translation:
             case DeleteOffsets(_, partitions):
                 return in_parts([Delete(layout.offset(group, t, p)) for t, p in self._existing(partitions)])
             case AnswerRequest(request, result, message):
-                answered = replace(request, result=result, message=message)
-                return [[SetData(layout.request(request.request_id), fields.dump(answered.to_json()))]]
+                return [[answer_op(request, result, message)]]
             case RemoveGroup():
                 return in_parts(self._removal())
 

@@ -325,18 +325,6 @@ class KazooStore(Store):
         )
         return self._where.relative(made)
 
-    def ensure_path(self, path: str) -> None:
-        missing: list[str] = []
-        at = path
-        while at != "/" and self.exists(at) is None:
-            missing.append(at)
-            at = at.rpartition("/")[0] or "/"
-        for at in reversed(missing):
-            try:
-                self.create(at)
-            except NodeExists:
-                continue
-
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         size = HEADER + op_size(SetData(path, data), self._prefix)
         self._calls.check_size(size, "set", path)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from kafka_coord.errors import NodeExists
+
 ANY_VERSION = -1
 
 
@@ -223,6 +225,16 @@ class Store(Protocol):
 
     def ensure_path(self, path: str) -> None:
         """Creates the znode and whatever is missing above it, as persistent empty znodes."""
+        missing: list[str] = []
+        at = path
+        while at != "/" and self.exists(at) is None:
+            missing.append(at)
+            at = at.rpartition("/")[0] or "/"
+        for at in reversed(missing):
+            try:
+                self.create(at)
+            except NodeExists:
+                continue
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         """Replaces the data. Raises ``NoNode``, ``BadVersion``."""

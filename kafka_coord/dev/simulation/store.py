@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
 from kafka_coord.dev.simulation.server import Replica, ServerSession, SimulatedZooKeeper
-from kafka_coord.errors import NodeExists, NoNode, SessionLost, StoreUnavailable
+from kafka_coord.errors import NoNode, SessionLost, StoreUnavailable
 from kafka_coord.zk.proof import SessionProof
 from kafka_coord.zk.store import (
     ANY_VERSION,
@@ -239,18 +239,6 @@ class SimulatedStore(Store):
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
         made = self._write(f"create {path}", Create(path, data, ephemeral, sequence))
         return str(made)
-
-    def ensure_path(self, path: str) -> None:
-        missing: list[str] = []
-        at = path
-        while at != "/" and self.exists(at) is None:
-            missing.append(at)
-            at = at.rpartition("/")[0] or "/"
-        for at in reversed(missing):
-            try:
-                self.create(at)
-            except NodeExists:
-                continue
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         return cast(Stat, self._write(f"set {path}", SetData(path, data, version)))
