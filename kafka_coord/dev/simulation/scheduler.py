@@ -34,8 +34,9 @@ class Actor:
     run: greenlet | None = None
     asleep_until: float = 0.0
     sleeping: bool = False
-    wakers: tuple[Callable[[], bool], ...] = ()
-    frozen: bool = False
+    waker: Callable[[], bool] | None = None
+    turn: Callable[[], None] = lambda: None
+    """Lets the actor run until it pauses; given by who spawns it."""
     done: bool = False
     story: list[str] = field(default_factory=list)
 
@@ -68,19 +69,14 @@ class Scheduler:
             if parent is not None:
                 parent.switch()
 
-    def sleep(self, until: float, *wakers: Callable[[], bool]) -> None:
-        """As :meth:`pause`, not to be chosen before ``until`` unless one of ``wakers`` says so."""
+    def sleep(self, until: float, waker: Callable[[], bool] | None = None) -> None:
+        """As :meth:`pause`, not to be chosen before ``until`` unless ``waker`` says so."""
         actor = self.current
         if actor is None:
             return
-        actor.asleep_until, actor.wakers, actor.sleeping = until, wakers, True
+        actor.asleep_until, actor.waker, actor.sleeping = until, waker, True
         self.pause()
         actor.sleeping = False
-
-    def runnable(self, actor: Actor) -> bool:
-        if actor.frozen:
-            return False
-        return not actor.sleeping or actor.asleep_until <= self.clock.now or any(awake() for awake in actor.wakers)
 
     def step(self, actor: Actor) -> None:
         """Runs the actor until it pauses. What it raises is raised here."""

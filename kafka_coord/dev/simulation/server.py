@@ -208,6 +208,8 @@ class SimulatedZooKeeper:
         self.log: list[Transaction] = []
         self.sessions: dict[int, ServerSession] = {}
         self.observers: list[Callable[[Transaction], None]] = []
+        self.session_changes = 0
+        """How often a session began, was resumed or ended: who waits for the next such moment looks anew."""
         self._zxid = first_zxid
         self._next_session = 0x100
 
@@ -215,6 +217,7 @@ class SimulatedZooKeeper:
 
     def open_session(self, timeout_s: float, now: float) -> ServerSession:
         self._next_session += 1
+        self.session_changes += 1
         session = ServerSession(self._next_session, timeout_s, now)
         self.sessions[session.session_id] = session
         return session
@@ -222,6 +225,7 @@ class SimulatedZooKeeper:
     def end_session(self, session: ServerSession, time_ms: int) -> None:
         """Deletes the session's ephemerals in one transaction."""
         session.ended = True
+        self.session_changes += 1
         mine = sorted(path for path, node in self.tree.nodes.items() if node.owner == session.session_id)
         changes = tuple(Change(WatchType.DELETED, path, before=self.tree.nodes[path]) for path in mine)
         self._zxid += 1

@@ -108,6 +108,7 @@ class SimulatedStore(Store):
         remote.heard_at = now
         self.server.catch_up(replica)  # a client refuses a server that is behind what it has seen
         self.replica = replica
+        self.server.session_changes += 1
         replica.connected(remote)
         self._session.session_id = remote.session_id
         self._session.suspended_since = None

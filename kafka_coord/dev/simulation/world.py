@@ -83,6 +83,8 @@ class World:
         self._assignors = load_assignors()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._events_made = 0
+        self._look_at = 0.0
+        self._session_changes_seen = -1
         self.processes: dict[str, Process] = {}
         self._owner: dict[int, Process] = {}
         self.judge = Judge(self.server, self._consumer_of, self._is_coordinator)
@@ -119,26 +121,35 @@ class World:
         self.steps += 1
         clock, rng = self.clock, self.rng
         clock.now += rng.random() * 0.004
-        self._time_passes()
+        if clock.now >= self._look_at or self.server.session_changes != self._session_changes_seen:
+            self._time_passes()
         if not self.calm:
             if rng.random() < self.fault_rate:
                 self._fault()
             if rng.random() < 0.02:
                 self.log.append(TopicPartition(TOPIC, rng.randrange(self.partitions)), rng.randint(1, 3))
+        choices = self._choices()
+        if choices:
+            rng.choice(choices)()
+        else:
+            clock.now = max(clock.now, self._next_moment())
+        if self.judge.broken is not None:
+            raise self.judge.broken
+
+    def _choices(self) -> list[Callable[[], None]]:
+        """All that may happen next, each as likely as the other."""
+        now, server = self.clock.now, self.server
         choices: list[Callable[[], None]] = [
-            partial(self.server.advance, replica) for replica in self.server.replicas if self.server.behind(replica)
+            partial(server.advance, replica) for replica in server.replicas if server.behind(replica)
         ]
         for process in self.processes.values():
             if process.alive and not process.frozen:
                 if process.store.has_notification():
                     choices.append(process.store.deliver)
-                choices += [partial(self._act, actor) for actor in process.actors if self.scheduler.runnable(actor)]
-        if choices:
-            choices[rng.randrange(len(choices))]()
-        else:
-            clock.now = max(clock.now, self._next_moment())
-        if self.judge.broken is not None:
-            raise self.judge.broken
+                for actor in process.actors:
+                    if not actor.sleeping or actor.asleep_until <= now or (actor.waker is not None and actor.waker()):
+                        choices.append(actor.turn)
+        return choices
 
     def _act(self, actor: Actor) -> None:
         try:
@@ -154,17 +165,22 @@ class World:
             process.actors.remove(actor)
 
     def _next_moment(self) -> float:
+        """When something will happen by itself, where nothing can happen now."""
         moments = [self._events[0][0]] if self._events else []
         for process in self.processes.values():
             if process.alive and not process.frozen:
-                moments += [actor.asleep_until for actor in process.actors]
+                for actor in process.actors:
+                    moments.append(actor.asleep_until)
                 if process.store.session.state is SessionState.CONNECTED:
                     moments.append(process.store.heartbeat_due())
-        moments += [s.heard_at + s.timeout_s * 1.01 for s in self.server.sessions.values() if not s.ended]
+        for session in self.server.sessions.values():
+            if not session.ended:
+                moments.append(session.heard_at + session.timeout_s * 1.01)
         return min(moments, default=self.clock.now + 1.0)
 
     def _time_passes(self) -> None:
         now = self.clock.now
+        self._session_changes_seen = self.server.session_changes
         for process in self.processes.values():
             store = process.store
             if process.alive and not process.frozen and store.session.state is SessionState.CONNECTED:
@@ -180,10 +196,26 @@ class World:
                 self.server.end_session(session, self._ms())
         while self._events and self._events[0][0] <= now:
             heapq.heappop(self._events)[2]()
+        self._look_at = self._next_look()
+
+    def _next_look(self) -> float:
+        """Before this moment :meth:`_time_passes` finds nothing to do, unless a session begins, is resumed or ends.
+
+        What a process has heard and what a server has heard of it only moves its own moments further away; what is
+        frozen has its moment in the past, as it may be thawed at any time."""
+        soonest = self._events[0][0] if self._events else float("inf")
+        for process in self.processes.values():
+            if process.alive and process.store.session.state is SessionState.CONNECTED:
+                soonest = min(soonest, process.store.heartbeat_due())
+        for session in self.server.sessions.values():
+            soonest = min(soonest, session.heard_at + session.timeout_s)
+        return soonest
 
     def _later(self, delay_s: float, what: Callable[[], None]) -> None:
         self._events_made += 1
-        heapq.heappush(self._events, (self.clock.now + delay_s, self._events_made, what))
+        moment = self.clock.now + delay_s
+        heapq.heappush(self._events, (moment, self._events_made, what))
+        self._look_at = min(self._look_at, moment)
 
     def say(self, sentence: str) -> None:
         self.story.append(f"{self.steps:6d} {self.clock.now - 1000:9.3f} s  {sentence}")
@@ -298,7 +330,9 @@ class World:
         self._spawn(process, "application", apply)
 
     def _spawn(self, process: Process, name: str, body: Callable[[], None]) -> None:
-        process.actors.append(self.scheduler.spawn(Actor(name, process.name, body)))
+        actor = self.scheduler.spawn(Actor(name, process.name, body))
+        actor.turn = partial(self._act, actor)
+        process.actors.append(actor)
 
     def _reconnect(self, process: Process) -> None:
         store = process.store
