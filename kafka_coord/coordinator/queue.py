@@ -75,8 +75,7 @@ class RebalanceRequestQueue:
             return group in self._groups_being_rebalanced
 
     def __len__(self) -> int:
-        with self._changed:
-            return len(self._rebalance_request_queue)
+        return len(self._rebalance_request_queue)  # one look at one value, which needs no lock
 
     def clear(self) -> None:
         """Forgets everything (the session has ended, or the coordinator was deposed)."""

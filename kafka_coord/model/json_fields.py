@@ -15,9 +15,13 @@ MAX_VALUE_BYTES = 900_000
 Json = Mapping[str, Any]
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+"""``json.dumps`` with any option builds one for every value."""
+
+
 def dump(value: Json) -> bytes:
     """Compact UTF-8 JSON. Field order is kept: people read these with zkCli."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def load(raw: bytes, where: str) -> dict[str, Any]:

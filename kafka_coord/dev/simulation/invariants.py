@@ -76,12 +76,14 @@ class Judge:
                 isinstance(fence, Check) and fence.path == layout.COORDINATOR_EPOCH and fence.version != ANY_VERSION
             )
             self._check(fenced, f"unfenced write of a coordinator: {transaction.ops}")
+        written: set[str] = set()
         for change, match in found:
             if match[2] == "owners" and match[3]:
                 self._ledger(match[1], match[3], change)
+                written.add(match[1])
             elif match[2] == "assignment":
                 self._target(match[1], change)
-        for group in sorted(touched):
+        for group in sorted(written):  # who holds what is in the ledgers alone
             self._one_holder(group)
         for change, match in found:
             if match[2] == "channel" and match[4]:

@@ -42,9 +42,13 @@ class Znode:
     version: int = 0
     creations: int = 0
     children: set[str] = field(default_factory=set)
+    shown: Stat | None = None
+    """The stat as long as nothing changed: a znode is read far more often than it is written."""
 
     def stat(self) -> Stat:
-        return Stat(
+        if self.shown is not None:
+            return self.shown
+        self.shown = Stat(
             czxid=self.czxid,
             mzxid=self.mzxid,
             version=self.version,
@@ -56,6 +60,7 @@ class Znode:
             num_children=len(self.children),
             pzxid=self.pzxid,
         )
+        return self.shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +111,18 @@ class Tree:
             parent.children.add(path.rpartition("/")[2])
             parent.creations += 1
             parent.pzxid = zxid
+            parent.shown = None
         elif change.kind is WatchType.DELETED:
             del nodes[path]
             parent = nodes[parent_of(path)]
             parent.children.discard(path.rpartition("/")[2])
             parent.pzxid = zxid
+            parent.shown = None
         else:
             node = nodes[path]
             node.data, node.mzxid, node.mtime_ms = change.data, zxid, time_ms
             node.version += 1
+            node.shown = None
 
     def get(self, path: str) -> Node:
         node = self.node(path, "get")
@@ -303,6 +311,7 @@ class SimulatedZooKeeper:
 
             def restore() -> None:
                 node.data, node.mzxid, node.mtime_ms, node.version = was
+                node.shown = None
 
             return restore
         counted = (parent.creations, parent.pzxid)
@@ -310,6 +319,7 @@ class SimulatedZooKeeper:
 
         def put_back() -> None:
             parent.creations, parent.pzxid = counted
+            parent.shown = None
             if before is None:
                 del nodes[path]
                 parent.children.discard(name)

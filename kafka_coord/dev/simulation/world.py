@@ -7,7 +7,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
@@ -31,6 +31,10 @@ GROUP = "delays"
 TOPIC = "flights"
 FAULTS = frozenset({"cut", "lost", "freeze", "kill", "grow", "pause", "evict", "rebalance", "resign", "close"})
 OPTIONS = CoordinatorOptions(look_interval_ms=20_000)
+STORY_LENGTH = 4_000
+"""How many of the last sentences of a history are kept."""
+
+_assignors = cache(load_assignors)
 
 
 @dataclass(eq=False, slots=True)
@@ -73,14 +77,14 @@ class World:
         self.rng = self.scheduler.rng
         self.clock = self.scheduler.clock
         self.server = SimulatedZooKeeper(replicas=2)
-        self.story: deque[str] = deque(maxlen=4000)
+        self._advances = [(replica, partial(self.server.advance, replica)) for replica in self.server.replicas]
+        self._said: deque[tuple[int, float, str]] = deque(maxlen=STORY_LENGTH)
         self.faults, self.turmoil = faults, turmoil
         self.fault_rate = self.rng.choice((0.002, 0.005, 0.015))
         self.steps = 0
         self.calm = not faults
         self.log = SimulatedLog()
         self.partitions = self.rng.randint(2, 6)
-        self._assignors = load_assignors()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._events_made = 0
         self._look_at = 0.0
@@ -138,14 +142,15 @@ class World:
 
     def _choices(self) -> list[Callable[[], None]]:
         """All that may happen next, each as likely as the other."""
-        now, server = self.clock.now, self.server
+        now, written = self.clock.now, len(self.server.log)
         choices: list[Callable[[], None]] = [
-            partial(server.advance, replica) for replica in server.replicas if server.behind(replica)
+            advance for replica, advance in self._advances if replica.applied < written
         ]
         for process in self.processes.values():
             if process.alive and not process.frozen:
-                if process.store.has_notification():
-                    choices.append(process.store.deliver)
+                store = process.store
+                if store.has_notification():
+                    choices.append(store.deliver)
                 for actor in process.actors:
                     if not actor.sleeping or actor.asleep_until <= now or (actor.waker is not None and actor.waker()):
                         choices.append(actor.turn)
@@ -166,17 +171,20 @@ class World:
 
     def _next_moment(self) -> float:
         """When something will happen by itself, where nothing can happen now."""
-        moments = [self._events[0][0]] if self._events else []
+        nothing = float("inf")
+        soonest = self._events[0][0] if self._events else nothing
         for process in self.processes.values():
             if process.alive and not process.frozen:
                 for actor in process.actors:
-                    moments.append(actor.asleep_until)
-                if process.store.session.state is SessionState.CONNECTED:
-                    moments.append(process.store.heartbeat_due())
+                    if actor.asleep_until < soonest:
+                        soonest = actor.asleep_until
+                store = process.store
+                if store.session.state is SessionState.CONNECTED and (due := store.heartbeat_due()) < soonest:
+                    soonest = due
         for session in self.server.sessions.values():
-            if not session.ended:
-                moments.append(session.heard_at + session.timeout_s * 1.01)
-        return min(moments, default=self.clock.now + 1.0)
+            if not session.ended and (ends := session.heard_at + session.timeout_s * 1.01) < soonest:
+                soonest = ends
+        return soonest if soonest != nothing else self.clock.now + 1.0
 
     def _time_passes(self) -> None:
         now = self.clock.now
@@ -218,7 +226,12 @@ class World:
         self._look_at = min(self._look_at, moment)
 
     def say(self, sentence: str) -> None:
-        self.story.append(f"{self.steps:6d} {self.clock.now - 1000:9.3f} s  {sentence}")
+        self._said.append((self.steps, self.clock.now, sentence))
+
+    @property
+    def story(self) -> list[str]:
+        """What happened, a line each: the step, the seconds since the beginning, and what."""
+        return [f"{step:6d} {now - 1000:9.3f} s  {sentence}" for step, now, sentence in self._said]
 
     def _ms(self) -> int:
         return int(self.clock.time() * 1000)
@@ -256,7 +269,7 @@ class World:
 
     def _start_service(self, process: Process) -> None:
         broker_id = int(process.name.rpartition("-")[2])
-        service = process.service = CoordinatorService(process.store, broker_id, {}, OPTIONS, self._assignors)
+        service = process.service = CoordinatorService(process.store, broker_id, {}, OPTIONS, _assignors())
 
         def body() -> None:
             known = None
@@ -459,7 +472,7 @@ def judged(seed: int, faults: frozenset[str] = FAULTS) -> tuple[InvariantBroken,
     try:
         world.run()
     except InvariantBroken as broken:
-        return broken, list(world.story)
+        return broken, world.story
     finally:
         world.end()
     return None
