@@ -69,7 +69,8 @@ class Watches:
         self._due: dict[_Watched, None] = {}
         self._refused: dict[_Watched, float] = {}
         self._lock = threading.Lock()
-        self._fired: set[str] = set()
+        self._fired: dict[str, None] = {}
+        """In the order they fired, which is the order they are served in."""
         self._all_fired = False
         self._closed = False
         self._unsubscribe = store.on_session(self._on_session)
@@ -128,7 +129,7 @@ class Watches:
             if event.type is WatchType.CONNECTION:
                 self._all_fired = True
             else:
-                self._fired.add(event.path)
+                self._fired[event.path] = None
         self._wake()
 
     def _on_session(self, _state: SessionState) -> None:
@@ -137,7 +138,7 @@ class Watches:
 
     def _take_fired(self) -> None:
         with self._lock:
-            fired, self._fired = self._fired, set()
+            fired, self._fired = self._fired, {}
             everything, self._all_fired = self._all_fired, False
         if everything:
             self._due.update(dict.fromkeys(self._watched.values()))
@@ -235,7 +236,7 @@ class Watches:
         for watched, stat in zip(missing, stats, strict=True):
             if stat is not None:  # created in between: ask for its children at once
                 with self._lock:
-                    self._fired.add(watched.path)
+                    self._fired[watched.path] = None
                 self._wake()
             if watched.seen is None:
                 self._settled(watched)

@@ -52,7 +52,7 @@ def standing_of(observation: Observation) -> Standing:
         if consumer in unread_ledgers or (ledger is not None and not came_back):
             muted.add(consumer)
     kept = {}
-    for consumer in observation.in_grace:
+    for consumer in sorted(observation.in_grace):
         ledger = observation.ledgers.get(consumer)
         if ledger is not None and ledger.place is not None and consumer not in live and consumer not in unread_ids:
             kept[consumer] = ledger.place
