@@ -176,8 +176,7 @@ class World:
         for process in self.processes.values():
             if process.alive and not process.frozen:
                 for actor in process.actors:
-                    if actor.asleep_until < soonest:
-                        soonest = actor.asleep_until
+                    soonest = min(soonest, actor.asleep_until)
                 store = process.store
                 if store.session.state is SessionState.CONNECTED and (due := store.heartbeat_due()) < soonest:
                     soonest = due
