@@ -8,6 +8,7 @@ one-shot watches kept by the server a session is connected to. They are compared
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -338,6 +339,15 @@ class SimulatedZooKeeper:
         self.log.append(transaction)
         for observer in self.observers:
             observer(transaction)
+
+    def digest(self) -> str:
+        """Of every transaction so far: two histories with the same one are the same."""
+        found = hashlib.sha256()
+        for transaction in self.log:
+            changes = [(change.kind.value, change.path, change.data, change.owner) for change in transaction.changes]
+            who = (transaction.zxid, transaction.time_ms, transaction.session, transaction.ops)
+            found.update(repr((who, changes)).encode())
+        return found.hexdigest()
 
     # --- followers ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,47 @@
+"""A failure is told by the shortest story found that leads to one, and that story can be played again."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from kafka_coord.dev.simulation.mutations import mutated
+from kafka_coord.dev.simulation.shrinking import History, Played, play, shrink
+from kafka_coord.dev.simulation.world import FAULTS
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def _first_failure() -> Played:
+    return next(played for seed in range(150) if (played := play(History(seed))).broken)
+
+
+def test_the_shortest_story_fails_again_with_fewer_faults() -> None:
+    with mutated("acknowledge without stopping"):
+        failed = _first_failure()
+        shortest = shrink(failed, budget_s=20)
+        again = play(shortest.history)
+    assert shortest.cost() < failed.cost()
+    assert again.broken == shortest.broken != ""
+    assert again.world.story == shortest.world.story
+
+
+def test_a_spared_fault_does_not_happen() -> None:
+    met = play(History(3)).world.faults_met
+    assert met > 0
+    spared = play(History(3, spared=frozenset(range(1, 10_000))))
+    assert spared.cost()[0] == 0
+    assert not any("lost:" in line or "is killed" in line for line in spared.world.story)
+    assert not any("fault:" in line for line in spared.world.story)
+
+
+def test_the_command_that_plays_a_history_names_what_differs() -> None:
+    assert History(5).options() == "--seed 5 --story"
+    fewer = History(5, FAULTS - {"kill"}, 100, frozenset({3, 1}))
+    assert fewer.options().endswith("--turmoil 100 --spare 1,3")
+    assert "kill" not in fewer.options()
