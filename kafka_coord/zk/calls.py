@@ -33,11 +33,19 @@ class Calls:
     """Asks on behalf of one session. Thread-safe."""
 
     def __init__(
-        self, session: KazooSession, clock: Clock, servers: str, *, timeout_s: float, max_request_bytes: int
+        self,
+        session: KazooSession,
+        clock: Clock,
+        servers: str,
+        *,
+        raise_interrupt: Callable[[], None],
+        timeout_s: float,
+        max_request_bytes: int,
     ) -> None:
         self._session = session
         self._clock = clock
         self._servers = servers
+        self._raise_interrupt = raise_interrupt
         self._timeout_s = timeout_s
         self._max_request_bytes = max_request_bytes
         self._dropped_at = 0  # bytes of the large request the connection broke on; 0: none lately
@@ -81,6 +89,7 @@ class Calls:
         through_leader: bool,
         size: int = 0,
     ) -> Any:
+        self._raise_interrupt()
         if result is None:
             raise Unsupported(f"{doing} {path}: this kazoo cannot send it", path)
         try:

@@ -31,6 +31,7 @@ from kafka_coord.zk.calls import Calls, Unsupported
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.connect_string import ConnectString, parse_connect_string
 from kafka_coord.zk.failures import translated
+from kafka_coord.zk.interrupts import InterruptibleHandler
 from kafka_coord.zk.kazoo_session import KazooSession
 from kafka_coord.zk.options import ZkOptions
 from kafka_coord.zk.sizes import HEADER, acl_size, described, multi_size, op_size
@@ -116,8 +117,10 @@ class KazooStore(Store):
         self._clock = clock
         self._options = options
         # The chroot is applied here and not by kazoo: a multi-read and the making of the chroot itself need it too.
+        handler = InterruptibleHandler()
         self._client = KazooClient(
             ",".join(where.servers),
+            handler=handler,
             timeout=session_timeout_ms / 1000,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
             logger=kazoo_log,
@@ -128,6 +131,7 @@ class KazooStore(Store):
             self._session,
             clock,
             ", ".join(where.servers),
+            raise_interrupt=handler.raise_interrupt,
             timeout_s=call_timeout_s,
             max_request_bytes=options.max_request_bytes,
         )
