@@ -1,0 +1,56 @@
+"""Files of one JSON object a line: appended to without a buffer, read without a torn last line."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from kafka_coord.errors import MalformedValue
+
+T = TypeVar("T")
+
+
+class Appending:
+    """A file appended to, a line in one write. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab", buffering=0)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+    def append(self, value: Mapping[str, Any]) -> None:
+        line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
+        with self._lock:
+            while line:  # a raw file may take less than all of it
+                line = line[self._file.write(line) or 0 :]
+
+
+def read_lines(path: Path, decode: Callable[[Mapping[str, Any]], T]) -> list[T]:
+    """The whole lines of a file, none where there is no file; raises :class:`MalformedValue` with what is wrong."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    found: list[T] = []
+    for line in content.split(b"\n")[:-1]:
+        try:
+            found.append(decode(json.loads(line)))
+        except (ValueError, TypeError, KeyError) as error:
+            raise MalformedValue(f"{path}:{len(found) + 1}", f"not a line of a journal ({error!r})") from error
+    return found

@@ -1,0 +1,98 @@
+"""What a run was set up as."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kafka_coord.errors import MalformedValue
+
+RUN = "run.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of the run. Exactly one of ``topics`` and ``pattern`` (a white list, as a subscription's) is given.
+
+    ``members`` are the kinds of its consumers, in words. ``latest`` groups begin at the end: only what comes after
+    their first start is theirs to read.
+    """
+
+    name: str
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    members: tuple[str, ...] = ()
+    latest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """A consumer of the run: its id in the group, what kind it is, what it asks for."""
+
+    name: str
+    group: str
+    kind: str = "library"
+    session_timeout_ms: int = 10_000
+    rejoin_grace_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the run ran on, and the times its bounds come from (ms). ``session_timeouts_ms`` is by role: ``serve``,
+    ``consumer``, ``kafka``. ``versions`` is by part: python, kazoo, zookeeper, kafka, librdkafka, java, kafka_coord."""
+
+    cores: int
+    memory_bytes: int
+    versions: Mapping[str, str]
+    session_timeouts_ms: Mapping[str, int]
+    rebalance_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``zookeeper_logs`` are the directories with ``version-2`` in them, of each server, relative to the run's;
+    ``chroot`` is what the coordinator and Kafka keep their znodes below. ``started`` is monotonic, ``started_wall``
+    since 1970 (s)."""
+
+    seed: int
+    minutes: float
+    commit: str
+    started: float
+    started_wall: float
+    setup: Setup
+    groups: tuple[Group, ...]
+    consumers: tuple[Participant, ...]
+    zookeeper_logs: tuple[str, ...] = ()
+    chroot: str = ""
+
+
+def write_run(directory: Path, run: Run) -> None:
+    """Writes ``run.json``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / RUN).write_text(json.dumps({"version": 1} | asdict(run), indent=1) + "\n")
+
+
+def read_run(directory: Path) -> Run:
+    """Reads ``run.json``; raises :class:`MalformedValue` where there is none that can be read."""
+    path = directory / RUN
+    try:
+        value = json.loads(path.read_bytes())
+        if value.pop("version") != 1:
+            raise MalformedValue(str(path), "is of a version this release does not know")
+        groups = [
+            Group(**group | {"topics": tuple(group["topics"]), "members": tuple(group["members"])})
+            for group in value["groups"]
+        ]
+        return Run(
+            **value
+            | {
+                "setup": Setup(**value["setup"]),
+                "groups": tuple(groups),
+                "consumers": tuple(Participant(**consumer) for consumer in value["consumers"]),
+                "zookeeper_logs": tuple(value["zookeeper_logs"]),
+            }
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise MalformedValue(str(path), f"does not describe a run ({error!r})") from error
