@@ -13,7 +13,7 @@ from kafka_coord.coordinator.execute import Executor, Written
 from kafka_coord.coordinator.history import DecisionLog
 from kafka_coord.coordinator.matching import Matching
 from kafka_coord.coordinator.mending import Mending
-from kafka_coord.coordinator.observe import Look, observe
+from kafka_coord.coordinator.observe import Decoded, Look, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.plan.reasons import cut
@@ -83,6 +83,7 @@ class RebalanceRequestHandler:
         self._mending = Mending()
         self._matching = Matching()
         self._timers: dict[str, GroupTimers] = {}
+        self._decoded: dict[str, Decoded] = {}
         self._failures: dict[str, int] = {}
         self._reported: dict[str, frozenset[Unreadable]] = {}
         self._armed: set[str] = set()
@@ -131,6 +132,7 @@ class RebalanceRequestHandler:
             requests=self._requests.of_group(group),
             timers=timers,
             options=self._options,
+            decoded=self._decoded.setdefault(group, Decoded()),
         )
         if look is None:
             self._gone(group)
@@ -256,5 +258,5 @@ class RebalanceRequestHandler:
         self._decisions.forget(group)
         self._mending.forget(group)
         self._matching.forget(group)
-        for memory in (self._timers, self._failures, self._reported, self.outcomes):
+        for memory in (self._timers, self._decoded, self._failures, self._reported, self.outcomes):
             memory.pop(group, None)

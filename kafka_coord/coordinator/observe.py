@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.reading import read_each
@@ -43,6 +43,25 @@ class Look:
     missing: frozenset[str]
 
 
+class Decoded:
+    """What the last look at one group decoded: the next one decodes only what was written since. One thread.
+
+    A znode's path and the zxid of its last write name its value, its version and its incarnation. Values are frozen.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, tuple[int, object]] = {}
+
+    def get(self, path: str, node: Node) -> object | None:
+        """The value of this very state of the znode, if the last look decoded it."""
+        mzxid, value = self._values.get(path, (-1, None))
+        return value if mzxid == node.stat.mzxid else None
+
+    def replace(self, values: dict[str, tuple[int, object]]) -> None:
+        """Keeps what this look found, and nothing of those before: as much as there is in the group."""
+        self._values = values
+
+
 def observe(
     store: Store,
     group: str,
@@ -52,6 +71,7 @@ def observe(
     requests: Sequence[Request],
     timers: GroupTimers,
     options: CoordinatorOptions,
+    decoded: Decoded,
 ) -> Look | None:
     """Looks at ``group``; ``None`` where it does not exist.
 
@@ -59,7 +79,7 @@ def observe(
     need not be: the coordinator alone writes ledgers, targets and commands, and whatever a consumer changes between
     two reads (registering, acknowledging, vanishing) is an event that makes the handler look again.
     """
-    reading = _Reading(store)
+    reading = _Reading(store, decoded)
     group_node, ids, owners, channels, assignment, paused, paused_everywhere = reading.many(
         [
             GetData(layout.group(group)),
@@ -102,6 +122,7 @@ def observe(
     pause = reading.decode(layout.PAUSED, paused_everywhere, _decode_pause, empty=Pause()) or reading.decode(
         layout.paused(group), paused, _decode_pause, empty=Pause()
     )
+    decoded.replace(reading.values)
     now = store.clock.monotonic()
     timers.begin()
     registered = frozenset(consumers)
@@ -205,8 +226,10 @@ def _expired(
 class _Reading:
     """Reads and decodes, and collects what could not be decoded."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, decoded: Decoded) -> None:
         self._store = store
+        self._decoded = decoded
+        self.values: dict[str, tuple[int, object]] = {}
         self.unreadable: list[Unreadable] = []
 
     def listing(self, parent: str, found: ReadResult | Unreadable) -> tuple[str, ...] | None:
@@ -237,11 +260,14 @@ class _Reading:
             return None
         if not found.data and empty is not None:
             return empty
+        value = cast("T | None", self._decoded.get(where, found))  # a path has one kind of value, so one decoder
         try:
-            return decoder(where, found)
+            value = decoder(where, found) if value is None else value
         except MalformedValue as error:
             self.unreadable.append(Unreadable(error.where, error.reason, found.stat.czxid))
             return empty
+        self.values[where] = found.stat.mzxid, value
+        return value
 
     def decode_each(
         self,
