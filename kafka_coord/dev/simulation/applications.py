@@ -45,13 +45,17 @@ class SimulatedFetchers:
         self.finish()
         if not self._may_hand_out():
             return False
-        for partition, holding in sorted(self.holdings.items()):
+        ends = self._log.ends
+        there = [
+            p for p, holding in self.holdings.items() if holding.wanted and ends.get(p, 0) > max(holding.position, 0)
+        ]
+        for partition in sorted(there):
+            holding = self.holdings[partition]
             begin = max(holding.position, 0)
-            end = min(begin + most, self._log.ends.get(partition, 0))
-            if holding.wanted and end > begin:
-                self._handed(partition, begin, end)
-                holding.position = end
-                self.batch.append(holding)
+            end = min(begin + most, ends[partition])
+            self._handed(partition, begin, end)
+            holding.position = end
+            self.batch.append(holding)
         return bool(self.batch)
 
     def finish(self) -> None:

@@ -49,6 +49,7 @@ class Scheduler:
         self.clock = VirtualClock()
         self.actors: list[Actor] = []
         self.current: Actor | None = None
+        self._hub = greenlet.getcurrent()
 
     def spawn(self, actor: Actor) -> Actor:
         self.actors.append(actor)
@@ -65,9 +66,7 @@ class Scheduler:
     def pause(self) -> None:
         """Lets others run; the actor goes on when it is chosen again."""
         if self.current is not None:
-            parent = greenlet.getcurrent().parent
-            if parent is not None:
-                parent.switch()
+            self._hub.switch()
 
     def sleep(self, until: float, waker: Callable[[], bool] | None = None) -> None:
         """As :meth:`pause`, not to be chosen before ``until`` unless ``waker`` says so."""
@@ -81,7 +80,7 @@ class Scheduler:
     def step(self, actor: Actor) -> None:
         """Runs the actor until it pauses. What it raises is raised here."""
         if actor.run is None:
-            actor.run = greenlet(actor.body)
+            actor.run = greenlet(actor.body, self._hub)
         self.current = actor
         try:
             actor.run.switch()
