@@ -1,8 +1,15 @@
 """A seed is all it takes to see a history again, whatever order this process keeps its sets in."""
 
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+
+import pytest
+
+from kafka_coord.dev.simulation.shrinking import History, play
+from kafka_coord.dev.simulation.world import World
 
 SEEDS = 6
 
@@ -18,3 +25,21 @@ def test_two_processes_with_different_hash_seeds_play_the_same_histories() -> No
     assert one.count("digest") == SEEDS
     assert "is handed" in one
     assert one == other
+
+
+def test_looking_at_everything_at_every_step_changes_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The world looks at who may run and at what is due only where that can have changed: it must miss nothing."""
+    choices = World._choices
+
+    def after_looking_at_everything(world: World) -> list[Callable[[], None]]:
+        world._look_at_all()
+        world._look_at = 0.0
+        return choices(world)
+
+    logging.disable(logging.CRITICAL)
+    try:
+        sparing = [play(History(seed)).world.server.digest() for seed in range(SEEDS)]
+        monkeypatch.setattr(World, "_choices", after_looking_at_everything)
+        assert [play(History(seed)).world.server.digest() for seed in range(SEEDS)] == sparing
+    finally:
+        logging.disable(logging.NOTSET)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -30,6 +31,8 @@ def _ready() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 1_000)  # a world is garbage at its end, all at once; until then there is little
 
 
 def _failing(histories: Sequence[History]) -> list[tuple[History, str]]:

@@ -248,6 +248,7 @@ class SimulatedZooKeeper:
         changes: list[Change] = []
         results: list[OpResult] = []
         undo: list[Callable[[], None]] = []
+        last = len(ops) - 1
         for index, op in enumerate(ops):
             try:
                 change = self._resolve(op, session_id)
@@ -258,7 +259,8 @@ class SimulatedZooKeeper:
                     f"multi of {len(ops)} failed: operation {index}: {cause}", op.path, index, cause
                 ) from None
             if change is not None:
-                undo.append(self._undo(change))
+                if index < last:
+                    undo.append(self._undo(change))
                 self.tree.change(change, self._zxid, time_ms)
                 changes.append(change)
             if isinstance(op, Create):

@@ -51,6 +51,24 @@ class Process:
     actors: list[Actor] = field(default_factory=list)
     alive: bool = True
     frozen: bool = False
+    ready: list[Callable[[], None]] = field(default_factory=list)
+    """The turns of the actors that may run, as of the last look at them."""
+    ready_until: float = 0.0
+    """When the first of the others may run, unless something happens in this process before."""
+
+    def look(self, now: float) -> None:
+        """Finds out which actors may run."""
+        self.ready, self.ready_until = [], float("inf")
+        for actor in self.actors:
+            if not actor.sleeping or actor.asleep_until <= now or (actor.waker is not None and actor.waker()):
+                self.ready.append(actor.turn)
+            else:
+                self.ready_until = min(self.ready_until, actor.asleep_until)
+
+    def deliver(self) -> None:
+        """The client calls the watchers of the oldest notification."""
+        self.ready_until = 0.0
+        self.store.deliver()
 
     @property
     def consumer(self) -> str:
@@ -136,6 +154,7 @@ class World:
         if not self.calm:
             if rng.random() < self.fault_rate:
                 self._fault()
+                self._look_at_all()
             if rng.random() < 0.02:
                 self.log.append(TopicPartition(TOPIC, rng.randrange(self.partitions)), rng.randint(1, 3))
         choices = self._choices()
@@ -154,15 +173,21 @@ class World:
         ]
         for process in self.processes.values():
             if process.alive and not process.frozen:
-                store = process.store
-                if store.has_notification():
-                    choices.append(store.deliver)
-                for actor in process.actors:
-                    if not actor.sleeping or actor.asleep_until <= now or (actor.waker is not None and actor.waker()):
-                        choices.append(actor.turn)
+                if process.store.has_notification():
+                    choices.append(process.deliver)
+                if now >= process.ready_until:
+                    process.look(now)
+                choices += process.ready
         return choices
 
+    def _look_at_all(self) -> None:
+        """Something happened from outside: whoever sleeps may have been woken. Otherwise only what a process does
+        itself, and what it is told, wakes its own actors."""
+        for process in self.processes.values():
+            process.ready_until = 0.0
+
     def _act(self, actor: Actor) -> None:
+        self.processes[actor.process].ready_until = 0.0
         try:
             self.scheduler.step(actor)
         except KafkaCoordError as error:
@@ -181,9 +206,8 @@ class World:
         soonest = self._events[0][0] if self._events else nothing
         for process in self.processes.values():
             if process.alive and not process.frozen:
-                for actor in process.actors:
-                    soonest = min(soonest, actor.asleep_until)
                 store = process.store
+                soonest = min(soonest, process.ready_until)
                 if store.session.state is SessionState.CONNECTED and (due := store.heartbeat_due()) < soonest:
                     soonest = due
         for session in self.server.sessions.values():
@@ -193,6 +217,7 @@ class World:
 
     def _time_passes(self) -> None:
         now = self.clock.now
+        self._look_at_all()
         self._session_changes_seen = self.server.session_changes
         for process in self.processes.values():
             store = process.store
@@ -357,6 +382,7 @@ class World:
         actor = self.scheduler.spawn(Actor(name, process.name, body))
         actor.turn = partial(self._act, actor)
         process.actors.append(actor)
+        process.ready_until = 0.0
 
     def _reconnect(self, process: Process) -> None:
         store = process.store
@@ -444,6 +470,7 @@ class World:
     def _calm(self) -> None:
         self.say("the faults stop")
         self.calm = True
+        self._look_at_all()
         self._lift()
         for process in self.processes.values():
             self._thaw(process)
