@@ -71,11 +71,7 @@ class Judge:
                 found.append((change, match))
                 touched.add(match[1])
         if touched and self._is_coordinator(transaction.session):
-            fence = transaction.ops[0] if transaction.ops else None
-            fenced = (
-                isinstance(fence, Check) and fence.path == layout.COORDINATOR_EPOCH and fence.version != ANY_VERSION
-            )
-            self._check(fenced, f"unfenced write of a coordinator: {transaction.ops}")
+            self._fenced(transaction)
         written: set[str] = set()
         for change, match in found:
             if match[2] == "owners" and match[3]:
@@ -93,6 +89,12 @@ class Judge:
             elif match[2] == "ids" and match[3] and change.kind is WatchType.DELETED:
                 self._departed(match[1], match[3], change)
 
+    def _fenced(self, transaction: Transaction) -> None:
+        fence = transaction.ops[0] if transaction.ops else None
+        fenced = isinstance(fence, Check) and fence.path == layout.COORDINATOR_EPOCH and fence.version != ANY_VERSION
+        if not fenced:
+            self._break(f"unfenced write of a coordinator: {transaction.ops}")
+
     def _ledger(self, group: str, consumer: str, change: Change) -> None:
         ledgers = self.ledgers.setdefault(group, {})
         if change.kind is WatchType.DELETED:
@@ -105,7 +107,8 @@ class Judge:
         for consumer, ledger in self.ledgers.get(group, {}).items():
             for partition in ledger.held:
                 other = holders.setdefault(partition, consumer)
-                self._check(other == consumer, f"{partition} of {group} is held by {other} and by {consumer}")
+                if other != consumer:
+                    self._break(f"{partition} of {group} is held by {other} and by {consumer}")
 
     def _target(self, group: str, change: Change) -> None:
         if change.kind is WatchType.DELETED:
@@ -184,7 +187,8 @@ class Judge:
         if witness is not None:
             ledger = self.ledgers.get(group, {}).get(witness.consumer)
             holds = ledger is not None and ledger.incarnation == witness.incarnation and partition in ledger.held
-            self._check(holds, f"{change.path} was committed by {witness.consumer}, who does not hold it: {ledger}")
+            if not holds:
+                self._break(f"{change.path} was committed by {witness.consumer}, who does not hold it: {ledger}")
 
     def _departed(self, group: str, consumer: str, change: Change) -> None:
         ledger = self.ledgers.get(group, {}).get(consumer)
@@ -209,7 +213,8 @@ class Judge:
             return  # evicted and not aware of it yet: what it is given counts for nothing, and it can commit nothing
         for name, other in others.items():
             fetches = name != consumer and other.may_fetch(partition) and self._lives(group, other)
-            self._check(not fetches, f"{partition} of {group} is fetched by {consumer} and by {name}")
+            if fetches:
+                self._break(f"{partition} of {group} is fetched by {consumer} and by {name}")
         frontier = self.frontier.get(key, 0)
         self._check(begin <= frontier, f"{consumer} was handed {partition} from {begin}: skipped {frontier} on")
         if begin < frontier:
@@ -248,6 +253,10 @@ class Judge:
 
     def _check(self, holds: bool, sentence: str) -> None:
         if not holds:
-            broken = InvariantBroken(sentence)
-            self.broken = self.broken or broken  # the code under test may swallow what is raised in its midst
-            raise broken
+            self._break(sentence)
+
+    def _break(self, sentence: str) -> None:
+        """For who is asked so often that writing the sentence each time would cost more than asking."""
+        broken = InvariantBroken(sentence)
+        self.broken = self.broken or broken  # the code under test may swallow what is raised in its midst
+        raise broken
