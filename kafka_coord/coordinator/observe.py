@@ -125,7 +125,8 @@ def observe(
     decoded.replace(reading.values)
     now = store.clock.monotonic()
     timers.begin()
-    registered = frozenset(consumers)
+    # one that vanished between the two reads is gone, in its grace if it has one, and not merely unreadable
+    registered = frozenset(c for c, node in zip(consumers, found, strict=False) if node is not None)
     observation = Observation(
         group=group,
         epoch=epoch,

@@ -1,0 +1,53 @@
+"""One look at a group: two reads, between which anything may happen."""
+
+from kafka_coord.coordinator.observe import Decoded, observe
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.timers import GroupTimers
+from kafka_coord.dev.simulation.scheduler import VirtualClock
+from kafka_coord.dev.simulation.server import SimulatedZooKeeper
+from kafka_coord.dev.simulation.store import Quiet, SimulatedStore
+from kafka_coord.model import Ledger, Member, Subscription
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Delete
+
+
+class _VanishesBeforeTheSecondRead(Quiet):
+    def __init__(self, server: SimulatedZooKeeper) -> None:
+        self.reads = 0
+        self._server = server
+
+    def before_effect(self, store: SimulatedStore, doing: str) -> None:
+        if doing.startswith("read"):
+            self.reads += 1
+            if self.reads == 2:
+                self._server.write_one(Delete(layout.registration("delays", "c1")), 0, 0)
+                self._server.catch_up(store.replica)
+
+
+def test_a_member_that_vanishes_between_the_two_reads_of_a_look_has_its_grace() -> None:
+    server = SimulatedZooKeeper()
+    around = _VanishesBeforeTheSecondRead(server)
+    store = SimulatedStore(server, VirtualClock(), around, 10_000)
+    store.connect(server.replicas[0])
+    for path in (layout.ids("delays"), layout.owners("delays"), layout.channels("delays")):
+        store.ensure_path(path)
+    member = Member("c1", 1, Subscription.to(["flights"]), rejoin_grace_ms=60_000)
+    store.create(layout.registration("delays", "c1"), fields.dump(member.to_json()))
+    store.create(layout.ledger("delays", "c1"), fields.dump(Ledger("c1", 1, place=member).to_json()))
+
+    look = observe(
+        store,
+        "delays",
+        epoch=1,
+        topics={},
+        requests=(),
+        timers=GroupTimers(),
+        options=CoordinatorOptions(),
+        decoded=Decoded(),
+    )
+
+    assert around.reads >= 2
+    assert look is not None
+    assert not look.observation.members
+    assert look.observation.in_grace == {"c1"}
