@@ -44,6 +44,8 @@ class Kind(StrEnum):
     """[topic, partitions]"""
     PARTITIONS_ADDED = "partitions-added"
     """[topic, partitions: how many there are now]"""
+    RESET_CONNECTIONS = "reset-connections"
+    """All connections of a link through the proxy are broken (RST): a point."""
     ROLLING = "rolling"
     """A rolling restart of all of a role: brackets its stops and starts."""
     JOIN = "join"
@@ -57,6 +59,8 @@ class Kind(StrEnum):
     RESET = "reset"
     """Committed offsets set by an operator [group, offsets: {topic: {partition: offset}}]."""
     # measured
+    DIED = "died"
+    """A process ended that nobody ended [exit_code]; it is started again."""
     ELECTED = "elected"
     """An instance is the coordinator [epoch, session]."""
     REQUEST = "request"

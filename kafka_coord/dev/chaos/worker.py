@@ -1,0 +1,204 @@
+"""One consumer of a run, as a process: ``python -m kafka_coord.dev.chaos.worker``. SIGTERM lets it leave cleanly.
+
+It writes down what its application sees, and nothing that the library or ZooKeeper believe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from kafka_coord import Consumer, KafkaCoordError
+from kafka_coord.consumer.stream import Stream
+from kafka_coord.dev.chaos.journal import ConsumerWriter
+from kafka_coord.dev.chaos.parts import Part
+from kafka_coord.errors import ConsumerClosed, ConsumerIdInUse, MembershipLost, StoreUnavailable
+from kafka_coord.model import TopicPartition
+
+log = logging.getLogger("kafka_coord.chaos.worker")
+
+_WAIT_S = 0.25
+_AGAIN_S = 0.5
+_FETCHING = {
+    "fetch.wait.max.ms": 100,
+    "queued.min.messages": 2_000,
+    "fetch.queue.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1_000,  # brokers come and go all the time here
+    "topic.metadata.refresh.interval.ms": 5_000,
+    "log_level": 0,
+}
+
+
+class Work:
+    """One process' consumer and its journal."""
+
+    def __init__(self, part: Part, zookeeper: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
+        self._part = part
+        self._journal = journal
+        self._stopping = stopping
+        self._made = threading.Event()
+        self._gone = False
+        self._failure: BaseException | None = None
+        self._done: dict[TopicPartition, int] = {}
+        self._consumer = Consumer(
+            zookeeper,
+            group=part.group,
+            topics=dict.fromkeys(part.topics, part.streams) or None,
+            white_list=part.pattern,
+            streams=part.streams if part.pattern else 1,
+            consumer_id=part.name,
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=0 if part.commit_every else 1_000,
+            session_timeout_ms=part.session_timeout_ms,
+            rejoin_grace_ms=part.rejoin_grace_ms,
+            mode=part.mode,
+            assignor=part.assignor,
+            kafka=_FETCHING,
+            on_start=self._on_start,
+            on_stop=self._on_stop,
+            on_lost=self._on_lost,
+        )
+        self._made.set()
+
+    def run(self) -> None:
+        """Until told to stop; raises what the consumer raised."""
+        with self._consumer:
+            threads = [
+                threading.Thread(target=self._read_on, args=[stream], name=f"stream-{stream.number}")
+                for stream in self._consumer.streams[1:]
+            ]
+            for thread in threads:
+                thread.start()
+            self._read_on(self._consumer.streams[0])
+            for thread in threads:
+                thread.join()
+            if self._failure is not None:
+                raise self._failure
+        self._journal.closed()
+
+    def _read_on(self, stream: Stream) -> None:
+        try:
+            self._read(stream)
+            self._commit()  # what this thread has in hand, which leaving the ``with`` block commits for one thread only
+        except BaseException as failure:  # noqa: BLE001  raised by run(), on the process' own thread
+            self._failure = self._failure or failure
+            self._stopping.set()
+
+    def _read(self, stream: Stream) -> None:
+        uncommitted = 0
+        while not self._stopping.is_set():
+            since = time.monotonic()
+            records = stream.consume(self._part.batch, _WAIT_S)
+            if not records:
+                continue
+            seen = [(record.topic, record.partition, record.offset, int(record.value or b"-1")) for record in records]
+            self._journal.handed(since, time.monotonic(), seen)
+            self._done |= {TopicPartition(topic, partition): offset + 1 for topic, partition, offset, _ in seen}
+            if self._part.work_s:
+                self._stopping.wait(self._part.work_s)
+            uncommitted += len(records)
+            if self._part.commit_every and uncommitted >= self._part.commit_every:
+                uncommitted = 0
+                self._commit()
+
+    def _commit(self) -> None:
+        """Commits all this thread was handed."""
+        claimed = dict(self._done)
+        try:
+            self._consumer.commit()
+        except (MembershipLost, StoreUnavailable, ConsumerClosed) as error:
+            log.warning("could not commit consumer=%s: %s", self._part.name, error)
+        else:
+            # Those stopped meanwhile were committed by that, and may have been started again somewhere else by now.
+            self._claim({partition: end for partition, end in claimed.items() if self._done.get(partition) == end})
+
+    def _commit_before_stop(self, partitions: frozenset[TopicPartition]) -> None:
+        while True:
+            try:
+                self._consumer.commit()
+            except StoreUnavailable:
+                time.sleep(_AGAIN_S)  # acknowledged without it, the next owner would begin at the commit before
+            else:
+                return self._claim({tp: self._done[tp] for tp in partitions if tp in self._done})
+
+    def _claim(self, ends: Mapping[TopicPartition, int]) -> None:
+        if self._part.streams == 1 and ends:  # of other streams it is not known what is in hand
+            self._journal.committed(ends)
+
+    # --- what the connector calls ------------------------------------------------------------------------------------
+
+    def _on_start(self, partitions: frozenset[TopicPartition]) -> None:
+        self._made.wait()
+        if self._gone:
+            self._gone = False
+            self._journal.rejoined()
+        for partition in partitions:
+            self._done.pop(partition, None)
+        self._journal.started({partition: self._consumer.position(partition) for partition in partitions})
+
+    def _on_stop(self, partitions: frozenset[TopicPartition]) -> None:
+        self._made.wait()
+        self._journal.stopped(partitions)
+        if self._part.commit_every:
+            self._commit_before_stop(partitions)
+
+    def _on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        self._gone = True
+        self._journal.lost(partitions)
+
+
+def work(part: Part, zookeeper: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
+    """As a supervisor would have it: begun again where ZooKeeper is away, or the name still another's."""
+    while not stopping.is_set():
+        try:
+            Work(part, zookeeper, journal, stopping).run()
+        except (ConsumerIdInUse, StoreUnavailable) as error:
+            log.warning("again soon consumer=%s: %s", part.name, error)
+            stopping.wait(_AGAIN_S)
+        else:
+            return
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The process. Exit code 0 after a clean leave, else that of the error."""
+    parser = argparse.ArgumentParser(prog="kafka_coord.dev.chaos.worker", description=__doc__)
+    parser.add_argument("--zookeeper", required=True)
+    parser.add_argument("--part", required=True, type=Part.from_argument)
+    parser.add_argument("--directory", required=True, type=Path)
+    given = parser.parse_args(arguments)
+    part: Part = given.part
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kafka_coord.zk.kazoo").setLevel(logging.ERROR)
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    journal = ConsumerWriter(
+        given.directory,
+        consumer=part.name,
+        group=part.group,
+        pid=os.getpid(),
+        session_timeout_ms=part.session_timeout_ms,
+    )
+    with journal:
+        try:
+            work(part, given.zookeeper, journal, stopping)
+        except KafkaCoordError as error:
+            log.exception("ended consumer=%s", part.name)
+            return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
