@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -35,8 +36,9 @@ class _Condition:
 class Link:
     """One client's way to each of ``targets`` (ports on loopback), by as many ports of its own. Thread-safe."""
 
-    def __init__(self, network: Network, targets: Sequence[int]) -> None:
+    def __init__(self, network: Network, targets: Sequence[int], patience_s: float) -> None:
         self._network = network
+        self._patience_s = patience_s
         self.ports = tuple(free_port() for _ in targets)
         self._targets = tuple(targets)
         self._condition = _Condition()
@@ -97,7 +99,7 @@ class Link:
         server_writer: asyncio.StreamWriter | None = None
         try:
             await self._open[Direction.TO_SERVER].wait()
-            server_reader, server_writer = await asyncio.open_connection(LOOPBACK, target)
+            server_reader, server_writer = await self._connect(target)
             self._writers.add(server_writer)
             await asyncio.gather(
                 self._pump(reader, server_writer, Direction.TO_SERVER),
@@ -110,6 +112,16 @@ class Link:
                 if one is not None:
                     self._writers.discard(one)
                     one.transport.abort()
+
+    async def _connect(self, target: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return await asyncio.open_connection(LOOPBACK, target)
+            except ConnectionRefusedError:
+                if time.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(0.02)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Direction) -> None:
         while True:
@@ -135,9 +147,14 @@ class Network:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="chaos-network", daemon=True)
 
-    def link(self, targets: Sequence[int]) -> Link:
-        """A new link, working."""
-        link = Link(self, targets)
+    def link(self, targets: Sequence[int], *, patience_s: float = 0.0) -> Link:
+        """A new link, working.
+
+        Where nobody listens at a target, a connection is held for ``patience_s`` before it is broken. A proxy cannot
+        refuse one; a client that would try again at a refusal takes a broken one for more than that (a ZooKeeper
+        server goes back to the election for it, while the leader it was to follow waits ten seconds for it).
+        """
+        link = Link(self, targets, patience_s)
         asyncio.run_coroutine_threadsafe(link.listen(), self._loop).result(10)
         return link
 

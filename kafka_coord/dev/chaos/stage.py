@@ -192,6 +192,14 @@ class Stage:
             )
         )
 
+    def take_dead(self, actor: Actor) -> bool:
+        """Whether it ended although nobody has it in hand; then it is in the caller's."""
+        with self.lock:
+            if actor.busy or actor.process.running:
+                return False
+            actor.busy = True
+            return True
+
     def remove(self, actor: Actor) -> None:
         """It is not part of the run any more."""
         with self.lock:
@@ -215,7 +223,7 @@ class Stage:
         for peer in real:
             # Each knows the others by links of its own; itself by the ports it listens on.
             links = {
-                other.server_id: self._network.link([other.quorum_port, other.election_port])
+                other.server_id: self._network.link([other.quorum_port, other.election_port], patience_s=2.0)
                 for other in real
                 if other is not peer
             }

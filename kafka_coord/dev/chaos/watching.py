@@ -160,10 +160,7 @@ class Watch:
 
     def _look_for_deaths(self) -> None:
         for actor in self._stage.of("consumer", "serve", "zookeeper", "kafka", "producer"):
-            if not actor.busy and not actor.process.running:
-                with self._stage.lock:
-                    if actor.busy or actor.process.running:
-                        continue
-                    actor.busy = True
-                self._events.write(Kind.DIED, actor.target, exit_code=actor.process.exit_code)
-                self._on_death(actor)
+            if not self._stage.take_dead(actor):
+                continue
+            self._events.write(Kind.DIED, actor.target, exit_code=actor.process.exit_code)
+            self._on_death(actor)

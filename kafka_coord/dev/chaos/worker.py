@@ -28,7 +28,7 @@ log = logging.getLogger("kafka_coord.chaos.worker")
 _WAIT_S = 0.25
 _AGAIN_S = 0.5
 _FETCHING = {
-    "fetch.wait.max.ms": 100,
+    "fetch.wait.max.ms": 300,
     "queued.min.messages": 2_000,
     "fetch.queue.backoff.ms": 50,
     "reconnect.backoff.max.ms": 1_000,  # brokers come and go all the time here
@@ -98,6 +98,9 @@ class Work:
             since = time.monotonic()
             records = stream.consume(self._part.batch, _WAIT_S)
             if not records:
+                if self._part.commit_every and uncommitted:
+                    uncommitted = 0
+                    self._commit()
                 continue
             seen = [(record.topic, record.partition, record.offset, int(record.value or b"-1")) for record in records]
             self._journal.handed(since, time.monotonic(), seen)
