@@ -131,8 +131,17 @@ class Calls:
                 path,
             )
 
-    def pipelined(self, doing: str, items: Sequence[Any], ask: Callable[[Any], Any]) -> list[Any]:
-        """The answers to many requests sent without waiting for each; None where there is no such znode."""
+    def pipelined(
+        self,
+        doing: str,
+        items: Sequence[Any],
+        ask: Callable[[Any], Any],
+        refusals: tuple[type[StoreError], ...] = (),
+    ) -> list[Any]:
+        """The answers to many requests sent without waiting for each; None where there is no such znode.
+
+        Errors of the types in ``refusals`` are given in place of an answer rather than raised.
+        """
         answers: list[Any] = []
         for start in range(0, len(items), PIPELINED):
             chunk = items[start : start + PIPELINED]
@@ -146,4 +155,6 @@ class Calls:
                     answers.append(self._await(result, doing, path, sent_at, deadline, through_leader=False))
                 except NoNode:
                     answers.append(None)
+                except refusals as refused:
+                    answers.append(refused)
         return answers

@@ -8,9 +8,11 @@ from enum import StrEnum
 from importlib.util import find_spec
 from typing import Any
 
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, Id
 
 from kafka_coord.errors import SettingsError
+from kafka_coord.zk.acl import RULES, AclOf, AclPlan, Identity
+from kafka_coord.zk.acl_identities import digest_identity
 
 DEFAULT_MAX_REQUEST_BYTES = 0xFFFFF
 """``jute.maxbuffer`` of a server nobody configured: a longer request makes it drop the connection."""
@@ -71,13 +73,55 @@ class ZkOptions:
     digest: Digest | None = None
     sasl: Sasl | None = None
     acl: Acl = Acl.OPEN
+    plan: AclPlan | None = None
+    """Separate identities: each znode below ``/consumers`` is made with the ACL this says, in place of ``acl``."""
     max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES
     """The servers' ``jute.maxbuffer`` where it was changed."""
     multi_read: bool = True
     """Use ZooKeeper 3.6's multi-read where the server knows it; it is found out by itself, so rarely set."""
 
+    def acls_of(self, path: str) -> Sequence[Any]:
+        """The kazoo ACLs of the znode ``path`` (below the chroot) when it is created."""
+        return self.acls() if self.plan is None else to_kazoo(self.plan.of(path))
+
+    def longest_acls(self) -> Sequence[Any]:
+        """The longest ACL a znode may get, for estimates of sizes."""
+        if self.plan is None:
+            return self.acls()
+        groups = (*self.plan.consumers, "*")
+        paths = (rule.place.replace("<group>", group) for rule in RULES for group in groups)
+        return max((to_kazoo(self.plan.of(path)) for path in paths), key=len)
+
+    def whoami(self) -> Identity | None:
+        """Whom ZooKeeper will know this client by, where that can be told without asking it."""
+        if self.digest is not None:
+            return digest_identity(self.digest.username, self.digest.password)
+        if self.sasl is not None and self.sasl.mechanism == "DIGEST-MD5" and self.sasl.username:
+            return Identity("sasl", self.sasl.username)
+        return None
+
+    def _check_plan(self, plan: AclPlan) -> None:
+        if self.acl is not Acl.OPEN:
+            raise SettingsError(f"ZooKeeper ACL {self.acl.value!r} and identities are both given: leave one out")
+        if not (self.digest or self.sasl or (self.tls and self.tls.cert)):
+            raise SettingsError(
+                "identities are given, but this client proves none to ZooKeeper: "
+                "give digest or SASL credentials or a TLS client certificate"
+            )
+        if self.digest is not None and not (self.sasl or (self.tls and self.tls.cert)):
+            mine = digest_identity(self.digest.username, self.digest.password)
+            if mine not in plan.everyone():
+                known = any(one.scheme == "digest" and one.user == mine.user for one in plan.everyone())
+                raise SettingsError(
+                    f"wrong ZooKeeper password for {mine.user!r}: the identities hold another hash for that user; "
+                    "correct zookeeper.digest, or the identities if the password was changed"
+                    if known
+                    else f"ZooKeeper user {mine.user!r} has no role among the identities: "
+                    "correct zookeeper.digest, or add what 'kafka-coord acl identity' prints"
+                )
+
     def acls(self) -> Sequence[Any]:
-        """The kazoo ACLs of what is created."""
+        """The kazoo ACLs of what is created where there is no plan."""
         if self.acl is Acl.OPEN:
             return list(OPEN_ACL_UNSAFE)
         if self.acl is Acl.CREATOR_ONLY:
@@ -86,6 +130,8 @@ class ZkOptions:
 
     def client_arguments(self) -> Mapping[str, Any]:
         """What of this goes to ``KazooClient``; raises :class:`SettingsError` for what cannot work."""
+        if self.plan is not None:
+            self._check_plan(self.plan)
         if self.acl is not Acl.OPEN and not (self.digest or self.sasl or (self.tls and self.tls.cert)):
             raise SettingsError(
                 f"ZooKeeper ACL {self.acl.value!r} needs somebody to be the creator: "
@@ -119,3 +165,8 @@ class ZkOptions:
             "principal": sasl.principal,
         }
         return {name: value for name, value in given.items() if value is not None}
+
+
+def to_kazoo(acl: AclOf) -> list[Any]:
+    """The plan's values as kazoo takes them."""
+    return [ACL(int(one.permissions), Id(one.identity.scheme, one.identity.name)) for one in acl]

@@ -19,13 +19,16 @@ from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
 
 from kafka_coord.errors import (
+    BadVersion,
     MultiFailed,
     NoAuth,
     NodeExists,
     NoNode,
+    StoreError,
     StoreUnavailable,
 )
 from kafka_coord.zk import bulk, kazoo_private
+from kafka_coord.zk.acl_tree import AclChange, FoundAcl
 from kafka_coord.zk.bulk import MultiRead, to_stat
 from kafka_coord.zk.calls import Calls, Unsupported
 from kafka_coord.zk.clock import SystemClock
@@ -33,7 +36,7 @@ from kafka_coord.zk.connect_string import ConnectString, parse_connect_string
 from kafka_coord.zk.failures import translated
 from kafka_coord.zk.interrupts import InterruptibleHandler
 from kafka_coord.zk.kazoo_session import KazooSession
-from kafka_coord.zk.options import ZkOptions
+from kafka_coord.zk.options import ZkOptions, to_kazoo
 from kafka_coord.zk.sizes import HEADER, acl_size, described, multi_size, op_size
 from kafka_coord.zk.store import (
     ANY_VERSION,
@@ -136,7 +139,7 @@ class KazooStore(Store):
             max_request_bytes=options.max_request_bytes,
         )
         self._prefix = len(where.chroot.encode())
-        self._acl_size = acl_size(options.acls())
+        self._acl_size = acl_size(options.longest_acls())
         self._multi_read_refused_in = 0  # the session in which a server did not know it
         self._pid = os.getpid()
         self._closing = threading.Lock()
@@ -314,6 +317,30 @@ class KazooStore(Store):
         acls, _ = self._calls.ask("get the ACL of", path, lambda: self._client.get_acls_async(self._at(path)))
         return tuple(f"{acl.id.scheme}:{acl.id.id}:{'|'.join(acl.acl_list)}" for acl in acls)
 
+    def read_acls(self, paths: Sequence[str]) -> tuple[FoundAcl | NoAuth | None, ...]:
+        """The ACLs of many znodes, pipelined; ``None`` where there is none, the refusal where it may not be read."""
+        found = self._calls.pipelined(
+            "get the ACL of", paths, lambda path: self._client.get_acls_async(self._at(path)), refusals=(NoAuth,)
+        )
+        return tuple(FoundAcl.of(*one) if isinstance(one, tuple) else one for one in found)
+
+    def write_acls(self, changes: Sequence[AclChange]) -> tuple[StoreError | None, ...]:
+        """Sets many ACLs, pipelined (a multi cannot); ``None`` for what was done, or is gone, else the refusal."""
+        found = self._calls.pipelined(
+            "set the ACL of",
+            changes,
+            lambda one: self._client.set_acls_async(self._at(one.path), to_kazoo(one.acl), one.version),
+            refusals=(NoAuth, BadVersion),
+        )
+        return tuple(one if isinstance(one, StoreError) else None for one in found)
+
+    def ensure_prepared(self) -> None:
+        if self._options.plan is not None:
+            paths = self._options.plan.prepared()
+            for path, stat in zip(paths, self.exists_many(paths), strict=True):
+                if stat is None:
+                    self.ensure_path(path)
+
     # --- writes ------------------------------------------------------------------------------------------------------
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
@@ -323,7 +350,9 @@ class KazooStore(Store):
         made = self._calls.ask(
             "create",
             path,
-            lambda: self._client.create_async(self._at(path), data, ephemeral=ephemeral, sequence=sequence),
+            lambda: self._client.create_async(
+                self._at(path), data, self._options.acls_of(path), ephemeral=ephemeral, sequence=sequence
+            ),
             through_leader=True,
             size=size,
         )
@@ -356,7 +385,8 @@ class KazooStore(Store):
             if isinstance(op, Check):
                 transaction.check(path, op.version)
             elif isinstance(op, Create):
-                transaction.create(path, op.data, ephemeral=op.ephemeral, sequence=op.sequence)
+                acls = self._options.acls_of(op.path)
+                transaction.create(path, op.data, acls, ephemeral=op.ephemeral, sequence=op.sequence)
             elif isinstance(op, SetData):
                 transaction.set_data(path, op.data, op.version)
             else:

@@ -236,6 +236,10 @@ class Store(Protocol):
             except NodeExists:
                 continue
 
+    def ensure_prepared(self) -> None:
+        """Makes what an ACL plan wants to be there before those come who may not make it; nothing without a plan."""
+        return
+
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         """Replaces the data. Raises ``NoNode``, ``BadVersion``."""
 

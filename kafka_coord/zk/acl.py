@@ -1,0 +1,246 @@
+"""Who may do what with which znode: the ACL plan, as a pure function of the path.
+
+ZooKeeper's ACLs are a node's own (nothing is inherited), and whoever creates or deletes a znode needs CREATE or DELETE
+on its *parent*. So ``DELETE`` on ``channel/<consumer>`` is the right to acknowledge, and the right to evict is
+``DELETE`` on ``ids``. :data:`RULES` is the whole plan; docs/threat-model.md shows it and says what it does not prevent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntFlag
+
+from kafka_coord.errors import SettingsError
+
+ANY_GROUP = "*"
+"""In place of a group's name: every group that has no consumers of its own named."""
+
+MAX_IDENTITIES = 64
+"""Of one role: each travels with every create."""
+_SCHEMES = ("digest", "sasl", "x509", "ip", "world", "auth")
+_MASKED = "x"
+"""What a server shows instead of a digest to whoever may not change the ACL."""
+
+
+class Permission(IntFlag):
+    """ZooKeeper's permissions, by its own numbers."""
+
+    NONE = 0
+    READ = 1
+    WRITE = 2
+    CREATE = 4
+    DELETE = 8
+    ADMIN = 16
+    ALL = 31
+
+    @classmethod
+    def of(cls, letters: str) -> Permission:
+        """``"crd"``, as ``zkCli.sh`` writes them."""
+        found = cls.NONE
+        for letter in letters:
+            found |= _LETTERS[letter]
+        return found
+
+    @property
+    def letters(self) -> str:
+        return "".join(letter for letter, permission in _LETTERS.items() if permission & self)
+
+
+_LETTERS = {
+    "c": Permission.CREATE,
+    "d": Permission.DELETE,
+    "r": Permission.READ,
+    "w": Permission.WRITE,
+    "a": Permission.ADMIN,
+}
+CHANGING = Permission.WRITE | Permission.CREATE | Permission.DELETE | Permission.ADMIN
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Identity:
+    """Whom ZooKeeper knows a session by: ``digest:user:<hash>``, ``sasl:user``, ``x509:CN=…``, ``world:anyone``."""
+
+    scheme: str
+    name: str
+
+    @classmethod
+    def parse(cls, written: object, where: str) -> Identity:
+        """Raises :class:`SettingsError` naming ``where``."""
+        scheme, colon, name = written.partition(":") if isinstance(written, str) else ("", "", "")
+        if not (colon and name and scheme in _SCHEMES and len(name) <= 1_000 and name.isprintable()):
+            raise SettingsError(
+                f"{where}: {str(written)[:60]!r} is no identity: use digest:USER:HASH (see 'kafka-coord acl identity'),"
+                " sasl:USER, x509:DISTINGUISHED-NAME, ip:ADDRESS or world:anyone"
+            )
+        if scheme == "digest" and (name.count(":") != 1 or not all(name.split(":"))):
+            raise SettingsError(f"{where}: {written!r} lacks the hash: 'kafka-coord acl identity' prints it")
+        if scheme == "world" and name != "anyone":
+            raise SettingsError(f"{where}: {written!r}: of the world there is only world:anyone")
+        return cls(scheme, name)
+
+    def __str__(self) -> str:
+        return f"{self.scheme}:{self.name}"
+
+    @property
+    def shown(self) -> str:
+        """Without the hash of a digest."""
+        return f"digest:{self.user}" if self.scheme == "digest" else str(self)
+
+    @property
+    def user(self) -> str:
+        return self.name.partition(":")[0] if self.scheme == "digest" else self.name
+
+    def is_shown_as(self, other: Identity) -> bool:
+        """Whether a server may mean this one by ``other``: to strangers it hides the hash of a digest."""
+        if self == other:
+            return True
+        return self.scheme == other.scheme == "digest" and other.name == f"{self.user}:{_MASKED}"
+
+
+ANYONE = Identity("world", "anyone")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Grant:
+    """What one identity may do."""
+
+    identity: Identity
+    permissions: Permission
+
+    def __str__(self) -> str:
+        return f"{self.identity.shown}={self.permissions.letters}"
+
+
+AclOf = tuple[Grant, ...]
+"""The ACL of one znode: sorted, each identity once."""
+
+
+def grants(found: Iterable[tuple[Identity, Permission]]) -> AclOf:
+    """Sorted, each identity once, those that may do nothing left out."""
+    together: dict[Identity, Permission] = {}
+    for identity, permissions in found:
+        if permissions:
+            together[identity] = together.get(identity, Permission.NONE) | permissions
+    return tuple(sorted(Grant(*one) for one in together.items()))
+
+
+def same(found: AclOf, wanted: AclOf) -> bool:
+    """Whether what a server shows is what is wanted."""
+    return len(found) == len(wanted) and all(
+        any(one.permissions == other.permissions and one.identity.is_shown_as(other.identity) for other in found)
+        for one in wanted
+    )
+
+
+def open_to_change(found: AclOf) -> bool:
+    """Whether anybody may change the znode or what is below it."""
+    return any(one.identity == ANYONE and one.permissions & CHANGING for one in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What the roles may do with znodes of one place, in letters; coordinators may do everything everywhere.
+
+    ``consumers`` are those of the group the znode belongs to, ``any_group`` is what those of :data:`ANY_GROUP` may do
+    besides: nobody prepares their groups, so they make them.
+    """
+
+    place: str
+    operators: str
+    consumers: str
+    any_group: str = ""
+    why: str = ""
+
+
+_GROUP = "/consumers/groups/<group>"
+RULES = (
+    Rule("/consumers", "crd", "", why="operators make and remove `paused`"),
+    Rule("/consumers/coordinator", "r", ""),
+    Rule("/consumers/coordinator_epoch", "r", ""),
+    Rule("/consumers/coordinators", "r", ""),
+    Rule("/consumers/coordinators/<instance>", "r", ""),
+    Rule("/consumers/requests", "crd", "", why="operators ask, and remove what was answered"),
+    Rule("/consumers/requests/<request>", "r", "", why="only the coordinator answers"),
+    Rule("/consumers/paused", "rw", ""),
+    Rule("/consumers/groups", "cr", "", "cr", why="operators prepare groups; named groups are made by the coordinator"),
+    Rule(_GROUP, "cdrw", "r", "c", why="its data are the group's settings; operators make and remove `paused`"),
+    Rule(f"{_GROUP}/paused", "rw", ""),
+    Rule(f"{_GROUP}/assignment", "r", ""),
+    Rule(f"{_GROUP}/history", "r", ""),
+    Rule(f"{_GROUP}/owners", "r", ""),
+    Rule(f"{_GROUP}/owners/<consumer>", "r", ""),
+    Rule(f"{_GROUP}/ids", "r", "cdr", why="to register and to leave"),
+    Rule(f"{_GROUP}/ids/<consumer>", "r", "r", why="a registration is never changed"),
+    Rule(f"{_GROUP}/channel", "r", "cr", why="a consumer makes its channel"),
+    Rule(f"{_GROUP}/channel/<consumer>", "r", "drw", why="WRITE takes the token, DELETE acknowledges; no CREATE"),
+    Rule(f"{_GROUP}/channel/<consumer>/<command>", "r", "r"),
+    Rule(f"{_GROUP}/offsets", "r", "r"),
+    Rule(f"{_GROUP}/offsets/<topic>", "r", "cr", why="its data is the topic's identity, the coordinator's"),
+    Rule(f"{_GROUP}/offsets/<topic>/<partition>", "r", "rw"),
+)
+"""Where no rule fits (a scratch znode of ``doctor``, something foreign), operators may read and delete nothing."""
+
+_ELSEWHERE = Rule("", "r", "")
+_RULES = tuple((tuple(rule.place.split("/")), rule) for rule in RULES)
+
+
+def rule_of(path: str) -> Rule | None:
+    """The rule for a znode (below the chroot), ``None`` where there is none."""
+    segments = path.split("/")
+    for place, rule in _RULES:
+        if len(place) == len(segments) and all(
+            bool(found) if wanted.startswith("<") else found == wanted
+            for wanted, found in zip(place, segments, strict=True)
+        ):
+            return rule
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class AclPlan:
+    """Who plays which role. ``consumers`` by group, :data:`ANY_GROUP` for those of all groups that are not named."""
+
+    coordinators: tuple[Identity, ...]
+    operators: tuple[Identity, ...] = ()
+    readers: tuple[Identity, ...] = (ANYONE,)
+    consumers: Mapping[str, tuple[Identity, ...]] = field(default_factory=dict)
+
+    def of(self, path: str) -> AclOf:
+        """The ACL of the znode ``path`` (below the chroot)."""
+        rule = rule_of(path) or _ELSEWHERE
+        segments = path.split("/")
+        group = segments[3] if rule.place.startswith(_GROUP) else None
+        own = Permission.of(rule.consumers)
+        if group is not None and group in self.consumers and group != ANY_GROUP:
+            consumers = [(one, own) for one in self.consumers[group]]
+        else:
+            more = own | Permission.of(rule.any_group)
+            consumers = [(one, more) for one in self.consumers.get(ANY_GROUP, ())]
+        return grants(
+            [
+                *((one, Permission.ALL) for one in self.coordinators),
+                *((one, Permission.of(rule.operators)) for one in self.operators),
+                *((one, Permission.READ) for one in self.readers),
+                *consumers,
+            ]
+        )
+
+    def everyone(self) -> frozenset[Identity]:
+        """Every identity in any role."""
+        named = (one for group in self.consumers.values() for one in group)
+        return frozenset((*self.coordinators, *self.operators, *self.readers, *named))
+
+    def named_groups(self) -> tuple[str, ...]:
+        return tuple(sorted(name for name in self.consumers if name != ANY_GROUP))
+
+    def prepared(self) -> tuple[str, ...]:
+        """What must be there before consumers of named groups come, who may make none of it; parents first."""
+        return tuple(
+            path
+            for group in self.named_groups()
+            for path in (f"/consumers/groups/{group}", *(f"/consumers/groups/{group}/{part}" for part in _PARTS))
+        )
+
+
+_PARTS = ("ids", "channel", "owners", "offsets")

@@ -1,0 +1,95 @@
+"""The identities file: which ZooKeeper identity plays which role. It holds no passwords.
+
+::
+
+    coordinators = ["digest:coordinator:3zpCJSEkTHOmpyrRJKDsoGyH1Ao="]
+    operators    = ["sasl:alice", "x509:CN=ops,O=Example"]
+    readers      = ["world:anyone"]            # who may look; [] for nobody else
+
+    [consumers]
+    delays = ["digest:delays:1ZVDWOp9QMyKQQeVQMn5SFnWnb8="]
+    "*"    = ["digest:others:R8V0yvn9cJqN6b1J5iFVs6h4JpA="]   # all groups that are not named
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kafka_coord.errors import SettingsError
+from kafka_coord.model.names import is_legal
+from kafka_coord.zk.acl import ANY_GROUP, ANYONE, MAX_IDENTITIES, AclPlan, Identity
+
+MAX_FILE_BYTES = 1_000_000
+_ROLES = ("coordinators", "operators", "readers", "consumers")
+
+
+def digest_identity(user: str, password: str) -> Identity:
+    """What ZooKeeper's ``digest`` scheme knows a user and password by (``DigestAuthenticationProvider``)."""
+    hashed = base64.b64encode(hashlib.sha1(f"{user}:{password}".encode()).digest())  # noqa: S324 - ZooKeeper's choice
+    return Identity("digest", f"{user}:{hashed.decode()}")
+
+
+def read_identities(file: Path) -> AclPlan:
+    """Raises :class:`SettingsError` naming the file, the key and what would do."""
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(f"identities file {file} cannot be read: {error.strerror}") from None
+    return parse_identities(raw, str(file))
+
+
+def parse_identities(raw: bytes, where: str) -> AclPlan:
+    """As :func:`read_identities`, of bytes."""
+    if len(raw) > MAX_FILE_BYTES:
+        raise SettingsError(f"identities file {where} is longer than {MAX_FILE_BYTES} bytes")
+    try:
+        table = tomllib.loads(raw.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise SettingsError(f"identities file {where} is not TOML: {str(error)[:200]}") from None
+    unknown = sorted(set(table) - set(_ROLES))
+    if unknown:
+        raise SettingsError(f"{unknown[0][:60]!r} in {where} is no role; there are {', '.join(_ROLES)}")
+    coordinators = _role(table, "coordinators", where)
+    if not coordinators:
+        raise SettingsError(f"{where} names no coordinators: nobody could change what is made")
+    for role, found in (("coordinators", coordinators), ("operators", _role(table, "operators", where))):
+        _none_of_the_world(found, role, where)
+    groups = table.get("consumers", {})
+    if not isinstance(groups, dict):
+        raise SettingsError(f"consumers in {where} must be a table: [consumers] with one line for each group")
+    consumers: dict[str, tuple[Identity, ...]] = {}
+    for group in groups:
+        if group != ANY_GROUP and not is_legal(group):
+            raise SettingsError(f"consumers in {where}: {group[:60]!r} is neither a legal group name nor {ANY_GROUP!r}")
+        consumers[group] = _role(groups, group, f"{where} [consumers]")
+        _none_of_the_world(consumers[group], group, where)
+    return AclPlan(
+        coordinators=coordinators,
+        operators=_role(table, "operators", where),
+        readers=_role(table, "readers", where) if "readers" in table else (ANYONE,),
+        consumers=consumers,
+    )
+
+
+def _role(table: Mapping[str, Any], role: str, where: str) -> tuple[Identity, ...]:
+    written = table.get(role, [])
+    if not isinstance(written, list):
+        raise SettingsError(f"{role[:60]!r} in {where} must be a list of identities")
+    if len(written) > MAX_IDENTITIES:
+        raise SettingsError(
+            f"{role[:60]!r} in {where} has {len(written)} identities, at most {MAX_IDENTITIES} are taken"
+        )
+    return tuple(dict.fromkeys(Identity.parse(one, f"{role[:60]} in {where}") for one in written))
+
+
+def _none_of_the_world(found: tuple[Identity, ...], role: str, where: str) -> None:
+    if ANYONE in found:
+        raise SettingsError(
+            f"{role[:60]!r} in {where} names world:anyone: to let anybody write, name no identities at all"
+        )
