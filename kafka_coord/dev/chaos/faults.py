@@ -21,7 +21,7 @@ from kafka_coord.dev.chaos.schedule import Planned
 from kafka_coord.dev.chaos.sessions import expire
 from kafka_coord.dev.chaos.skewed import set_skew
 from kafka_coord.dev.chaos.stage import Actor, Stage
-from kafka_coord.errors import KafkaCoordError
+from kafka_coord.errors import BrokerError, KafkaCoordError, RequestRefused, Timeout
 from kafka_coord.zk import layout
 
 Tell = Callable[[str], None]
@@ -188,6 +188,7 @@ class Faults:
     def start(self, actor: Actor) -> None:
         """Start it and wait until it works."""
         self.note(Kind.START, actor.target, Phase.BEGIN)
+        self._stage.note_ghost(actor)
         actor.start()
         self.note(Kind.START, actor.target, Phase.END, pid=actor.process.pid)
 
@@ -338,15 +339,31 @@ class Faults:
             if total == topics.partition_count(topic):
                 self.skipped += 1
                 return
-            topics.add_partitions(topic, total)
+            self._patiently(lambda: topics.add_partitions(topic, total))
             self.note(Kind.PARTITIONS_ADDED, f"topic:{topic}", topic=topic, partitions=total)
         elif self._topics_added < _MOST_TOPICS:
             self._topics_added += 1
             topic = f"{PREFIX}n{self._topics_added}"
-            topics.create(topic, 3, replication=3)
+            self._patiently(lambda: topics.create(topic, 3, replication=3))
             self.note(Kind.TOPIC_ADDED, f"topic:{topic}", topic=topic, partitions=3)
         else:
             self.skipped += 1
+
+    def _patiently(self, change: Callable[[], None]) -> None:
+        """Brokers that are restarted refuse now and then; what was done all the same is refused the next time."""
+        deadline = time.monotonic() + 2 * _CLI_S
+        while True:
+            try:
+                return change()
+            except RequestRefused as error:
+                if "already" in str(error):
+                    return None
+                if time.monotonic() >= deadline:
+                    raise
+            except (BrokerError, Timeout):
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(1.0)
 
     def _until_done(self, *arguments: str, refused_is_done: bool = False) -> Said:
         deadline = time.monotonic() + 2 * _CLI_S

@@ -98,6 +98,8 @@ class ChaosRun:
 
     def _measure(self, what: str, stage: Stage, faults: Faults, watch: Watch, events: EventWriter) -> None:
         """One failover in the calm, or a rolling restart."""
+        if what in {CLEAN_STOP, KILLED, FROZEN}:
+            time.sleep(SERVE_SESSION_MS / 1000 + 1.0)  # whoever is elected then is alive, and nothing else goes on
         self._require_settled(watch, f"before '{what}'")
         if what in {CLEAN_STOP, KILLED, FROZEN}:
             elected = self._elected(stage, watch)
@@ -179,8 +181,8 @@ class ChaosRun:
         for actor in (*stage.of("kafka"), *stage.of("zookeeper")):
             actor.busy = True
         for actor in stage.of("kafka"):
-            actor.process.terminate()
-        for actor in stage.of("kafka", "zookeeper"):
+            actor.process.kill()  # the last of them would wait long for a controller
+        for actor in stage.of("zookeeper"):
             faults.stop(actor)
 
     def _revive(self, faults: Faults, actor: Actor) -> None:

@@ -100,6 +100,7 @@ class Stage:
         self._per_s = per_s
         self._network = Network()
         self._left = ExitStack()
+        self._ghosts: dict[int, int | None] = {}
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
@@ -192,6 +193,12 @@ class Stage:
             )
         )
 
+    def note_ghost(self, actor: Actor) -> None:
+        """Call before a ``serve`` is started again: what is registered now is of the process before it."""
+        if actor.role == "serve":
+            found = self.store.exists(layout.instance(int(actor.name)))
+            self._ghosts[int(actor.name)] = found.ephemeral_owner if found is not None else None
+
     def take_dead(self, actor: Actor) -> bool:
         """Whether it ended although nobody has it in hand; then it is in the caller's."""
         with self.lock:
@@ -260,7 +267,8 @@ class Stage:
         )
 
         def registered() -> bool:
-            return self.store.exists(layout.instance(number)) is not None
+            found = self.store.exists(layout.instance(number))
+            return found is not None and found.ephemeral_owner != self._ghosts.get(number)
 
         self._add(Actor("serve", str(number), process, process.start, registered, (link,), skew))
 

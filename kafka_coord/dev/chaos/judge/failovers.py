@@ -1,0 +1,183 @@
+"""Rules about the coordinator's own end: stopped, killed, frozen."""
+
+from __future__ import annotations
+
+import json
+
+from kafka_coord.dev.chaos.journal import Event, Kind, Phase
+from kafka_coord.dev.chaos.judge.evidence import Records
+from kafka_coord.dev.chaos.judge.findings import Finding, Rule, Ruling, Severity, ruling
+from kafka_coord.dev.chaos.judge.ownership import Ending
+
+DECIDED_S = 0.3
+"""A rebalance asked for at the instant of a clean stop is decided within this."""
+ELECTED_S = 0.5
+"""Beyond the session timeout, until a killed coordinator is replaced."""
+_AROUND_S = 2.0
+
+
+def _elected_at(records: Records, t: float) -> Event | None:
+    return next((event for event in reversed(records.of(Kind.ELECTED)) if event.t < t), None)
+
+
+def _elected_after(records: Records, t: float) -> Event | None:
+    return next((event for event in records.of(Kind.ELECTED) if event.t > t), None)
+
+
+def _alone(records: Records, event: Event) -> bool:
+    """Whether nothing else was going on, or had been until a moment before."""
+    others = records.faults.under_way(event.t, event.t + _AROUND_S, aftermath_s=_AROUND_S)
+    return all(fault.role == event.role and fault.name == event.name and fault.kind == event.kind for fault in others)
+
+
+def clean(records: Records) -> Ruling:
+    """A coordinator that is told to stop takes no partition from anybody, and what is asked meanwhile is decided."""
+    findings: list[Finding] = []
+    took_s: list[float] = []
+    elected_s: list[float] = []
+    ends = {event.detail["id"]: event for event in records.of(Kind.REQUEST, phase=Phase.END)}
+    for request in records.of(Kind.REQUEST, phase=Phase.BEGIN):
+        stop = next((one for one in reversed(records.of(Kind.STOP, phase=Phase.BEGIN)) if one.t <= request.t), None)
+        if stop is None:
+            continue
+        decided = ends.get(request.detail["id"])
+        after = _elected_after(records, stop.t)
+        if after is not None:
+            elected_s.append(after.t - stop.t)
+        evidence = (records.at(stop.t, f"SIGTERM to {stop.target}"), records.at(request.t, "the rebalance asked for"))
+        if decided is not None:
+            took_s.append(decided.t - request.t)
+        if decided is None or took_s[-1] > DECIDED_S:
+            told = "never" if decided is None else f"{took_s[-1] * 1000:.0f} ms later"
+            findings.append(
+                Finding(
+                    Rule.CLEAN_FAILOVER,
+                    Severity.VIOLATION,
+                    stop.target,
+                    f"a rebalance asked for at its clean stop was decided {told}",
+                    evidence,
+                )
+            )
+        until = (decided.t if decided is not None else request.t) + _AROUND_S
+        for book in records.books:
+            for owner in book.ownerships:
+                if stop.t <= owner.end <= until and owner.ending is not Ending.OPEN:
+                    findings.append(
+                        Finding(
+                            Rule.CLEAN_FAILOVER,
+                            Severity.VIOLATION,
+                            book.where,
+                            f"{owner} lost or gave up the partition while the coordinator was stopped cleanly",
+                            (*evidence, records.at(owner.end, str(owner.ending))),
+                        )
+                    )
+    return ruling(
+        Rule.CLEAN_FAILOVER,
+        findings,
+        checked=f"{len(took_s)} clean stops of the elected one; asked to decided {_list_ms(took_s)}; "
+        f"next one elected after {_list_ms(elected_s)}; partitions without owner: {len(findings)}",
+        bound=f"{DECIDED_S * 1000:g} ms, no partition without owner",
+        exercised=bool(took_s),
+        figures={
+            "n": len(took_s),
+            "decided_max_s": max(took_s, default=0.0),
+            "elected_max_s": max(elected_s, default=0.0),
+        },
+    )
+
+
+def killed(records: Records) -> Ruling:
+    """The next coordinator is there within the session timeout of the one that was killed."""
+    session_s = records.run.setup.session_timeouts_ms["serve"] / 1000
+    findings: list[Finding] = []
+    took_s: list[float] = []
+    for event in records.of(Kind.KILL):
+        elected = _elected_at(records, event.t)
+        if event.role != "serve" or elected is None or elected.name != event.name or not _alone(records, event):
+            continue
+        after = _elected_after(records, event.t)
+        if after is not None:
+            took_s.append(after.t - event.t)
+        if after is None or took_s[-1] > session_s + ELECTED_S:
+            told = "nobody" if after is None else f"{after.target} only {took_s[-1]:.2f} s"
+            findings.append(
+                Finding(
+                    Rule.KILLED_FAILOVER,
+                    Severity.VIOLATION,
+                    event.target,
+                    f"killed, and {told} later elected",
+                    (records.at(event.t, "kill -9"), *([records.at(after.t, "elected")] if after else [])),
+                )
+            )
+    told = ", ".join(f"{one:.2f} s" for one in took_s) or "none"
+    return ruling(
+        Rule.KILLED_FAILOVER,
+        findings,
+        checked=f"{len(took_s)} kills of the elected one with nothing else going on; next elected after {told}",
+        bound=f"{session_s + ELECTED_S:g} s",
+        exercised=bool(took_s),
+        figures={"n": len(took_s), "max_s": max(took_s, default=0.0)},
+    )
+
+
+def frozen(records: Records, audit: dict[str, object] | None) -> Ruling:
+    """A coordinator frozen past its session is replaced, and writes nothing when it wakes: by ZooKeeper's own log,
+    every write of a coordinator was fenced by the newest epoch."""
+    session_s = records.run.setup.session_timeouts_ms["serve"] / 1000
+    findings: list[Finding] = []
+    n = 0
+    for fault in records.faults.of(Kind.FREEZE, role="serve"):
+        elected = _elected_at(records, fault.begin)
+        if elected is None or elected.name != fault.name or fault.end - fault.begin < session_s + ELECTED_S:
+            continue
+        calm = not [
+            one for one in records.faults.under_way(fault.begin, fault.end, aftermath_s=_AROUND_S) if one is not fault
+        ]
+        if not calm:
+            continue
+        n += 1
+        after = _elected_after(records, fault.begin)
+        if after is None or after.t > fault.end or after.name == fault.name:
+            findings.append(
+                Finding(
+                    Rule.FROZEN_COORDINATOR,
+                    Severity.VIOLATION,
+                    f"serve:{fault.name}",
+                    f"frozen for {fault.end - fault.begin:.1f} s while elected, and nobody took over meanwhile",
+                    (records.at(fault.begin, "SIGSTOP"), records.at(fault.end, "SIGCONT")),
+                )
+            )
+    seen = "the audit found every coordinator's write fenced" if audit is not None else "no audit: its writes not seen"
+    return ruling(
+        Rule.FROZEN_COORDINATOR,
+        findings,
+        checked=f"{n} freezes of the elected one past its session, in the calm, replaced each time; {seen}",
+        exercised=n > 0 and audit is not None,
+        figures={"n": n},
+    )
+
+
+def audited(records: Records) -> tuple[Ruling, dict[str, object] | None]:
+    """What ``kafka-coord audit`` said of ZooKeeper's log, where ``audit.json`` is in the directory."""
+    path = records.directory / "audit.json"
+    if not path.exists():
+        return ruling(Rule.AUDIT, (), checked="there is no audit.json", exercised=False), None
+    audit: dict[str, object] = json.loads(path.read_bytes())
+    found = audit.get("violations")
+    violations = found if isinstance(found, list) else []
+    findings = [
+        Finding(Rule.AUDIT, Severity.VIOLATION, "ZooKeeper's log", _sentence(one), ()) for one in violations[:100]
+    ]
+    checked = audit.get("checked")
+    told = ", ".join(f"{name} {value}" for name, value in checked.items()) if isinstance(checked, dict) else ""
+    return ruling(Rule.AUDIT, findings, checked=told or "audit.json"), audit
+
+
+def _sentence(violation: object) -> str:
+    if isinstance(violation, dict):
+        return " ".join(f"{name}={value}" for name, value in violation.items())
+    return str(violation)
+
+
+def _list_ms(seconds: list[float]) -> str:
+    return ", ".join(f"{one * 1000:.0f} ms" for one in seconds) or "none"

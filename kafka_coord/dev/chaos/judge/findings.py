@@ -1,0 +1,91 @@
+"""What the judge says: findings with their evidence, and one ruling for each rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Rule(StrEnum):
+    """What has to hold; the value is how a report names it."""
+
+    NOTHING_MISSING = "no record is missing"
+    ONE_OWNER = "no two live owners"
+    REPEATS = "repeats only after a crash and past the last commit"
+    ORDER = "offsets are contiguous and never go back"
+    CONVERGENCE = "every group converged"
+    NO_LEAKS = "nothing leaked"
+    CLEAN_FAILOVER = "a coordinator's clean stop takes no owner away and delays no decision"
+    KILLED_FAILOVER = "a killed coordinator is replaced in time"
+    FROZEN_COORDINATOR = "a frozen coordinator wrote nothing when it woke"
+    UNMOVED = "what does not move is not paused"
+    EXPLAINED = "no membership was lost without a fault"
+    AUDIT = "the audit of ZooKeeper's log"
+    COMPLETE = "the run wrote down what is needed to judge it"
+
+
+class Severity(StrEnum):
+    VIOLATION = "violation"
+    """The rule is broken: the run has failed."""
+    WARNING = "warning"
+    """Someone should look at it; it breaks no rule by itself."""
+    EXCEPTION = "exception"
+    """The rule is broken in a way docs/architecture.md says is possible by design."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Something that was written down, and when (seconds since the run began)."""
+
+    at_s: float
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.at_s:.3f}s {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``where`` is what it is about: ``group delays flights-3``, ``serve:1``. ``message`` is one sentence."""
+
+    rule: Rule
+    severity: Severity
+    where: str
+    message: str
+    evidence: tuple[Evidence, ...] = ()
+
+
+class Status(StrEnum):
+    HELD = "held"
+    BROKEN = "BROKEN"
+    NOT_EXERCISED = "not exercised"
+    """There was nothing to judge the rule by: not the same as held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What came of one rule. ``checked`` says what it was judged by, with numbers; ``bound`` what was allowed."""
+
+    rule: Rule
+    status: Status
+    checked: str
+    bound: str = ""
+    findings: tuple[Finding, ...] = ()
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+def ruling(
+    rule: Rule,
+    findings: Iterable[Finding],
+    *,
+    checked: str,
+    bound: str = "",
+    exercised: bool = True,
+    figures: dict[str, float] | None = None,
+) -> Ruling:
+    """Broken by any violation; warnings and exceptions are told and break nothing."""
+    found = tuple(findings)
+    broken = any(finding.severity is Severity.VIOLATION for finding in found)
+    status = Status.BROKEN if broken else Status.HELD if exercised else Status.NOT_EXERCISED
+    return Ruling(rule, status, checked, bound, found, figures or {})

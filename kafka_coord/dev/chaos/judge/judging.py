@@ -1,0 +1,60 @@
+"""All rules over one run, and the report that is made of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka_coord.dev.chaos.journal import Event, Phase, Run
+from kafka_coord.dev.chaos.judge import failovers, groups, reading
+from kafka_coord.dev.chaos.judge.cost import Cost, costs
+from kafka_coord.dev.chaos.judge.evidence import Records
+from kafka_coord.dev.chaos.judge.findings import Ruling, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the judge says of a run. ``done`` counts what was done, by ``role kind``; ``minutes`` is what it took."""
+
+    run: Run
+    rulings: tuple[Ruling, ...]
+    costs: tuple[Cost, ...]
+    done: dict[str, int]
+    events: tuple[Event, ...]
+    minutes: float
+
+    @property
+    def held(self) -> bool:
+        """Whether no rule was broken. Rules there was nothing to judge by do not count against it, and are told."""
+        return not any(ruling.status is Status.BROKEN for ruling in self.rulings)
+
+
+def judge(directory: Path) -> Report:
+    """Judges a run by the files in its directory. Raises :class:`MalformedValue` where they are not those of a run."""
+    records = Records(directory)
+    audit, found = failovers.audited(records)
+    rulings = (
+        reading.nothing_missing(records),
+        reading.one_owner(records),
+        reading.repeats(records),
+        reading.order(records),
+        groups.convergence(records),
+        failovers.clean(records),
+        failovers.killed(records),
+        failovers.frozen(records, found),
+        groups.unmoved(records),
+        groups.explained(records),
+        groups.no_leaks(records),
+        audit,
+        groups.complete(records),
+    )
+    done = Counter(fault.label for fault in records.faults)
+    return Report(
+        records.run,
+        rulings,
+        costs(records),
+        dict(sorted(done.items())),
+        tuple(event for event in records.events if event.phase is not Phase.END),
+        (records.until - records.run.started) / 60,
+    )

@@ -1,0 +1,238 @@
+"""Rules about records: none missing, none given by two owners, none twice without a crash, none out of order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from kafka_coord.dev.chaos.journal import Kind
+from kafka_coord.dev.chaos.judge.evidence import Book, Records, Span, merged, without
+from kafka_coord.dev.chaos.judge.findings import Evidence, Finding, Rule, Ruling, Severity, ruling
+from kafka_coord.dev.chaos.judge.ownership import HandOut, Ownership
+
+_CLOSE_S = 0.5
+"""Clocks of processes are one, but an event is written down a little before or after what it tells."""
+
+
+def nothing_missing(records: Records) -> Ruling:
+    """Every record the brokers acknowledged was given to every group whose it is."""
+    books = {(book.group, book.partition): book for book in records.books}
+    findings, wanted, unique, handed = [], 0, 0, 0
+    for group in records.run.groups:
+        for partition in records.subscribed(group):
+            produced = records.produced[partition]
+            book = books.get((group.name, partition))
+            given = [Span(out.first, out.end) for out in _hand_outs(book)]
+            taken = merged(given)
+            wanted += _size(produced)
+            handed += _size(given)
+            missing = list(without(produced, taken))
+            unique += _size(produced) - _size(missing)
+            if missing:
+                text = ", ".join(f"{span.first}…{span.end - 1}" for span in missing[:5])
+                findings.append(
+                    Finding(
+                        Rule.NOTHING_MISSING,
+                        Severity.VIOLATION,
+                        f"group {group.name} {partition}",
+                        f"{_size(missing)} acknowledged records were given to nobody: offsets {text}"
+                        + (" …" if len(missing) > 5 else ""),
+                        _around(records, book, missing[0].first),
+                    )
+                )
+    return ruling(
+        Rule.NOTHING_MISSING,
+        findings,
+        checked=f"{wanted:,} acknowledged records over all groups, {unique:,} given, {handed - unique:,} repeats",
+        exercised=wanted > 0,
+        figures={"acknowledged": wanted, "given": unique, "repeats": handed - unique},
+    )
+
+
+def one_owner(records: Records) -> Ruling:
+    """Nobody hands out a partition's records by a call that began after the next owner was started on it.
+
+    A call that began before and came back after is not counted: when in between it took the records is not known.
+    """
+    findings, pairs, doubtful = [], 0, 0
+    for book in records.books:
+        for at, owner in enumerate(book.ownerships):
+            for other in book.ownerships[at + 1 :]:
+                if other.pid == owner.pid:
+                    continue
+                pairs += 1
+                late = [out for out in (*owner.handed, *owner.stray) if out.t > other.begin]
+                plain = [out for out in late if out.since >= other.begin]
+                doubtful += len(late) - len(plain)
+                if plain:
+                    findings.append(_overlap(records, book, owner, other, plain))
+                break
+    for life in records.lives:
+        for misplaced in life.misplaced:
+            findings.append(
+                Finding(
+                    Rule.ONE_OWNER,
+                    Severity.VIOLATION,
+                    f"group {misplaced.group} {misplaced.partition}",
+                    f"{misplaced.consumer} handed out records of a partition it was never started on",
+                    (_told(records, misplaced.process, misplaced.hand_out),),
+                )
+            )
+    exceptions = sum(finding.severity is Severity.EXCEPTION for finding in findings)
+    return ruling(
+        Rule.ONE_OWNER,
+        findings,
+        checked=f"{pairs:,} handovers from one process to another; {doubtful} calls were under way at the next start",
+        exercised=pairs > 0,
+        figures={"handovers": pairs, "calls_under_way": doubtful, "exceptions": exceptions},
+    )
+
+
+def _overlap(records: Records, book: Book, owner: Ownership, other: Ownership, late: list[HandOut]) -> Finding:
+    why = _ended_by_others(records, owner, other)
+    message = (
+        f"{owner} handed out {sum(out.end - out.first for out in late)} records in {late[-1].t - other.begin:.3f} s "
+        f"after {other} had been started on it"
+    )
+    return Finding(
+        Rule.ONE_OWNER,
+        Severity.EXCEPTION if why else Severity.VIOLATION,
+        book.where,
+        message + (f": {why}" if why else ""),
+        (
+            records.at(owner.begin, f"{owner.process}: started at {owner.offset}"),
+            records.at(other.begin, f"{other.process}: started at {other.offset}"),
+            _told(records, owner.process, late[0]),
+            records.at(owner.end, f"{owner.process}: {owner.ending}"),
+        ),
+    )
+
+
+def _ended_by_others(records: Records, owner: Ownership, other: Ownership) -> str:
+    """Why the membership was over before the consumer could know: it was evicted, or its session ended by somebody."""
+    for event in records.of(Kind.EVICT, Kind.EXPIRE):
+        if event.name == owner.consumer and owner.begin <= event.t + _CLOSE_S and event.t <= other.begin + _CLOSE_S:
+            return "it had been evicted" if event.kind == Kind.EVICT else "its session had been ended from outside"
+    return ""
+
+
+def repeats(records: Records) -> Ruling:
+    """Where an owner begins before what others were given, each of those lost the partition without a clean stop; and
+    none begins before a commit that was acknowledged. An operator's reset starts a new account."""
+    findings: list[Finding] = []
+    judged = repeated = 0
+    for book in records.books:
+        resets = _resets(records, book)
+        for at, owner in enumerate(book.ownerships):
+            if owner.first is None:
+                continue
+            judged += 1
+            since = max((t for t in resets if t <= owner.begin + _CLOSE_S), default=0.0)
+            earlier = [one for one in book.ownerships[:at] if one.begin >= since and one.position is not None]
+            ahead = [one for one in earlier if (one.position or 0) > owner.first]
+            repeated += max((one.position or 0) for one in ahead) - owner.first if ahead else 0
+            for one in ahead:
+                if not one.crashed and not _ended_by_others(records, one, owner):
+                    findings.append(
+                        _twice(records, book, owner, one, f"which gave it up cleanly at {one.position} ({one.ending})")
+                    )
+            for one in earlier:
+                committed = max((offset for t, offset in one.commits if t <= owner.begin), default=-1)
+                if committed > owner.first:
+                    findings.append(_twice(records, book, owner, one, f"which had committed {committed} before that"))
+    return ruling(
+        Rule.REPEATS,
+        findings,
+        checked=f"{judged:,} beginnings; {repeated:,} records were read again after a crash, a loss or an eviction",
+        exercised=judged > 0,
+        figures={"beginnings": judged, "read_again": repeated},
+    )
+
+
+def _twice(records: Records, book: Book, owner: Ownership, before: Ownership, what: str) -> Finding:
+    return Finding(
+        Rule.REPEATS,
+        Severity.VIOLATION,
+        book.where,
+        f"{owner} began at {owner.first}, after {before}, {what}",
+        (
+            records.at(before.begin, f"{before.process}: started at {before.offset}"),
+            records.at(before.end, f"{before.process}: {before.ending}, at {before.position}"),
+            records.at(owner.begin, f"{owner.process}: started at {owner.offset}"),
+        ),
+    )
+
+
+def order(records: Records) -> Ruling:
+    """An owner is given offset after offset without a gap, from where it was told to begin; and nobody begins beyond
+    what was given before."""
+    findings: list[Finding] = []
+    handed = 0
+    for book in records.books:
+        furthest: int | None = None
+        for owner in book.ownerships:
+            expected = owner.offset
+            for out in owner.handed:
+                handed += 1
+                if expected is not None and out.first != expected:
+                    word = "went back" if out.first < expected else "skipped"
+                    findings.append(
+                        Finding(
+                            Rule.ORDER,
+                            Severity.VIOLATION,
+                            book.where,
+                            f"{owner} {word}: offset {out.first} where {expected} was due",
+                            (_told(records, owner.process, out),),
+                        )
+                    )
+                expected = out.end
+            if furthest is not None and owner.first is not None and owner.first > furthest:
+                findings.append(
+                    Finding(
+                        Rule.ORDER,
+                        Severity.VIOLATION,
+                        book.where,
+                        f"{owner} began at {owner.first}, although records were given only up to {furthest}",
+                        (records.at(owner.begin, f"{owner.process}: started at {owner.offset}"),),
+                    )
+                )
+            if owner.position is not None:
+                furthest = max(furthest or 0, owner.position)
+    return ruling(Rule.ORDER, findings, checked=f"{handed:,} hand-outs", exercised=handed > 0)
+
+
+def _resets(records: Records, book: Book) -> list[float]:
+    found = []
+    for event in records.of(Kind.RESET):
+        of_topic = event.detail.get("offsets", {}).get(book.partition.topic, {})
+        if event.detail.get("group") == book.group and str(book.partition.partition) in of_topic:
+            found.append(event.t)
+    return found
+
+
+def _hand_outs(book: Book | None) -> Iterator[HandOut]:
+    for owner in book.ownerships if book is not None else ():
+        yield from owner.handed
+        yield from owner.stray
+
+
+def _around(records: Records, book: Book | None, offset: int) -> tuple[Evidence, ...]:
+    """Who had the partition right before and right after the record at ``offset``."""
+    if book is None:
+        return ()
+    before = [one for one in book.ownerships if one.first is not None and one.first <= offset]
+    after = [one for one in book.ownerships if one.first is not None and one.first > offset]
+    found = []
+    for one in (*before[-1:], *after[:1]):
+        found.append(records.at(one.begin, f"{one.process}: started at {one.offset}"))
+        found.append(records.at(one.end, f"{one.process}: {one.ending}, at {one.position}"))
+    return tuple(found)
+
+
+def _told(records: Records, process: str, out: HandOut) -> Evidence:
+    return records.at(
+        out.t, f"{process}: handed out {out.first}…{out.end - 1} by a call {out.t - out.since:.3f} s earlier"
+    )
+
+
+def _size(spans: Iterable[Span]) -> int:
+    return sum(span.end - span.first for span in spans)
