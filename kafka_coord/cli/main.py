@@ -37,6 +37,7 @@ _COMMANDS = {
     "channel": ("kafka_coord.cli.channel:channel", "Commands that wait for consumers."),
     "watch": ("kafka_coord.cli.watch:watch", "A live view of groups, owners, lag and commands."),
     "doctor": ("kafka_coord.cli.doctor:doctor", "Check the installation, and say what to do."),
+    "audit": ("kafka_coord.cli.audit:audit", "Prove from ZooKeeper's log that no partition had two owners."),
     "completion": ("kafka_coord.cli.completion:completion", "Print the shell's completion script."),
 }
 

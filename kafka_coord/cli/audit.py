@@ -1,0 +1,74 @@
+"""``kafka-coord audit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kafka_coord.cli.options import output_option
+from kafka_coord.cli.output import Column, Format, Section, show
+from kafka_coord.errors import VerificationFailed
+from kafka_coord.monitor.audit import Finding, Report, clock_time
+from kafka_coord.monitor.audit import audit as run_audit
+
+_FINDINGS = (
+    Column("when"),
+    Column("zxid"),
+    Column("rule"),
+    Column("group"),
+    Column("what"),
+    Column("who"),
+)
+_FIGURES = (Column("checked"), Column("count", right=True))
+
+
+@click.command()
+@click.argument("directories", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
+@click.option("--chroot", default="", metavar="PATH", help="The chroot in the connect string, such as /kafka.")
+@click.option("--running", is_flag=True, help="A group on its way to its target at the log's end is only a warning.")
+@output_option
+def audit(directories: tuple[Path, ...], chroot: str, running: bool, output: Format) -> None:
+    """Prove from ZooKeeper's transaction log that no partition ever had two owners. Exit code 10 if it shows otherwise.
+
+    DIR is the dataDir (or dataLogDir) of a ZooKeeper server, or a copy of it; the servers of an ensemble may be given
+    together, and make up for what one of them missed. Every write is replayed in its order and checked. Reads files
+    only: no server is asked.
+
+    \b
+    kafka-coord audit /var/lib/zookeeper
+    kafka-coord audit zk1 zk2 zk3 --chroot /kafka -o json
+    """
+    report = run_audit(directories, chroot=chroot, running=running)
+    show(output, report.to_json(), _sections(report), summary=[_verdict(report)])
+    if not report.clean:
+        raise VerificationFailed(_verdict(report))
+
+
+def _sections(report: Report) -> list[Section]:
+    figures = [{"checked": name.replace("_", " "), "count": count} for name, count in report.figures.items()]
+    return [
+        Section("violations", _FINDINGS, [_row(found) for found in report.violations]),
+        Section("warnings", _FINDINGS, [_row(found) for found in report.warnings]),
+        Section("checked", _FIGURES, figures),
+    ]
+
+
+def _row(found: Finding) -> dict[str, str]:
+    return {
+        "when": clock_time(found.time_ms) if found.time_ms else "",
+        "zxid": f"{found.zxid:#x}" if found.zxid else "",
+        "rule": str(found.rule),
+        "group": found.group,
+        "what": found.what,
+        "who": found.who,
+    }
+
+
+def _verdict(report: Report) -> str:
+    figures = report.figures
+    checked = f"{figures.get('transactions', 0)} transactions, {figures.get('grants', 0)} grants of partitions"
+    return (
+        f"{figures.get('violations', 0)} violations, {figures.get('warnings', 0)} warnings in {checked},"
+        f" {figures.get('commands', 0)} commands, {figures.get('commits', 0)} commits"
+    )

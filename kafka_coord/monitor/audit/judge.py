@@ -1,0 +1,407 @@
+"""Judges one transaction after the other against the design's invariants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kafka_coord.channel.operations import decode_command, decode_offset
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import Assignment, Ledger, PartitionSet, StartFetcher, StopFetcher, TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.command import parse_command_id
+from kafka_coord.monitor.audit.acknowledging import faults
+from kafka_coord.monitor.audit.places import Kind, Place, Places
+from kafka_coord.monitor.audit.report import Finding, Report, Rule
+from kafka_coord.monitor.audit.state import GroupState, Moment, Outstanding, Registered, World
+from kafka_coord.monitor.audit.tree import Change, Step
+
+_COORDINATORS_OWN = frozenset({Kind.LEDGER, Kind.TARGET, Kind.HISTORY, Kind.TOPIC_OFFSETS})
+
+
+class Judge:
+    """Keeps the :class:`World` and reports what should not have been.
+
+    Rules about who may do something look at the world as it was before the step, rules about what must hold at the
+    world as it is after; within one step nothing is before anything else.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self.world = World()
+        self.places = Places()
+        self._report = report
+        self._judging = True
+        self._moment = Moment(Step(0, 0, 0, (), ()))
+        self._takers: dict[Kind, Callable[[Place, Change], None]] = {
+            Kind.EPOCH: self._epoch,
+            Kind.COORDINATOR: self._coordinator,
+            Kind.INSTANCE: self._instance,
+            Kind.REQUEST: self._request,
+            Kind.ALL_PAUSED: self._pause,
+            Kind.PAUSED: self._pause,
+            Kind.TOPIC: self._topic,
+            Kind.GROUP: self._group,
+            Kind.REGISTRATION: self._registration,
+            Kind.LEDGER: self._ledger,
+            Kind.CHANNEL: self._channel,
+            Kind.COMMAND: self._command,
+            Kind.TARGET: self._target,
+            Kind.OFFSET: self._offset,
+        }
+
+    def learn(self, changes: tuple[Change, ...]) -> None:
+        """Takes a tree as it is, without judging how it came to be."""
+        self._judging = False
+        for change in changes:
+            node = change.new
+            place = self.places.of(change.path)
+            if node is not None and place.kind in self._takers:
+                self._moment = Moment(Step(node.mzxid, 0, node.session_id, (), ()))
+                self._takers[place.kind](place, change)
+        self._judging = True
+
+    def judge(self, step: Step) -> None:
+        """One transaction."""
+        moment = self._moment = Moment.of(step)
+        placed = [(self.places.of(change.path), change) for change in step.changes]
+        for place, change in placed:
+            if place.kind is Kind.REGISTRATION and change.new is None:
+                moment.gone.add((place.group, place.name))
+            elif place.kind is Kind.COMMAND and change.new is None:
+                moment.removed.add(change.path)
+            elif place.kind is Kind.COORDINATOR and change.new is not None:
+                moment.elected = True
+        self._fence(moment, placed)
+        for place, change in placed:
+            taker = self._takers.get(place.kind)
+            if taker is not None:
+                taker(place, change)
+        for group, consumer, started in moment.started:
+            self._start(self.world.group(group), consumer, started)
+
+    # --- epochs ------------------------------------------------------------------------------------------------------
+
+    def _fence(self, moment: Moment, placed: list[tuple[Place, Change]]) -> None:
+        own = [
+            (place, change)
+            for place, change in placed
+            if place.kind in _COORDINATORS_OWN
+            or (place.kind is Kind.COMMAND and change.new is not None)
+            or (place.kind is Kind.REQUEST and change.old is not None and change.new is not None)
+        ]
+        if not own and moment.fence is None:
+            return
+        place, change = own[0] if own else placed[0]
+        what = change.path + (f" and {len(own) - 1} more" if len(own) > 1 else "")
+        if moment.fence is None:
+            self._violation(Rule.UNFENCED_WRITE, place.group, f"{what} written without a check of the epoch")
+            return
+        world = self.world
+        self._report.count("coordinator_writes")
+        if moment.fence.version != world.epoch_version:
+            self._violation(
+                Rule.STALE_EPOCH,
+                place.group,
+                f"{what} written under version {moment.fence.version} of the epoch znode, which is at"
+                f" {world.epoch_version}",
+            )
+        elif world.epoch_session is not None and moment.step.session_id != world.epoch_session:
+            self._violation(
+                Rule.STALE_EPOCH,
+                place.group,
+                f"{what} written by who did not win epoch {world.epoch}: {world.names.of(world.epoch_session)} did",
+            )
+
+    def _epoch(self, _: Place, change: Change) -> None:
+        world, node = self.world, change.new
+        if node is None:
+            self._warning(Rule.BY_HAND, "", "the epoch's znode was deleted")
+            return
+        world.epoch_version = node.version
+        written = node.data.decode("ascii", "replace").strip()
+        if not (written.isascii() and written.isdigit() and len(written) <= 10):
+            self._warning(Rule.UNREADABLE, "", f"{change.path} holds {written[:40]!r}, not an epoch")
+            world.epoch_session = None
+            return
+        epoch = int(written)
+        if self._moment.elected:
+            self._report.count("elections")
+            world.epoch_session = self._moment.step.session_id
+            if epoch <= world.epoch:
+                self._violation(Rule.EPOCH_BACK, "", f"epoch {epoch} was won after epoch {world.epoch}")
+        elif change.old is not None and self._judging:
+            world.epoch_session = None
+            if epoch < world.epoch:
+                self._violation(Rule.EPOCH_BACK, "", f"the epoch was set to {epoch} by hand after epoch {world.epoch}")
+            else:
+                self._warning(Rule.BY_HAND, "", f"the epoch was set to {epoch} without an election")
+        world.epoch = max(world.epoch, epoch)
+
+    def _coordinator(self, _: Place, change: Change) -> None:
+        if change.new is not None and not self._judging:
+            self.world.epoch_session = change.new.session_id
+
+    def _instance(self, place: Place, change: Change) -> None:
+        if change.new is not None and change.new.session_id:
+            self.world.names.learn(change.new.session_id, f"instance {place.name}")
+
+    def _request(self, _: Place, change: Change) -> None:
+        if change.new is not None and change.old is None:
+            self._report.count("requests")
+
+    def _pause(self, place: Place, change: Change) -> None:
+        if place.kind is Kind.ALL_PAUSED:
+            self.world.all_paused = change.new is not None
+        else:
+            self.world.group(place.group).paused = change.new is not None
+
+    def _topic(self, place: Place, change: Change) -> None:
+        if change.new is None:
+            self.world.topics.pop(place.name, None)
+        else:
+            self.world.topics[place.name] = change.new.data
+
+    def _group(self, place: Place, change: Change) -> None:
+        if change.new is None:
+            self.world.groups.pop(place.group, None)
+
+    # --- members and what they hold ----------------------------------------------------------------------------------
+
+    def _registration(self, place: Place, change: Change) -> None:
+        group, consumer, node = self.world.group(place.group), place.name, change.new
+        if node is None:
+            group.registrations.pop(consumer, None)
+            return
+        group.registrations[consumer] = Registered(node.czxid, node.session_id)
+        self.world.names.learn(node.session_id, f"{consumer} of {place.group}")
+        self.world.incarnations[node.session_id, place.group, consumer] = node.czxid
+        if not self._judging:
+            return
+        if change.old is not None:
+            self._warning(Rule.BY_HAND, place.group, f"the registration of {consumer} was changed in place")
+            return
+        self._report.count("registrations")
+        channel = change.path.replace("/ids/", "/channel/", 1)
+        if not any(other.path == channel and other.old is not None for other in self._moment.step.changes):
+            self._warning(Rule.BY_HAND, place.group, f"{consumer} registered without moving its token on")
+
+    def _channel(self, place: Place, change: Change) -> None:
+        if change.new is None:
+            group = self.world.group(place.group)
+            if place.name in group.registrations and self._judging:
+                self._warning(Rule.BY_HAND, place.group, f"the channel of {place.name} was deleted while it lives")
+            group.commands.pop(place.name, None)
+
+    def _ledger(self, place: Place, change: Change) -> None:
+        group, consumer = self.world.group(place.group), place.name
+        before = group.live(consumer)
+        ledger = None
+        if change.new is not None:
+            try:
+                value = fields.load(change.new.data, change.path)
+                ledger = Ledger.from_json(value, consumer, change.new.version, change.path)
+            except MalformedValue as error:
+                self._warning(Rule.UNREADABLE, place.group, str(error))
+                return
+        was = group.ledgers.get(consumer)
+        group.set_ledger(consumer, ledger)
+        if not self._judging:
+            return
+        self._report.count("ledger_writes")
+        if before is not None and (place.group, consumer) not in self._moment.gone:
+            self._released(group, consumer, before, ledger)
+        if ledger is not None and group.live(consumer) is not None:
+            same = was is not None and was.incarnation == ledger.incarnation
+            added = ledger.held - was.held if was is not None and same else ledger.held
+            self._held_once(group, consumer, added)
+
+    def _held_once(self, group: GroupState, consumer: str, added: PartitionSet) -> None:
+        for tp in added:
+            self._report.count("grants")
+            holders = group.live_holders(tp)
+            if len(holders) > 1:
+                others = " and ".join(name for name in holders if name != consumer)
+                self._violation(Rule.TWO_HOLDERS, group.name, f"{tp} was given to {consumer} while {others} holds it")
+
+    def _released(self, group: GroupState, consumer: str, before: Ledger, after: Ledger | None) -> None:
+        kept = after.held if after is not None and after.incarnation == before.incarnation else PartitionSet()
+        released = before.held - kept
+        if not released:
+            return
+        self._report.count("releases", len(released))
+        unstopped = released - before.stopping
+        if unstopped:
+            self._violation(
+                Rule.RELEASED_EARLY, group.name, f"{consumer} lives and was never told to stop {unstopped}, yet lost it"
+            )
+        for outstanding in group.outstanding(consumer):
+            command = outstanding.command
+            if isinstance(command, StopFetcher) and command.incarnation == before.incarnation:
+                early = released & command.partitions
+                if early:
+                    self._violation(
+                        Rule.RELEASED_EARLY,
+                        group.name,
+                        f"{early} was taken from {consumer} before it acknowledged {outstanding.id.name}",
+                    )
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    def _command(self, place: Place, change: Change) -> None:
+        group, consumer, name = self.world.group(place.group), place.name, place.leaf
+        if change.new is None:
+            found = group.command_of(consumer, name)
+            if found is not None:
+                if self._judging:
+                    self._report.count("commands_removed")
+                    for rule, what in faults(self.world, self._moment, group, consumer, found):
+                        self._violation(rule, place.group, what)
+                del group.commands[consumer][name]
+            return
+        command_id = parse_command_id(name)
+        if command_id is None:
+            return
+        try:
+            command = decode_command(change.new.data, change.path)
+        except MalformedValue as error:
+            self._warning(Rule.UNREADABLE, place.group, str(error))
+            command = None
+        outstanding = Outstanding(command_id, command)
+        group.commands.setdefault(consumer, {})[name] = outstanding
+        if command is None:
+            return
+        if self._judging:
+            self._report.count("commands")
+            if command.epoch != self.world.epoch:
+                self._violation(
+                    Rule.STALE_EPOCH,
+                    place.group,
+                    f"{name} for {consumer} names epoch {command.epoch}; the newest is {self.world.epoch}",
+                )
+            highest = max(group.told.get(consumer, 0), group.generation if group.target is None else 0)
+            if command.generation < highest:
+                self._violation(
+                    Rule.GENERATION_BACK,
+                    place.group,
+                    f"{name} for {consumer} is of generation {command.generation}; one before it was of {highest}",
+                )
+            if isinstance(command, StartFetcher):
+                self._moment.started.append((place.group, consumer, outstanding))
+        group.told[consumer] = max(group.told.get(consumer, 0), command.generation)
+
+    def _start(self, group: GroupState, consumer: str, started: Outstanding) -> None:
+        command = started.command
+        if command is None:
+            return
+        ledger = group.ledgers.get(consumer)
+        unledgered = command.partitions
+        if ledger is not None and ledger.incarnation == command.incarnation:
+            unledgered = command.partitions - ledger.owned
+        if unledgered:
+            self._violation(
+                Rule.START_WITHOUT_LEDGER,
+                group.name,
+                f"{started.id.name} starts {unledgered} on {consumer}, whose ledger does not name it",
+            )
+        for tp in command.partitions:
+            others = [name for name in group.live_holders(tp) if name != consumer]
+            if others:
+                self._violation(
+                    Rule.START_WHILE_HELD,
+                    group.name,
+                    f"{started.id.name} starts {tp} on {consumer} while {' and '.join(others)} holds it",
+                )
+
+    def _target(self, place: Place, change: Change) -> None:
+        group = self.world.group(place.group)
+        if change.new is None:
+            group.target = None
+            return
+        try:
+            target = Assignment.from_json(fields.load(change.new.data, change.path), change.new.version, change.path)
+        except MalformedValue as error:
+            self._warning(Rule.UNREADABLE, place.group, str(error))
+            group.target = None
+            return
+        if self._judging:
+            self._report.count("targets")
+            if target.generation <= group.generation:
+                self._violation(
+                    Rule.GENERATION_BACK,
+                    place.group,
+                    f"a target of generation {target.generation} was written after generation {group.generation}",
+                )
+            if target.epoch != self.world.epoch:
+                self._violation(
+                    Rule.STALE_EPOCH,
+                    place.group,
+                    f"the target of generation {target.generation} names epoch {target.epoch}; the newest is"
+                    f" {self.world.epoch}",
+                )
+        group.target = target
+        group.generation = max(group.generation, target.generation)
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    def _offset(self, place: Place, change: Change) -> None:
+        node, moment = change.new, self._moment
+        if not self._judging or moment.fence is not None:
+            return
+        group = self.world.group(place.group)
+        if node is None:
+            self._violation(Rule.UNFENCED_WRITE, place.group, f"{change.path} was deleted without a check of the epoch")
+            return
+        self._report.count("commits")
+        try:
+            after = decode_offset(node.data, change.path)
+            before = decode_offset(change.old.data, change.path) if change.old is not None else None
+        except MalformedValue as error:
+            self._warning(Rule.UNREADABLE, place.group, str(error))
+            return
+        committer = self._committer(group)
+        if committer is None:
+            self._violation(
+                Rule.UNFENCED_COMMIT, place.group, f"{change.path} was set to {after} without the checks of a member"
+            )
+        back = before is not None and after < before
+        if not place.leaf.isdigit():
+            return
+        tp = TopicPartition(place.name, int(place.leaf))
+        ledger = group.live(committer) if committer is not None else None
+        if ledger is not None and tp in ledger.held:
+            if back:
+                self._warning(Rule.SEEK_BACK, place.group, f"{committer} took {tp} back from {before} to {after}")
+            return
+        if back:
+            self._violation(Rule.OFFSET_BACK, place.group, f"{tp} went back from {before} to {after}")
+        if committer is not None:
+            self._violation(
+                Rule.COMMIT_BY_ANOTHER, place.group, f"{committer} set {tp} to {after} and does not hold it"
+            )
+
+    def _committer(self, group: GroupState) -> str | None:
+        """The member whose checks the step holds."""
+        for path in self._moment.checked:
+            place = self.places.of(path)
+            if place.kind is Kind.REGISTRATION and place.group == group.name:
+                registered = group.registrations.get(place.name)
+                if (
+                    registered is not None
+                    and registered.session_id in {0, self._moment.step.session_id}
+                    and self._moment.fenced_as(group.name, place.name)
+                ):
+                    return place.name
+        return None
+
+    # --- findings ----------------------------------------------------------------------------------------------------
+
+    def _violation(self, rule: Rule, group: str, what: str) -> None:
+        if self._judging:
+            self._report.violation(self._finding(rule, group, what))
+
+    def _warning(self, rule: Rule, group: str, what: str) -> None:
+        if self._judging:
+            self._report.warning(self._finding(rule, group, what))
+
+    def _finding(self, rule: Rule, group: str, what: str) -> Finding:
+        step = self._moment.step
+        return Finding(rule, what, group, step.zxid, step.time_ms, self.world.names.of(step.session_id))

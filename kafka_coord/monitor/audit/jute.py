@@ -1,0 +1,70 @@
+"""Reading ZooKeeper's serialization (jute): big-endian numbers, and strings and buffers with their length before."""
+
+from __future__ import annotations
+
+import struct
+
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+
+
+class Truncated(ValueError):
+    """The bytes end before the value does, or a length in them cannot be."""
+
+
+class JuteReader:
+    """Reads one value after another from ``data``, beginning at ``at``. Raises :class:`Truncated`."""
+
+    __slots__ = ("_end", "at", "data")
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+        self._end = len(data)
+
+    def int32(self) -> int:
+        try:
+            (value,) = _INT.unpack_from(self.data, self.at)
+        except struct.error:
+            raise Truncated("a number is cut off") from None
+        self.at += 4
+        return int(value)
+
+    def int64(self) -> int:
+        try:
+            (value,) = _LONG.unpack_from(self.data, self.at)
+        except struct.error:
+            raise Truncated("a number is cut off") from None
+        self.at += 8
+        return int(value)
+
+    def flag(self) -> bool:
+        if self.at >= self._end:
+            raise Truncated("a flag is cut off")
+        self.at += 1
+        return self.data[self.at - 1] != 0
+
+    def buffer(self) -> bytes:
+        """Empty for what jute writes as null (a length of -1)."""
+        length = self.int32()
+        if length <= 0:
+            if length < -1:
+                raise Truncated(f"a length of {length}")
+            return b""
+        begin, self.at = self.at, self.at + length
+        if self.at > self._end:
+            raise Truncated(f"{length} bytes are cut off")
+        return self.data[begin : self.at]
+
+    def text(self) -> str:
+        try:
+            return self.buffer().decode()
+        except UnicodeDecodeError:
+            raise Truncated("a string is not UTF-8") from None
+
+    def skip_acl(self) -> None:
+        """Passes over a vector of ACL entries: permissions, scheme, id."""
+        for _ in range(self.int32()):
+            self.int32()
+            self.buffer()
+            self.buffer()

@@ -1,0 +1,98 @@
+"""What a path is, in this project's layout: the inverse of :mod:`kafka_coord.zk.layout`."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import NamedTuple
+
+from kafka_coord.zk import layout
+
+ROOTS = (layout.CONSUMERS, layout.BROKER_TOPICS)
+"""What is replayed; everything else in the log is Kafka's or somebody else's."""
+
+_MAX_KNOWN = 200_000
+
+
+class Kind(Enum):
+    EPOCH = auto()
+    COORDINATOR = auto()
+    INSTANCE = auto()
+    REQUEST = auto()
+    ALL_PAUSED = auto()
+    TOPIC = auto()
+    GROUP = auto()
+    REGISTRATION = auto()
+    LEDGER = auto()
+    CHANNEL = auto()
+    COMMAND = auto()
+    TARGET = auto()
+    HISTORY = auto()
+    TOPIC_OFFSETS = auto()
+    OFFSET = auto()
+    PAUSED = auto()
+    OTHER = auto()
+
+
+class Place(NamedTuple):
+    """``name`` is the consumer's, topic's or instance's; ``leaf`` that of a command or a partition."""
+
+    kind: Kind
+    group: str = ""
+    name: str = ""
+    leaf: str = ""
+
+
+_OTHER = Place(Kind.OTHER)
+_SINGLE = {
+    layout.COORDINATOR_EPOCH: Place(Kind.EPOCH),
+    layout.COORDINATOR: Place(Kind.COORDINATOR),
+    layout.PAUSED: Place(Kind.ALL_PAUSED),
+}
+_BELOW_GROUP = {
+    ("ids", 1): Kind.REGISTRATION,
+    ("owners", 1): Kind.LEDGER,
+    ("channel", 1): Kind.CHANNEL,
+    ("channel", 2): Kind.COMMAND,
+    ("offsets", 1): Kind.TOPIC_OFFSETS,
+    ("offsets", 2): Kind.OFFSET,
+    ("assignment", 0): Kind.TARGET,
+    ("history", 0): Kind.HISTORY,
+    ("paused", 0): Kind.PAUSED,
+}
+_PARENTS = (
+    (f"{layout.COORDINATORS}/", Kind.INSTANCE),
+    (f"{layout.REQUESTS}/", Kind.REQUEST),
+    (f"{layout.BROKER_TOPICS}/", Kind.TOPIC),
+)
+_GROUPS = f"{layout.GROUPS}/"
+
+
+class Places:
+    """:meth:`of` a path, remembered for the paths that come again and again."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Place] = {}
+
+    def of(self, path: str) -> Place:
+        place = self._known.get(path)
+        if place is None:
+            place = _place(path)
+            if place.kind not in {Kind.COMMAND, Kind.REQUEST}:
+                if len(self._known) >= _MAX_KNOWN:
+                    self._known.clear()
+                self._known[path] = place
+        return place
+
+
+def _place(path: str) -> Place:
+    if path.startswith(_GROUPS):
+        group, *rest = path[len(_GROUPS) :].split("/")
+        if not rest:
+            return Place(Kind.GROUP, group)
+        kind = _BELOW_GROUP.get((rest[0], len(rest) - 1))
+        return Place(kind, group, *rest[1:]) if kind is not None else Place(Kind.OTHER, group)
+    for prefix, kind in _PARENTS:
+        if path.startswith(prefix):
+            name, _, below = path[len(prefix) :].partition("/")
+            return Place(kind, name=name) if not below else _OTHER
+    return _SINGLE.get(path, _OTHER)

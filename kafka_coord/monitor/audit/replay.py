@@ -1,0 +1,152 @@
+"""The audit itself: files to transactions, transactions to steps, steps to findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kafka_coord.errors import MalformedValue, SettingsError
+from kafka_coord.monitor.audit.judge import Judge
+from kafka_coord.monitor.audit.places import ROOTS
+from kafka_coord.monitor.audit.report import Finding, Report, Rule
+from kafka_coord.monitor.audit.settling import unsettled
+from kafka_coord.monitor.audit.snapshot import read_snapshot
+from kafka_coord.monitor.audit.sources import begins_everything, find_files, in_order, missing_between
+from kafka_coord.monitor.audit.tree import Step, ZnodeTree
+from kafka_coord.monitor.audit.txnlog import Txn
+
+Watcher = Callable[[Judge, Step], None]
+"""Called with each step before it is judged: what tells histories."""
+
+
+def audit(paths: Sequence[Path], *, chroot: str = "", running: bool = False, watch: Watcher | None = None) -> Report:
+    """Replays what ZooKeeper logged in ``paths`` (see :mod:`~kafka_coord.monitor.audit.sources`) and judges it.
+
+    ``chroot`` is where the coordinator's znodes are. ``running``: the system was at work when the log was copied, so
+    that a group on its way to its target is a warning and no violation.
+
+    Raises :class:`NotFound` where there is no log, :class:`MalformedValue` for one that is damaged or lacks a part that
+    no snapshot makes up for, :class:`SettingsError` for a ``chroot`` that is no path.
+    """
+    return _Audit(paths, _checked_chroot(chroot), running=running, watch=watch).run()
+
+
+def _checked_chroot(chroot: str) -> str:
+    chroot = chroot.rstrip("/")
+    if chroot and (not chroot.startswith("/") or "//" in chroot):
+        raise SettingsError(f"chroot {chroot!r} is not a path such as /kafka")
+    return chroot
+
+
+class _Audit:
+    def __init__(self, paths: Sequence[Path], chroot: str, *, running: bool, watch: Watcher | None) -> None:
+        self._sources = find_files(paths)
+        self._chroot = chroot
+        self._running = running
+        self._watch = watch
+        self._report = Report()
+        self._judge = Judge(self._report)
+        self._tree = ZnodeTree(chroot, ROOTS)
+        self._learned_to = 0
+        """Transactions up to here may be in the snapshot that was begun with."""
+        self._known_from = 0
+        """Transactions up to here are in the snapshot that was begun with."""
+
+    def run(self) -> Report:
+        torn: list[str] = []
+        last: Txn | None = None
+        for txn in in_order(self._sources, torn):
+            if last is None:
+                self._begin(txn)
+            elif missing_between(last.zxid, txn.zxid):
+                self._bridge(last, txn)
+            self._take(txn)
+            last = txn
+        for what in torn:
+            self._report.warning(Finding(Rule.INCOMPLETE, what))
+        self._end(last)
+        return self._report
+
+    def _take(self, txn: Txn) -> None:
+        self._report.count("transactions")
+        if txn.zxid <= self._known_from:
+            return
+        if txn.zxid <= self._learned_to:
+            self._tree.catch_up(txn)
+            return
+        if self._learned_to:
+            self._learned_to = 0
+            self._judge.learn(tuple(self._tree.as_changes()))
+        step = self._tree.apply(txn)
+        if step is None:
+            return
+        self._report.count("steps")
+        if self._watch is not None:
+            self._watch(self._judge, step)
+        self._judge.judge(step)
+
+    # --- where to begin ----------------------------------------------------------------------------------------------
+
+    def _begin(self, first: Txn) -> None:
+        if not begins_everything(first.zxid):
+            self._load(first.zxid, f"the log begins at zxid {first.zxid:#x}, what was before it is gone")
+
+    def _bridge(self, last: Txn, following: Txn) -> None:
+        gap = f"nothing was found between zxid {last.zxid:#x} and {following.zxid:#x}"
+        if following.zxid <= self._known_from:
+            return
+        self._tree = ZnodeTree(self._chroot, ROOTS)
+        self._load(following.zxid, gap)
+
+    def _load(self, first: int, why: str) -> None:
+        """Begins anew with the oldest snapshot from which the log goes on without a gap."""
+        snapshots = sorted((zxid, path) for files in self._sources for zxid, path in files.snapshots)
+        fitting = [found for found in snapshots if found[0] >= first - 1]
+        before = [found for found in snapshots if found[0] < first - 1 and found[0] >> 32 < first >> 32]
+        problems = []
+        for zxid, path in [*fitting, *reversed(before)]:
+            try:
+                learned_to = self._read(zxid, path)
+            except MalformedValue as error:
+                problems.append(str(error))
+                continue
+            self._known_from = zxid
+            self._learned_to = learned_to
+            self._judge = Judge(self._report)
+            self._report.warning(
+                Finding(Rule.INCOMPLETE, f"{why}: begun with {path.name}, and judged from zxid {learned_to:#x} on")
+            )
+            return
+        told = f" ({'; '.join(problems)})" if problems else ""
+        raise MalformedValue(
+            ", ".join(str(files.directory) for files in self._sources),
+            f"{why}, and no snapshot makes up for it{told}: give the directories of the other servers as well",
+        )
+
+    def _read(self, zxid: int, path: Path) -> int:
+        """Gives the transaction up to which the snapshot may hold effects."""
+        tree = ZnodeTree(self._chroot, ROOTS)
+        newest = zxid
+        for name, node, shown in read_snapshot(path):
+            tree.put(name, node)
+            newest = max(newest, shown)
+        self._tree = tree
+        # What it shows last is not all: a deletion behind the writer's back shows nowhere. Twice as far is enough where
+        # writing it took as long again, which it does not.
+        return newest + (newest - zxid)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def _end(self, last: Txn | None) -> None:
+        if self._learned_to or (last is not None and last.zxid <= self._known_from):
+            self._judge.learn(tuple(self._tree.as_changes()))
+        world = self._judge.world
+        self._report.count("groups", len(world.groups))
+        self._report.count("log_files", sum(len(files.logs) for files in self._sources))
+        at = (last.zxid, last.time_ms) if last is not None else (0, 0)
+        for group, what in unsettled(world):
+            finding = Finding(Rule.NOT_CONVERGED, f"at the end of the log {what}", group, *at)
+            if self._running:
+                self._report.warning(finding)
+            else:
+                self._report.violation(finding)

@@ -1,0 +1,123 @@
+"""What an audit found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+MAX_FINDINGS = 1_000
+"""Of each kind of finding this many are kept in words; all are counted."""
+
+
+class Rule(StrEnum):
+    """What can be violated, by the numbers of the design's invariants (section 5)."""
+
+    TWO_HOLDERS = "two-holders"
+    """1: a partition held by two live incarnations of a group at once."""
+    START_WHILE_HELD = "start-while-held"
+    """2: a start-fetcher written while another live incarnation holds the partition."""
+    START_WITHOUT_LEDGER = "start-without-ledger"
+    """2: a start-fetcher whose partitions are not in its consumer's ledger once it is written."""
+    RELEASED_EARLY = "released-early"
+    """2: a live incarnation's ledger lost a partition whose stop is not acknowledged, or was never written."""
+    UNFENCED_WRITE = "unfenced-write"
+    """3: what only the coordinator writes was written without a check of the epoch."""
+    STALE_EPOCH = "stale-epoch"
+    """3: written by who did not win the newest epoch, or naming an epoch that is not the newest."""
+    EPOCH_BACK = "epoch-back"
+    """5: an election that did not raise the epoch."""
+    ACK_BY_ANOTHER = "ack-by-another"
+    """4: a command of a live incarnation was removed by somebody else, or by a session that is gone."""
+    ACK_UNFENCED = "ack-unfenced"
+    """4: acknowledged without both checks of docs/protocol.md, section 4."""
+    ACK_OUT_OF_ORDER = "ack-out-of-order"
+    """4: acknowledged while an earlier command of the consumer was outstanding."""
+    GENERATION_BACK = "generation-back"
+    """5: a target or command of a generation that is not newer (a command: older)."""
+    OFFSET_BACK = "offset-back"
+    """5: an offset went back, by who does not hold the partition."""
+    UNFENCED_COMMIT = "unfenced-commit"
+    """An offset written without both checks of docs/protocol.md, section 4."""
+    COMMIT_BY_ANOTHER = "commit-by-another"
+    """An offset written by a consumer that does not hold the partition."""
+    NOT_CONVERGED = "not-converged"
+    """7: the log ends with a group that has not reached its target."""
+    SEEK_BACK = "seek-back"
+    """Who holds a partition took its offset back: the application's own seek, or ``auto.offset.reset``. A warning."""
+    BY_HAND = "by-hand"
+    """Somebody did by hand what is allowed to nobody or to operators at their own risk. A warning."""
+    UNREADABLE = "unreadable"
+    """A value that cannot be decoded. A warning: it is reported, and left alone."""
+    INCOMPLETE = "incomplete"
+    """Part of the log is missing, or its end was not written whole. A warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One violation or warning. ``time_ms`` is the server's wall clock, ms since 1970; 0 where there is none."""
+
+    rule: Rule
+    what: str
+    group: str = ""
+    zxid: int = 0
+    time_ms: int = 0
+    who: str = ""
+
+    def __str__(self) -> str:
+        at = f"{clock_time(self.time_ms)} zxid {self.zxid:#x}: " if self.zxid else ""
+        return f"{at}{self.rule}: {f'group {self.group}: ' if self.group else ''}{self.what}" + (
+            f" (by {self.who})" if self.who else ""
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rule": str(self.rule),
+            "what": self.what,
+            "group": self.group,
+            "zxid": f"{self.zxid:#x}",
+            "time_ms": self.time_ms,
+            "who": self.who,
+        }
+
+
+def clock_time(time_ms: int) -> str:
+    """``2026-01-31 12:00:00.123`` (UTC)."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")[:23]
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything an audit found. ``figures`` says how much was checked: an audit of nothing finds nothing."""
+
+    violations: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
+    figures: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def clean(self) -> bool:
+        return not self.violations
+
+    def violation(self, finding: Finding) -> None:
+        self.count("violations")
+        if len(self.violations) < MAX_FINDINGS:
+            self.violations.append(finding)
+
+    def warning(self, finding: Finding) -> None:
+        self.count("warnings")
+        if len(self.warnings) < MAX_FINDINGS:
+            self.warnings.append(finding)
+
+    def count(self, figure: str, by: int = 1) -> None:
+        self.figures[figure] = self.figures.get(figure, 0) + by
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "violations": [found.to_json() for found in self.violations],
+            "warnings": [found.to_json() for found in self.warnings],
+            "checked": dict(self.figures),
+        }

@@ -1,0 +1,50 @@
+"""Whether every group has reached its target at the end of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kafka_coord.model import NO_PARTITIONS, Assignment
+from kafka_coord.monitor.audit.state import GroupState, World
+
+
+def unsettled(world: World) -> Iterator[tuple[str, str]]:
+    """(group, what is outstanding there), one sentence a group; a paused group owes nothing."""
+    for name, group in sorted(world.groups.items()):
+        if world.all_paused or group.paused or not group.registrations:
+            continue
+        found = list(_of_group(group))
+        if found:
+            more = f", and {len(found) - 5} more" if len(found) > 5 else ""
+            yield name, "; ".join(found[:5]) + more
+
+
+def _of_group(group: GroupState) -> Iterator[str]:
+    target = group.target
+    if target is None:
+        yield f"{len(group.registrations)} members and no target"
+        return
+    for consumer, registered in sorted(group.registrations.items()):
+        if consumer not in target.members:
+            yield f"{consumer} is registered and not in the target of generation {target.generation}"
+            continue
+        for outstanding in group.outstanding(consumer):
+            command = outstanding.command
+            if command is None or command.incarnation >= registered.incarnation:
+                yield f"{outstanding.id.name} of {consumer} is not acknowledged"
+        yield from _of_member(group, target, consumer)
+    for consumer in sorted(target.members.keys() - group.registrations.keys()):
+        ledger = group.ledgers.get(consumer)
+        if target.members[consumer] and (ledger is None or ledger.place is None):
+            yield f"{target.members[consumer]} is meant for {consumer}, which is not registered"
+
+
+def _of_member(group: GroupState, target: Assignment, consumer: str) -> Iterator[str]:
+    wanted, ledger = target.members[consumer], group.live(consumer)
+    owned = ledger.owned if ledger is not None else NO_PARTITIONS
+    if ledger is not None and ledger.stopping:
+        yield f"{consumer} is still stopping {ledger.stopping}"
+    if wanted - owned:
+        yield f"{consumer} was not given {wanted - owned}"
+    if owned - wanted:
+        yield f"{consumer} still owns {owned - wanted}"

@@ -1,0 +1,91 @@
+"""Which files there are, and one sequence of transactions out of all of them.
+
+A directory is that of one server (its ``dataDir`` or ``dataLogDir``, or the ``version-2`` in it). Several are taken for
+servers of one ensemble, whose logs say the same wherever they overlap: what one lacks, because it was down or was sent
+a snapshot, another has.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka_coord.errors import NotFound
+from kafka_coord.monitor.audit.txnlog import Txn, read_log
+
+_NAME = re.compile(r"(log|snapshot)\.([0-9a-f]{1,16})(\.gz)?")
+_COUNTER = 0xFFFFFFFF
+"""A zxid is the leader's epoch (32 bits) and a counter that begins at 1 with each leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """One server's files, oldest first, with the zxid in their name."""
+
+    directory: Path
+    logs: tuple[tuple[int, Path], ...]
+    snapshots: tuple[tuple[int, Path], ...]
+
+
+def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
+    """What is in the directories named. Raises :class:`NotFound` where there is no transaction log."""
+    found: list[Files] = []
+    for path in paths:
+        directory = next((d for d in (path / "data" / "version-2", path / "version-2", path) if d.is_dir()), None)
+        if directory is None:
+            raise NotFound(f"no directory {path}: name a server's dataDir or dataLogDir, or the version-2 in it")
+        logs: list[tuple[int, Path]] = []
+        snapshots: list[tuple[int, Path]] = []
+        for file in directory.iterdir():
+            name = _NAME.fullmatch(file.name)
+            if name is not None and file.is_file() and not (name[1] == "log" and name[3]):
+                (logs if name[1] == "log" else snapshots).append((int(name[2], 16), file))
+        found.append(Files(directory, tuple(sorted(logs)), tuple(sorted(snapshots))))
+    if not any(files.logs for files in found):
+        raise NotFound(
+            f"no transaction log (log.<hex>) in {', '.join(str(files.directory) for files in found)}:"
+            " name a server's dataDir or dataLogDir, or the version-2 in it"
+        )
+    return tuple(found)
+
+
+def in_order(sources: Sequence[Files], torn: list[str]) -> Iterator[Txn]:
+    """Every transaction once, in the order of zxids. Raises :class:`MalformedValue` for what cannot be read."""
+    streams = [_of_one(files, torn) for files in sources if files.logs]
+    last = -1
+    for txn in heapq.merge(*streams, key=_zxid) if len(streams) > 1 else streams[0]:
+        if txn.zxid > last:
+            last = txn.zxid
+            yield txn
+
+
+def _zxid(txn: Txn) -> int:
+    return txn.zxid
+
+
+def _of_one(files: Files, torn: list[str]) -> Iterator[Txn]:
+    last = -1
+    for _, path in files.logs:
+        for txn in read_log(path, torn):
+            if txn.zxid > last:  # a server that starts again may write its last records a second time
+                last = txn.zxid
+                yield txn
+
+
+def missing_between(last: int, following: int) -> bool:
+    """Whether transactions must have stood between two that follow each other in what was found."""
+    if last >> 32 == following >> 32:
+        return following != last + 1
+    return following & _COUNTER > 1
+
+
+def begins_everything(zxid: int) -> bool:
+    """Whether nothing can have been written before this transaction."""
+    return zxid & _COUNTER <= 1 and zxid >> 32 <= 1
+
+
+def zxid_name(zxid: int) -> str:
+    return f"{zxid:#x}"

@@ -1,0 +1,141 @@
+"""The znode tree as the log builds it, and what each transaction changed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kafka_coord.monitor.audit.txnlog import CHECK, CLOSE_SESSION, CREATE, DELETE, SET_DATA, Txn
+
+
+class Node(NamedTuple):
+    """A znode: its data and data version, the transactions that made and last wrote it, its session (0: persistent)."""
+
+    data: bytes
+    version: int
+    czxid: int
+    mzxid: int
+    session_id: int
+
+
+class Change(NamedTuple):
+    """What a transaction did to one znode: ``old`` is ``None`` where it made it, ``new`` where it removed it."""
+
+    path: str
+    old: Node | None
+    new: Node | None
+
+
+class Checked(NamedTuple):
+    """A multi's condition: the znode was there, at this version."""
+
+    path: str
+    version: int
+
+
+class Step(NamedTuple):
+    """One transaction that touched the tree. Paths are below the chroot."""
+
+    zxid: int
+    time_ms: int
+    session_id: int
+    changes: tuple[Change, ...]
+    checks: tuple[Checked, ...]
+    session_ended: bool = False
+
+
+class ZnodeTree:
+    """The znodes below ``chroot`` whose path begins with one of ``roots``; everything else is passed over."""
+
+    def __init__(self, chroot: str, roots: tuple[str, ...]) -> None:
+        self._cut = len(chroot)
+        self._roots = tuple(chroot + root for root in roots)
+        self._below = tuple(f"{root}/" for root in self._roots)
+        self.nodes: dict[str, Node] = {}
+        self._ephemerals: dict[int, set[str]] = {}
+
+    def wants(self, path: str) -> bool:
+        """Whether ``path``, as the server knows it, belongs to this tree."""
+        return path.startswith(self._below) or path in self._roots
+
+    def put(self, path: str, node: Node) -> None:
+        """A znode of a snapshot, by the path the server knows it under."""
+        if self.wants(path):
+            self._put(path[self._cut :], node)
+
+    def as_changes(self) -> Iterator[Change]:
+        """The whole tree, parents first, as if it were made now."""
+        return (Change(path, None, self.nodes[path]) for path in sorted(self.nodes))
+
+    def apply(self, txn: Txn) -> Step | None:
+        """Carries out ``txn``; ``None`` where it touched nothing of this tree."""
+        if txn.type == CLOSE_SESSION:
+            return self._end_session(txn)
+        changes: list[Change] = []
+        checks: list[Checked] = []
+        for kind, full, data, version, ephemeral in txn.operations:
+            if not self.wants(full):
+                continue
+            path = full[self._cut :]
+            old = self.nodes.get(path)
+            if kind == CHECK:
+                checks.append(Checked(path, version))
+            elif kind == SET_DATA and old is not None:
+                new = old._replace(data=data, version=version, mzxid=txn.zxid)
+                self.nodes[path] = new
+                changes.append(Change(path, old, new))
+            elif kind == CREATE:
+                new = Node(data, 0, txn.zxid, txn.zxid, txn.session_id if ephemeral else 0)
+                self._put(path, new)
+                changes.append(Change(path, old, new))
+            elif kind == DELETE and old is not None:
+                self._remove(path, old)
+                changes.append(Change(path, old, None))
+        if not changes:
+            return None
+        return Step(txn.zxid, txn.time_ms, txn.session_id, tuple(changes), tuple(checks))
+
+    def catch_up(self, txn: Txn) -> None:
+        """Carries out a transaction whose effects a snapshot may hold already, in part or whole, and more besides.
+
+        A snapshot is taken while the server works on: a znode in it is as new as its own zxids say.
+        """
+        if txn.type == CLOSE_SESSION:
+            self._end_session(txn)
+            return
+        known: dict[str, Node | None] = {}
+        for operation in txn.operations:
+            path = operation.path[self._cut :] if self.wants(operation.path) else None
+            if path is not None and path not in known:
+                known[path] = self.nodes.get(path)
+        newer = {path: node for path, node in known.items() if node is not None and node.mzxid > txn.zxid}
+        self.apply(txn)
+        for path, node in newer.items():
+            self._put(path, node)
+
+    def _end_session(self, txn: Txn) -> Step:
+        """A session's end removes its ephemerals, whether or not the record lists them (it does from 3.6 on)."""
+        changes = []
+        for path in sorted(self._ephemerals.pop(txn.session_id, ())):
+            old = self.nodes.pop(path)
+            changes.append(Change(path, old, None))
+        return Step(txn.zxid, txn.time_ms, txn.session_id, tuple(changes), (), session_ended=True)
+
+    def _put(self, path: str, node: Node) -> None:
+        old = self.nodes.get(path)
+        if old is not None and old.session_id != node.session_id:
+            self._forget_ephemeral(path, old)
+        self.nodes[path] = node
+        if node.session_id:
+            self._ephemerals.setdefault(node.session_id, set()).add(path)
+
+    def _remove(self, path: str, old: Node) -> None:
+        del self.nodes[path]
+        self._forget_ephemeral(path, old)
+
+    def _forget_ephemeral(self, path: str, old: Node) -> None:
+        owned = self._ephemerals.get(old.session_id)
+        if owned is not None:
+            owned.discard(path)
+            if not owned:
+                del self._ephemerals[old.session_id]

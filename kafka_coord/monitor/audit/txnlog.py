@@ -1,0 +1,196 @@
+"""ZooKeeper's transaction log, read record by record: ``version-2/log.<zxid in hex>``.
+
+The format is that of ``org.apache.zookeeper.server.persistence.FileTxnLog`` and ``…server.util.SerializeUtils`` (3.4
+to 3.9), the records those of ``zookeeper.jute``, module ``txn``:
+
+    file header: int magic "ZKLG", int version 2, long dbid
+    per record:  long Adler-32 of the payload, int length, payload, byte 'B'
+    payload:     TxnHeader {long session, int cxid, long zxid, long time, int type}, the transaction,
+                 and from 3.6 on a digest that is of no use here
+    the rest:    zeros, to the length the file was preallocated to
+
+What a server logs is what it decided, not what it was asked: sequential names are resolved, a ``setData`` holds the
+version it leads to, and so does a ``check`` (``PrepRequestProcessor.checkAndIncVersion``): the version that was checked
+is one less. A multi that failed is logged too, with at least one operation of type ``error``, and has no effect
+(``DataTree.processTxn``), whatever stands beside the error.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from typing import BinaryIO, NamedTuple
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.monitor.audit.jute import JuteReader, Truncated
+
+_MAGIC = b"ZKLG"
+_VERSION = 2
+_FILE_HEADER = Struct(">4siq")
+_RECORD_HEADER = Struct(">qi")
+_TXN_HEADER = Struct(">qiqqi")
+_END_OF_RECORD = b"B"
+MAX_RECORD_BYTES = 1 << 30
+"""More than any server can be made to accept in one request; a larger length is garbage."""
+
+# org.apache.zookeeper.ZooDefs.OpCode
+CREATE = 1
+DELETE = 2
+SET_DATA = 5
+SET_ACL = 7
+CHECK = 13
+MULTI = 14
+CREATE2 = 15
+RECONFIG = 16
+CREATE_CONTAINER = 19
+DELETE_CONTAINER = 20
+CREATE_TTL = 21
+CREATE_SESSION = -10
+CLOSE_SESSION = -11
+ERROR = -1
+
+_CREATES = frozenset({CREATE, CREATE2, CREATE_CONTAINER, CREATE_TTL})
+
+
+class Operation(NamedTuple):
+    """One change or check. ``kind`` is ``CREATE``, ``SET_DATA``, ``DELETE`` or ``CHECK``; ``version`` is that which a
+    ``SET_DATA`` leads to, and that which a ``CHECK`` found."""
+
+    kind: int
+    path: str
+    data: bytes = b""
+    version: int = 0
+    ephemeral: bool = False
+
+
+class Txn(NamedTuple):
+    """One transaction. ``time_ms`` is the wall clock of the leading server, ms since 1970.
+
+    ``operations`` is empty for what changes no znode by itself: a failed one, a session's beginning or end.
+    """
+
+    zxid: int
+    time_ms: int
+    session_id: int
+    type: int
+    operations: tuple[Operation, ...]
+
+
+def read_log(path: Path, torn: list[str] | None = None) -> Iterator[Txn]:
+    """The transactions of one log file, in order, one record in memory at a time.
+
+    A last record that was not written whole, which a killed server leaves behind and a running one has all the time,
+    ends the file and is told in ``torn``. Raises :class:`MalformedValue` (file and byte offset) for anything else that
+    cannot be read.
+    """
+    with path.open("rb") as file:
+        head = file.read(_FILE_HEADER.size)
+        if not head.strip(b"\0"):
+            return  # the server was killed before it wrote the header
+        if len(head) < _FILE_HEADER.size:
+            _torn(torn, path, 0, "the file's header is cut off")
+            return
+        magic, version, _ = _FILE_HEADER.unpack(head)
+        if magic != _MAGIC:
+            raise MalformedValue(f"{path}", f"begins with {magic!r}: not a transaction log of ZooKeeper")
+        if version != _VERSION:
+            raise MalformedValue(f"{path}", f"a transaction log of format {version}; this release knows {_VERSION}")
+        while True:
+            offset = file.tell()
+            payload = _next_payload(file, path, offset, torn)
+            if payload is None:
+                return
+            try:
+                yield decode_txn(payload)
+            except (Truncated, RecursionError) as error:
+                raise MalformedValue(f"{path}:{offset}", f"a transaction that cannot be decoded: {error}") from None
+
+
+def _next_payload(file: BinaryIO, path: Path, offset: int, torn: list[str] | None) -> bytes | None:
+    head = file.read(_RECORD_HEADER.size)
+    if len(head) < _RECORD_HEADER.size:
+        if head.strip(b"\0"):
+            _torn(torn, path, offset, "the last record is cut off")
+        return None
+    checksum, length = _RECORD_HEADER.unpack(head)
+    if length == 0:
+        _only_zeros_follow(file, path, offset, torn, began=checksum != 0)
+        return None
+    if not 0 < length <= MAX_RECORD_BYTES:
+        raise MalformedValue(f"{path}:{offset}", f"a record of {length} bytes: the log is damaged here")
+    payload = file.read(length)
+    end = file.read(1)
+    if not end:
+        _torn(torn, path, offset, f"the last record has {len(payload)} of {length} bytes")
+        return None
+    if end != _END_OF_RECORD:
+        # ZooKeeper reads this as the end of the file; so do we, provided that nothing was written behind it.
+        _only_zeros_follow(file, path, offset, torn, began=True)
+        return None
+    found = zlib.adler32(payload)
+    if found != checksum:
+        raise MalformedValue(
+            f"{path}:{offset}",
+            f"checksum {found:#x} of a record of {length} bytes, {checksum:#x} was written: the log is damaged here",
+        )
+    return payload
+
+
+def _only_zeros_follow(file: BinaryIO, path: Path, offset: int, torn: list[str] | None, *, began: bool) -> None:
+    while block := file.read(1 << 20):
+        if block.strip(b"\0"):
+            raise MalformedValue(
+                f"{path}:{offset}", "a record without its end, and more behind it: the log is damaged here"
+            )
+    if began:
+        _torn(torn, path, offset, "the last record was not written whole")
+
+
+def _torn(torn: list[str] | None, path: Path, offset: int, what: str) -> None:
+    if torn is not None:
+        torn.append(f"{path}:{offset}: {what}; it never took effect or another server's log has it")
+
+
+def decode_txn(payload: bytes) -> Txn:
+    """Raises :class:`Truncated`."""
+    if len(payload) < _TXN_HEADER.size:
+        raise Truncated("its header is cut off")
+    session_id, _, zxid, time_ms, kind = _TXN_HEADER.unpack_from(payload)
+    operations: tuple[Operation, ...] = ()
+    if kind == MULTI:
+        operations = _multi(JuteReader(payload, _TXN_HEADER.size))
+    elif kind not in {CREATE_SESSION, CLOSE_SESSION, ERROR}:
+        operation = _operation(kind, JuteReader(payload, _TXN_HEADER.size))
+        operations = (operation,) if operation is not None else ()
+    return Txn(zxid, time_ms, session_id, kind, operations)
+
+
+def _multi(reader: JuteReader) -> tuple[Operation, ...]:
+    found: list[Operation] = []
+    for _ in range(reader.int32()):
+        kind = reader.int32()
+        if kind == ERROR:
+            return ()
+        operation = _operation(kind, JuteReader(reader.buffer()))
+        if operation is not None:
+            found.append(operation)
+    return tuple(found)
+
+
+def _operation(kind: int, reader: JuteReader) -> Operation | None:
+    """None for what changes neither a znode's data nor its being there."""
+    if kind in {SET_DATA, RECONFIG}:
+        return Operation(SET_DATA, reader.text(), reader.buffer(), reader.int32())
+    if kind == CHECK:
+        return Operation(CHECK, reader.text(), version=reader.int32() - 1)
+    if kind in {DELETE, DELETE_CONTAINER}:
+        return Operation(DELETE, reader.text())
+    if kind in _CREATES:
+        path, data = reader.text(), reader.buffer()
+        reader.skip_acl()
+        return Operation(CREATE, path, data, ephemeral=kind in {CREATE, CREATE2} and reader.flag())
+    if kind == SET_ACL:
+        return None
+    raise Truncated(f"a transaction of type {kind}, which this release does not know")
