@@ -146,6 +146,7 @@ class Network:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="chaos-network", daemon=True)
+        self._servers: list[asyncio.Server] = []
 
     def link(self, targets: Sequence[int], *, patience_s: float = 0.0) -> Link:
         """A new link, working.
@@ -155,7 +156,7 @@ class Network:
         server goes back to the election for it, while the leader it was to follow waits ten seconds for it).
         """
         link = Link(self, targets, patience_s)
-        asyncio.run_coroutine_threadsafe(link.listen(), self._loop).result(10)
+        self._servers += asyncio.run_coroutine_threadsafe(link.listen(), self._loop).result(10)
         return link
 
     def call(self, change: Callable[[], None]) -> None:
@@ -175,5 +176,15 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        self._loop.close()
+
+    async def _close(self) -> None:
+        for server in self._servers:
+            server.close()
+        serving = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)

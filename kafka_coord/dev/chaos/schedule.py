@@ -118,6 +118,7 @@ ROLLING = ("serve", "zookeeper", "kafka")
 
 _LONGEST_STRETCH_S = 240.0
 _MEASURING_S = 60.0
+_ROLLING_S = 15.0
 
 
 def schedule(seed: int, minutes: float) -> tuple[Stretch, ...]:
@@ -126,10 +127,10 @@ def schedule(seed: int, minutes: float) -> tuple[Stretch, ...]:
     randomness = random.Random(seed)  # noqa: S311
     total_s = minutes * 60.0
     count = max(1, round(total_s / (_LONGEST_STRETCH_S + _MEASURING_S)))
-    seconds = max(20.0, total_s / count - _MEASURING_S)
     stretches = []
     for number in range(count):
         rolling = ROLLING if count == 1 else ROLLING[number : number + 1]
+        seconds = max(20.0, total_s / count - _MEASURING_S - _ROLLING_S * len(rolling))
         then = (CLEAN_STOP, KILLED, FROZEN, *rolling)
         stretches.append(Stretch(turmoil(randomness, seconds), seconds, then))
     return tuple(stretches)

@@ -112,7 +112,7 @@ def _znodes(records: Records, samples: list[Usage]) -> list[Finding]:
     if len(samples) < 2:
         return []
     partitions = 0
-    known = dict.fromkeys((), 0)
+    known: dict[str, int] = {}
     for event in records.of(Kind.TOPIC_ADDED, Kind.PARTITIONS_ADDED):
         topic, total = event.detail["topic"], event.detail["partitions"]
         partitions += total - known.get(topic, total - 2 if event.kind == Kind.PARTITIONS_ADDED else 0)

@@ -1,0 +1,34 @@
+"""Three minutes of chaos with real processes. Longer runs have their own command, ``scripts/chaos``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.dev.chaos.judge import judge
+from kafka_coord.dev.chaos.judge.findings import Rule, Status
+
+TIMED = {Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER, Rule.FROZEN_COORDINATOR, Rule.NO_LEAKS}
+"""Rules with a time in them, which a machine shared with other tests cannot keep; and one that needs a longer run."""
+
+
+@pytest.mark.timeout(900)
+def test_three_minutes_of_chaos_break_nothing(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "kafka_coord.dev.chaos", "run", "--minutes", "3", "--seed", "4", "--dir", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert run.returncode in {0, 10}, run.stderr[-3000:]
+    report = judge(tmp_path)
+    page = (tmp_path / "report.md").read_text()
+    broken = {ruling.rule for ruling in report.rulings if ruling.status is Status.BROKEN}
+    assert not broken - TIMED, page
+    exercised = {ruling.rule for ruling in report.rulings if ruling.status is not Status.NOT_EXERCISED}
+    assert {Rule.NOTHING_MISSING, Rule.ONE_OWNER, Rule.REPEATS, Rule.ORDER, Rule.CONVERGENCE} <= exercised, page
+    assert sum(report.done.values()) > 20, page
