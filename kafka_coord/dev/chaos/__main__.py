@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import sys
@@ -50,7 +51,7 @@ def run(minutes: float, seed: int | None, directory: Path | None, per_s: float) 
 @chaos.command()
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def judge(directory: Path) -> None:
-    """Judge a run by what it wrote; writes report.md and report.json beside it."""
+    """Judge a run by what it wrote, and audit ZooKeeper's log; writes report.md, report.json and audit.json there."""
     _judge(directory)
 
 
@@ -58,11 +59,24 @@ def _judge(directory: Path) -> None:
     from kafka_coord.dev.chaos.judge import judge as judged
     from kafka_coord.dev.chaos.judge import write_report
 
+    _audit(directory)
     report = judged(directory)
     write_report(report, directory)
     click.echo((directory / "report.md").read_text(encoding="utf-8"))
     if not report.held:
         raise VerificationFailed(f"an invariant was broken: see {directory / 'report.md'}")
+
+
+def _audit(directory: Path) -> None:
+    """What ZooKeeper's own log says, into ``audit.json``; where the servers' directories are gone, what was there."""
+    from kafka_coord.dev.chaos.journal import read_run
+    from kafka_coord.monitor.audit import audit
+
+    run = read_run(directory)
+    logs = [path for path in (directory / name for name in run.zookeeper_logs) if path.is_dir()]
+    if logs:
+        found = audit(logs, chroot=run.chroot)
+        (directory / "audit.json").write_text(json.dumps(found.to_json(), indent=1) + "\n", encoding="utf-8")
 
 
 def _stop(number: int, _: Any) -> None:
