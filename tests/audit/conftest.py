@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.monitor.audit import Report, audit
+from tests.audit.scribe import Scribe
+from tests.conftest import FAST_ZOOKEEPER
+
+_chroots = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def logged_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A server whose log holds nothing but what this module's tests wrote, each below a chroot of its own."""
+    with ZooKeeperServer(tmp_path_factory.mktemp("audited"), settings=FAST_ZOOKEEPER) as server:
+        yield server
+
+
+@pytest.fixture
+def scribe(logged_server: ZooKeeperServer) -> Iterator[Scribe]:
+    """A group that was brought to its target by hand, as the coordinator and two consumers would have."""
+    with Scribe(logged_server.connect_string, f"/planted-{next(_chroots)}") as made:
+        made.elect(1)
+        made.join("c1")
+        made.join("c2")
+        made.assign(1, {"c1": {"flights": "0-1"}, "c2": {"flights": "2-3"}})
+        made.obey("c1", {0: 100, 1: 100})
+        made.obey("c2", {2: 100, 3: 100})
+        yield made
+
+
+@pytest.fixture
+def judged(logged_server: ZooKeeperServer, scribe: Scribe) -> Callable[[], Report]:
+    """The audit of what the scribe wrote, while the server runs."""
+
+    def judge() -> Report:
+        return audit([Path(logged_server.directory)], chroot=scribe.chroot)
+
+    return judge

@@ -1,0 +1,175 @@
+"""A group's history written by hand, lawful until a test writes what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+
+from kafka_coord.channel.operations import Registration, command_op, decode_command
+from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.model import (
+    Assignment,
+    Command,
+    CoordinatorInfo,
+    Ledger,
+    Member,
+    PartitionSet,
+    StartFetcher,
+    StartPoint,
+    StopFetcher,
+    Subscription,
+    TopicPartition,
+)
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import connect, layout
+from kafka_coord.zk.store import Check, Create, Op, SetData, Store
+
+GROUP = "delays"
+TOPIC = "flights"
+Written = Mapping[str, Mapping[str, str]]
+"""consumer → topic → partitions"""
+
+
+class Scribe:
+    """The coordinator's and the consumers' sessions, and whoever writes besides them."""
+
+    def __init__(self, server: str, chroot: str) -> None:
+        self.chroot = chroot
+        self._server = server
+        with_root = connect(server)
+        try:
+            with_root.create(chroot)
+        finally:
+            with_root.close()
+        self._stores: list[Store] = []
+        self.somebody = self.session()
+        self.leader = self.session()
+        self.epoch = 0
+        self.stores: dict[str, Store] = {}
+        self.channels: dict[str, ConsumerChannel] = {}
+        self.registrations: dict[str, Registration] = {}
+        self.somebody.ensure_path(layout.GROUPS)
+        self.somebody.ensure_path(layout.owners(GROUP))
+        self.somebody.create(layout.COORDINATOR_EPOCH, b"0")
+
+    def __enter__(self) -> Scribe:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for store in self._stores:
+            store.close()
+
+    def session(self) -> Store:
+        self._stores.append(connect(f"{self._server}{self.chroot}", session_timeout_ms=10_000))
+        return self._stores[-1]
+
+    # --- the coordinator ---------------------------------------------------------------------------------------------
+
+    def elect(self, epoch: int, store: Store | None = None) -> None:
+        """Wins ``epoch`` as ``store``, the coordinator from now on."""
+        self.leader = store or self.leader
+        self.epoch = epoch
+        info = CoordinatorInfo(1, epoch, "1", {})
+        self.leader.multi(
+            [
+                Create(layout.COORDINATOR, fields.dump(info.to_json()), ephemeral=True),
+                SetData(layout.COORDINATOR_EPOCH, str(epoch).encode()),
+            ]
+        )
+
+    def depose(self) -> None:
+        self.leader.delete(layout.COORDINATOR)
+
+    def fence(self) -> Check:
+        return Check(layout.COORDINATOR_EPOCH, self.leader.get(layout.COORDINATOR_EPOCH).stat.version)
+
+    def write(self, *ops: Op, store: Store | None = None, fence: Check | None = None) -> None:
+        """A write of the coordinator's: one multi that begins with the fence."""
+        (store or self.leader).multi([fence or self.fence(), *ops])
+
+    def assign(self, generation: int, members: Written) -> None:
+        """A target, and ledgers and commands that start all of it."""
+        self.write(self.target(generation, members))
+        for consumer, partitions in members.items():
+            self.start(consumer, partitions, generation)
+
+    def target(self, generation: int, members: Written, epoch: int | None = None) -> Op:
+        made = Assignment(
+            generation,
+            self.epoch if epoch is None else epoch,
+            "inputs",
+            "sticky",
+            f"reason {generation}",
+            {consumer: PartitionSet.from_json(dict(found), consumer) for consumer, found in members.items()},
+        )
+        path, data = layout.assignment(GROUP), fields.dump(made.to_json())
+        return SetData(path, data) if self.leader.exists(path) else Create(path, data)
+
+    def ledger(self, consumer: str, owned: Mapping[str, str], stopping: Mapping[str, str] | None = None) -> Op:
+        made = Ledger(
+            consumer,
+            self.registrations[consumer].incarnation,
+            PartitionSet.from_json(dict(owned), consumer),
+            PartitionSet.from_json(dict(stopping or {}), consumer),
+        )
+        path, data = layout.ledger(GROUP, consumer), fields.dump(made.to_json())
+        return SetData(path, data) if self.leader.exists(path) else Create(path, data)
+
+    def start(self, consumer: str, partitions: Mapping[str, str], generation: int, offset: int = 100) -> None:
+        self.write(self.ledger(consumer, partitions), self.starting(consumer, partitions, generation, offset))
+
+    def starting(
+        self, consumer: str, partitions: Mapping[str, str], generation: int, offset: int = 100, epoch: int | None = None
+    ) -> Op:
+        starts = {tp: StartPoint(offset) for tp in PartitionSet.from_json(dict(partitions), consumer)}
+        incarnation = self.registrations[consumer].incarnation
+        command: Command = StartFetcher(
+            generation, self.epoch if epoch is None else epoch, incarnation, starts, f"reason {generation}"
+        )
+        return command_op(GROUP, consumer, command)
+
+    def stopping(self, consumer: str, partitions: Mapping[str, str], generation: int) -> Op:
+        stops = PartitionSet.from_json(dict(partitions), consumer)
+        incarnation = self.registrations[consumer].incarnation
+        return command_op(
+            GROUP, consumer, StopFetcher(generation, self.epoch, incarnation, stops, f"reason {generation}")
+        )
+
+    # --- consumers ---------------------------------------------------------------------------------------------------
+
+    def join(self, consumer: str) -> None:
+        """A new incarnation in a session of its own."""
+        store = self.session()
+        channel = ConsumerChannel(store, GROUP, consumer)
+        member = Member(consumer, 0, Subscription.to([TOPIC]), timestamp="1")
+        found = channel.register(fields.dump(member.to_json()))
+        assert isinstance(found, Registration)
+        self.stores[consumer], self.channels[consumer], self.registrations[consumer] = store, channel, found
+
+    def end(self, consumer: str) -> None:
+        """Its session ends, and with it its registration."""
+        self.stores[consumer].close()
+
+    def outstanding(self, consumer: str) -> list[str]:
+        """Paths of its commands, in order."""
+        return [layout.command(GROUP, consumer, found.name) for found in self.channels[consumer].outstanding()[0]]
+
+    def obey(self, consumer: str, offsets: Mapping[int, int] | None = None) -> None:
+        """Acknowledges the next command, with the offsets given by partition."""
+        first = self.channels[consumer].outstanding()[0][0]
+        settled = {TopicPartition(TOPIC, partition): offset for partition, offset in (offsets or {}).items()}
+        path = layout.command(GROUP, consumer, first.name)
+        decode_command(self.stores[consumer].get(path).data, path)
+        if settled and not self.leader.exists(layout.topic_offsets(GROUP, TOPIC)):
+            self.write(*self.parents())
+        self.channels[consumer].acknowledge(self.registrations[consumer], first, settled)
+
+    def parents(self) -> list[Op]:
+        return [Create(layout.offsets(GROUP)), Create(layout.topic_offsets(GROUP, TOPIC), b"czxid")]
+
+    def commit(self, consumer: str, offsets: Mapping[int, int]) -> None:
+        settled = {TopicPartition(TOPIC, partition): offset for partition, offset in offsets.items()}
+        self.channels[consumer].commit(self.registrations[consumer], settled)
+
+    def own_fence(self, consumer: str) -> tuple[Check, Check]:
+        return self.registrations[consumer].fence()

@@ -1,0 +1,229 @@
+"""Each kind of violation, written to a real ZooKeeper by hand, and found in its log; and what is lawful, not found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kafka_coord.model import Pause
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.audit import Report, Rule
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Check, Create, Delete, SetData
+from tests.audit.scribe import GROUP, TOPIC, Scribe
+
+pytestmark = pytest.mark.zookeeper
+Judged = Callable[[], Report]
+
+BOTH = {"c1": {"flights": "0-1"}, "c2": {"flights": "2-3"}}
+
+
+def rules(report: Report) -> set[Rule]:
+    return {found.rule for found in report.violations}
+
+
+def warned(report: Report) -> set[Rule]:
+    return {found.rule for found in report.warnings}
+
+
+def test_a_lawful_history_is_clean_and_everything_in_it_was_looked_at(scribe: Scribe, judged: Judged):
+    scribe.commit("c1", {0: 150})
+    report = judged()
+    assert (report.violations, report.warnings) == ([], [])
+    figures = report.figures
+    assert (figures["elections"], figures["registrations"], figures["targets"]) == (1, 2, 1)
+    assert (figures["grants"], figures["commands"], figures["commands_removed"], figures["commits"]) == (4, 2, 2, 5)
+
+
+def test_a_lawful_handover_is_clean(scribe: Scribe, judged: Judged):
+    scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "1-3"}}))
+    scribe.write(scribe.ledger("c1", {"flights": "0"}, {"flights": "1"}), scribe.stopping("c1", {"flights": "1"}, 2))
+    scribe.obey("c1", {1: 170})
+    scribe.write(scribe.ledger("c1", {"flights": "0"}))
+    scribe.start("c2", {"flights": "1-3"}, 2, offset=170)
+    scribe.obey("c2")
+    assert judged().violations == []
+
+
+def test_two_live_holders_are_found(scribe: Scribe, judged: Judged):
+    scribe.write(scribe.ledger("c2", {"flights": "1-3"}))
+    report = judged()
+    assert Rule.TWO_HOLDERS in rules(report)
+    found = next(found for found in report.violations if found.rule is Rule.TWO_HOLDERS)
+    assert "flights-1 was given to c2 while c1 holds it" in found.what
+    assert found.group == GROUP
+    assert found.zxid == scribe.leader.get(layout.ledger(GROUP, "c2")).stat.mzxid
+
+
+def test_what_a_dead_incarnation_holds_may_be_given_away(scribe: Scribe, judged: Judged):
+    scribe.end("c1")
+    scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
+    scribe.start("c2", {"flights": "0-3"}, 2)
+    scribe.obey("c2")
+    assert judged().violations == []
+
+
+def test_a_start_while_another_holds_it_is_found(scribe: Scribe, judged: Judged):
+    scribe.write(scribe.starting("c2", {"flights": "1"}, 1))
+    scribe.obey("c2")
+    assert rules(judged()) == {Rule.START_WHILE_HELD, Rule.START_WITHOUT_LEDGER}
+
+
+def test_a_partition_taken_before_its_stop_is_acknowledged_is_found(scribe: Scribe, judged: Judged):
+    scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "1-3"}}))
+    scribe.write(scribe.ledger("c1", {"flights": "0"}, {"flights": "1"}), scribe.stopping("c1", {"flights": "1"}, 2))
+    scribe.write(scribe.ledger("c1", {"flights": "0"}))
+    scribe.obey("c1")
+    scribe.start("c2", {"flights": "1-3"}, 2)
+    scribe.obey("c2")
+    assert rules(judged()) == {Rule.RELEASED_EARLY}
+
+
+def test_a_partition_taken_without_any_stop_is_found(scribe: Scribe, judged: Judged):
+    scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "2-3"}}))
+    scribe.write(scribe.ledger("c1", {"flights": "0"}))
+    assert rules(judged()) == {Rule.RELEASED_EARLY}
+
+
+def test_a_coordinator_write_without_its_fence_is_found(scribe: Scribe, judged: Judged):
+    scribe.leader.set(layout.ledger(GROUP, "c1"), scribe.leader.get(layout.ledger(GROUP, "c1")).data)
+    assert rules(judged()) == {Rule.UNFENCED_WRITE}
+
+
+def test_a_write_fenced_by_no_version_in_particular_by_who_was_deposed_is_found(scribe: Scribe, judged: Judged):
+    # ZooKeeper lets no check of another version through: a stale fence can only be one that checks any version
+    deposed = scribe.leader
+    scribe.depose()
+    scribe.elect(2, scribe.session())
+    op = scribe.ledger("c1", {"flights": "0-1"})
+    scribe.write(op, store=deposed, fence=Check(layout.COORDINATOR_EPOCH))
+    assert rules(judged()) == {Rule.STALE_EPOCH}
+
+
+def test_a_command_that_names_an_old_epoch_is_found(scribe: Scribe, judged: Judged):
+    scribe.depose()
+    scribe.elect(2, scribe.session())
+    scribe.write(scribe.starting("c1", {"flights": "0"}, 1, epoch=1))
+    scribe.obey("c1")
+    assert rules(judged()) == {Rule.STALE_EPOCH}
+
+
+def test_an_epoch_that_goes_back_is_found(scribe: Scribe, judged: Judged):
+    scribe.depose()
+    scribe.elect(7, scribe.session())
+    scribe.depose()
+    scribe.elect(6, scribe.session())
+    assert rules(judged()) == {Rule.EPOCH_BACK}
+
+
+def test_a_generation_that_goes_back_is_found(scribe: Scribe, judged: Judged):
+    scribe.write(scribe.target(5, BOTH))
+    scribe.write(scribe.target(4, BOTH))
+    assert rules(judged()) == {Rule.GENERATION_BACK}
+
+
+def test_a_command_of_an_older_generation_is_found(scribe: Scribe, judged: Judged):
+    scribe.write(scribe.target(5, BOTH))
+    scribe.write(scribe.starting("c1", {"flights": "0"}, 5))
+    scribe.write(scribe.starting("c1", {"flights": "0"}, 4))
+    scribe.obey("c1")
+    scribe.obey("c1")
+    assert rules(judged()) == {Rule.GENERATION_BACK}
+
+
+def test_an_acknowledgement_by_a_session_that_is_not_registered_is_found(scribe: Scribe, judged: Judged):
+    scribe.write(scribe.starting("c1", {"flights": "0"}, 1))
+    scribe.somebody.delete(scribe.outstanding("c1")[0])
+    report = judged()
+    assert rules(report) == {Rule.ACK_BY_ANOTHER}
+    assert "is registered by c1 of delays" in report.violations[0].what
+
+
+def test_an_acknowledgement_after_the_registration_is_gone_is_found(scribe: Scribe, judged: Judged):
+    scribe.write(scribe.starting("c1", {"flights": "0"}, 1), scribe.target(2, {"c2": {"flights": "2-3"}}))
+    path = scribe.outstanding("c1")[0]
+    scribe.stores["c1"].delete(layout.registration(GROUP, "c1"))
+    scribe.stores["c1"].delete(path)
+    report = judged()
+    assert rules(report) == {Rule.ACK_BY_ANOTHER}
+    assert "it is not registered" in report.violations[0].what
+
+
+def test_an_acknowledgement_without_its_checks_is_found(scribe: Scribe, judged: Judged):
+    scribe.write(scribe.starting("c1", {"flights": "0"}, 1))
+    scribe.stores["c1"].multi([scribe.own_fence("c1")[0], Delete(scribe.outstanding("c1")[0])])
+    assert rules(judged()) == {Rule.ACK_UNFENCED}
+
+
+def test_an_acknowledgement_out_of_order_is_found(scribe: Scribe, judged: Judged):
+    scribe.write(scribe.starting("c1", {"flights": "0"}, 1))
+    scribe.write(scribe.starting("c1", {"flights": "1"}, 1))
+    first, second = scribe.outstanding("c1")
+    scribe.stores["c1"].multi([*scribe.own_fence("c1"), Delete(second)])
+    scribe.stores["c1"].multi([*scribe.own_fence("c1"), Delete(first)])
+    assert rules(judged()) == {Rule.ACK_OUT_OF_ORDER}
+
+
+def test_a_command_for_an_earlier_incarnation_may_be_dropped(scribe: Scribe, judged: Judged):
+    scribe.write(scribe.starting("c1", {"flights": "0"}, 1))
+    scribe.end("c1")
+    scribe.join("c1")
+    scribe.stores["c1"].delete(scribe.outstanding("c1")[0])
+    scribe.write(scribe.target(2, BOTH))
+    scribe.start("c1", {"flights": "0-1"}, 2)
+    scribe.obey("c1")
+    assert judged().violations == []
+
+
+def test_an_offset_that_goes_back_by_a_consumer_that_does_not_hold_it_is_found(scribe: Scribe, judged: Judged):
+    scribe.commit("c2", {0: 99})
+    assert rules(judged()) == {Rule.OFFSET_BACK, Rule.COMMIT_BY_ANOTHER}
+
+
+def test_an_offset_written_past_everybody_is_found(scribe: Scribe, judged: Judged):
+    scribe.somebody.set(layout.offset(GROUP, TOPIC, 0), b"99")
+    assert rules(judged()) == {Rule.OFFSET_BACK, Rule.UNFENCED_COMMIT}
+
+
+def test_a_holder_that_takes_its_own_offset_back_is_a_warning(scribe: Scribe, judged: Judged):
+    scribe.commit("c1", {0: 99})
+    report = judged()
+    assert (rules(report), warned(report)) == (set(), {Rule.SEEK_BACK})
+
+
+def test_an_operators_reset_is_lawful(scribe: Scribe, judged: Judged):
+    scribe.write(SetData(layout.offset(GROUP, TOPIC, 0), b"0"))
+    assert judged().violations == []
+
+
+def test_a_group_that_does_not_reach_its_target_is_found(scribe: Scribe, judged: Judged):
+    scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "1-3"}}))
+    scribe.write(scribe.ledger("c1", {"flights": "0"}, {"flights": "1"}), scribe.stopping("c1", {"flights": "1"}, 2))
+    report = judged()
+    assert rules(report) == {Rule.NOT_CONVERGED}
+    what = report.violations[0].what
+    assert "c1 is still stopping flights[1]" in what
+    assert "stop-0000000001 of c1 is not acknowledged" in what
+    assert "c2 was not given flights[1]" in what
+
+
+def test_a_paused_group_owes_nothing(scribe: Scribe, judged: Judged):
+    scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "1-3"}}))
+    scribe.somebody.create(layout.paused(GROUP), fields.dump(Pause().to_json()))
+    assert judged().violations == []
+
+
+def test_a_write_that_failed_has_no_effect(scribe: Scribe, judged: Judged):
+    with pytest.raises(Exception, match="version"):
+        scribe.write(scribe.ledger("c2", {"flights": "0-3"}), Check(layout.group(GROUP), 99))
+    with pytest.raises(Exception, match="version"):
+        scribe.write(Create(layout.group("other")), Check(layout.group(GROUP), 99))
+    assert judged().violations == []
+
+
+def test_values_nobody_can_read_are_warnings(scribe: Scribe, judged: Judged):
+    scribe.write(Create(layout.ledger(GROUP, "c9"), b"\xff not json"))
+    scribe.write(SetData(layout.assignment(GROUP), b"[]"), scribe.target(2, BOTH))
+    report = judged()
+    assert (rules(report), warned(report)) == (set(), {Rule.UNREADABLE})
