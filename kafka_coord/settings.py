@@ -159,7 +159,7 @@ def _tuning(low: int, high: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperSettings:
-    """How ZooKeeper is reached. ``acl`` is what the znodes created by us get."""
+    """How ZooKeeper is reached. ``acl`` is what the znodes created by us get, unless there are ``identities``."""
 
     hosts: str = field(
         default=DEFAULT_HOSTS,
@@ -192,6 +192,10 @@ class ZooKeeperSettings:
             "open, creator-world-read or creator-only", _one_of("open", "creator-world-read", "creator-only")
         ),
     )
+    identities: Path | None = field(
+        default=None,
+        metadata=_allowed("a readable TOML file that says which identity plays which role", _readable_file),
+    )
 
     def __post_init__(self) -> None:
         if self.tls_key_file is not None and self.tls_cert_file is None:
@@ -205,6 +209,10 @@ class ZooKeeperSettings:
         if self.sasl_mechanism == "DIGEST-MD5" and not (self.sasl_username and self.sasl_password):
             raise SettingsError(
                 "zookeeper.sasl_mechanism DIGEST-MD5 needs zookeeper.sasl_username and zookeeper.sasl_password"
+            )
+        if self.acl != "open" and self.identities is not None:
+            raise SettingsError(
+                f"zookeeper.acl is {self.acl!r} and zookeeper.identities is set as well: leave one of them out"
             )
         if self.acl != "open" and self.digest is None and self.sasl_mechanism is None and self.tls_cert_file is None:
             raise SettingsError(

@@ -20,7 +20,7 @@ MAX_REQUEST_BYTES = 512 * 1024
 """How large a multi is made at most: half of ZooKeeper's default ``jute.maxbuffer``, as sizes are estimated."""
 
 _OP_OVERHEAD_BYTES = 120
-"""More than the header, the lengths, the flags and the ACL of one operation take on the wire."""
+"""More than the header, the lengths, the flags and the chroot of one operation usually take on the wire."""
 
 Offsets = Mapping[TopicPartition, int]
 """Per partition the offset of the next record to read."""
@@ -67,14 +67,15 @@ def offset_op(group: str, partition: TopicPartition, offset: int, *, exists: boo
     return SetData(path, data) if exists else Create(path, data)
 
 
-def chunks(ops: Iterable[Op], last: Iterable[Op], fence: tuple[Op, ...]) -> Iterator[tuple[Op, ...]]:
-    """``ops`` in as few requests as fit, each beginning with ``fence``; ``last`` ends the last of them."""
+def chunks(ops: Iterable[Op], last: Iterable[Op], fence: tuple[Op, ...], acl: int = 64) -> Iterator[tuple[Op, ...]]:
+    """``ops`` in as few requests as fit, each beginning with ``fence``; ``last`` ends the last of them. ``acl``
+    is how many bytes the ACL of a create takes."""
     closing = tuple(last)
-    room = MAX_REQUEST_BYTES - sum(map(_size, fence)) - sum(map(_size, closing))
+    room = MAX_REQUEST_BYTES - sum(_size(op, acl) for op in (*fence, *closing))
     chunk: list[Op] = []
     used = 0
     for op in ops:
-        size = _size(op)
+        size = _size(op, acl)
         if chunk and used + size > room:
             yield (*fence, *chunk)
             chunk, used = [], 0
@@ -83,8 +84,8 @@ def chunks(ops: Iterable[Op], last: Iterable[Op], fence: tuple[Op, ...]) -> Iter
     yield (*fence, *chunk, *closing)
 
 
-def _size(op: Op) -> int:
-    return len(op.path) + len(getattr(op, "data", b"")) + _OP_OVERHEAD_BYTES
+def _size(op: Op, acl: int) -> int:
+    return len(op.path) + len(getattr(op, "data", b"")) + _OP_OVERHEAD_BYTES + (acl if isinstance(op, Create) else 0)
 
 
 def acknowledge_op(registration: Registration, command: CommandId) -> Delete:

@@ -21,7 +21,7 @@ from kafka_coord.channel.operations import (
     offset_op,
     register_ops,
 )
-from kafka_coord.errors import BadVersion, MalformedValue, MembershipLost, MultiFailed, NodeExists, NoNode
+from kafka_coord.errors import BadVersion, MalformedValue, MembershipLost, MultiFailed, NoAuth, NodeExists, NoNode
 from kafka_coord.model import Command, CommandId, CommandType, Member, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
@@ -71,6 +71,8 @@ class ConsumerChannel:
             try:
                 self._store.multi(register_ops(self.group, self.consumer, value))
             except MultiFailed as failure:
+                if isinstance(failure.cause, NoAuth):
+                    raise failure.cause from failure
                 # NoNode: the coordinator retired the channel in between; NodeExists: somebody was faster
                 if not isinstance(failure.cause, (NoNode, NodeExists)):
                     raise
@@ -170,12 +172,21 @@ class ConsumerChannel:
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
         """Deletes the registration together with the last offsets, so that the partitions move at once.
 
-        ``also`` is written in the same request.
+        ``also`` is written in the same request, unless these credentials may not write it.
         """
         also = tuple(also)
-        for op in also:
-            self._store.ensure_path(op.path.rpartition("/")[0])
-        return self._settle(registration, offsets, (*also, Delete(registration.path)))
+        last = Delete(registration.path)
+        if also:
+            try:
+                for op in also:
+                    self._store.ensure_path(op.path.rpartition("/")[0])
+                return self._settle(registration, offsets, (*also, last))
+            except (NoAuth, MultiFailed) as failure:
+                cause = failure.cause if isinstance(failure, MultiFailed) else failure
+                if not isinstance(cause, NoAuth) or cause.path not in {op.path for op in also}:
+                    raise
+                log.warning("left without what else was asked for consumer=%s reason=%s", self.consumer, cause)
+        return self._settle(registration, offsets, (last,))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Tells which offsets are stored already (those a start-fetcher named)."""
@@ -187,7 +198,7 @@ class ConsumerChannel:
             wanted = {tp: offset for tp, offset in offsets.items() if tp.topic not in missing}
             writes = [offset_op(self.group, tp, offset, exists=tp in self._stored) for tp, offset in wanted.items()]
             try:
-                *first, final = chunks(writes, last, registration.fence())
+                *first, final = chunks(writes, last, registration.fence(), self._store.acl_bytes)
                 for request in first:
                     # what the last request deletes must still be there: it is what these writes are allowed by
                     self._write((*request, *(Check(op.path) for op in last if isinstance(op, Delete))))

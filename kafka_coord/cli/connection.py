@@ -114,6 +114,7 @@ def open_store(settings: Settings | None = None) -> Iterator[Store]:
 
 def zookeeper_options(settings: ZooKeeperSettings) -> ZkOptions:
     """TLS, credentials and ACLs as :mod:`kafka_coord.zk` takes them."""
+    from kafka_coord.zk.acl_identities import read_identities
     from kafka_coord.zk.options import Acl, Digest, Sasl, Tls, ZkOptions
 
     user, _, password = settings.digest.reveal().partition(":") if settings.digest else ("", "", "")
@@ -134,6 +135,7 @@ def zookeeper_options(settings: ZooKeeperSettings) -> ZkOptions:
         digest=Digest(user, password) if settings.digest else None,
         sasl=sasl if settings.sasl_mechanism else None,
         acl=Acl(settings.acl),
+        plan=read_identities(settings.identities) if settings.identities else None,
     )
 
 

@@ -86,6 +86,7 @@ class ConsumerCoordinator:
         what there is, so nothing is missed in between. Raises :class:`StoreUnavailable`: resign or try again."""
         for path in layout.PERSISTENT_ROOTS:  # somebody may have deleted them since this instance registered
             self._store.ensure_path(path)
+        self._store.ensure_prepared()
         racks = self._read_racks()
         topics = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, racks)
         self._watches.children(
@@ -111,6 +112,7 @@ class ConsumerCoordinator:
         now_ms = self._store.clock.time() * 1000
         if now_ms - self._swept_ms > self._options.answers_kept_ms / 10:
             self._swept_ms = now_ms
+            self._store.ensure_prepared()  # a group that was removed
             for unit in self.requests.stale_answers(int(now_ms) - self._options.answers_kept_ms):
                 self._remove_answer(unit)
 

@@ -82,7 +82,7 @@ class Translation:
             case EvictUnledgered(consumer):
                 return [[Delete(layout.registration(group, consumer))]]
             case WriteOffsets(request):
-                return in_parts(self._reset(request))
+                return in_parts(self._reset(request), self._store.acl_bytes)
             case DeleteOffsets(_, partitions):
                 return in_parts([Delete(layout.offset(group, t, p)) for t, p in self._existing(partitions)])
             case AnswerRequest(request, result, message):
@@ -139,7 +139,7 @@ class Translation:
             *(command_op(group, consumer, command) for command in commands),
             *([Delete(layout.registration(group, consumer))] if step.evict else []),
         ]
-        return [*in_parts(before), unit]
+        return [*in_parts(before, self._store.acl_bytes), unit]
 
     def _forget(self, step: ForgetConsumer) -> list[list[Op]]:
         commands: list[Op] = [Delete(layout.command(self._group, step.consumer, name)) for name in step.drop_commands]
@@ -178,12 +178,13 @@ class Translation:
         return [Delete(path) for path in ([ids] if ids in tree else []) + leaves_first]
 
 
-def in_parts(ops: Sequence[Op]) -> list[list[Op]]:
-    """``ops`` in order, in units that each fit into a request; for what need not take effect all at once."""
+def in_parts(ops: Sequence[Op], acl: int = 64) -> list[list[Op]]:
+    """``ops`` in order, in units that each fit into a request; for what need not take effect all at once. ``acl`` is
+    how many bytes the ACL of a create takes."""
     parts: list[list[Op]] = []
     size = 0
     for op in ops:
-        more = op_size(op)
+        more = op_size(op, acl=acl)
         if not parts or size + more > MAX_UNIT_BYTES or len(parts[-1]) >= MAX_UNIT_OPS:
             parts.append([])
             size = 0

@@ -181,6 +181,9 @@ RULES = (
 )
 """Where no rule fits (a scratch znode of ``doctor``, something foreign), operators may read and delete nothing."""
 
+LEAVES = frozenset(rule.place for rule in RULES if not any(other.place.startswith(f"{rule.place}/") for other in RULES))
+"""The places below which there is nothing of ours."""
+
 _ELSEWHERE = Rule("", "r", "")
 _RULES = tuple((tuple(rule.place.split("/")), rule) for rule in RULES)
 

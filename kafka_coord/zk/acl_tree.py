@@ -7,17 +7,22 @@ consumer keeps right below ``/consumers``) are left alone, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from kafka_coord.errors import BadVersion, NoAuth, NoNode, StoreError
 from kafka_coord.zk import layout
-from kafka_coord.zk.acl import AclOf, AclPlan, Identity, Permission, grants, open_to_change, rule_of, same
+from kafka_coord.zk.acl import LEAVES, AclOf, AclPlan, Identity, Permission, grants, open_to_change, rule_of, same
+from kafka_coord.zk.options import ZkOptions
 from kafka_coord.zk.store import Store
 
 _BATCH = 1_000
 _PASSES = 5
+
+OnProgress = Callable[[int, int], None]
+"""Hears how many ACLs are set, of how many that are to be set in this pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +52,33 @@ class AclChange:
 class AclStore(Store, Protocol):
     """A store whose ACLs can be read and set (a simulated one has none)."""
 
+    @property
+    def options(self) -> ZkOptions: ...
+
     def read_acls(self, paths: Sequence[str]) -> tuple[FoundAcl | NoAuth | None, ...]: ...
 
     def write_acls(self, changes: Sequence[AclChange]) -> tuple[StoreError | None, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The ACLs of a tree. ``unreadable`` are znodes whose ACL, ``hidden`` those whose children may not be read;
+    ``foreign`` are the topmost znodes that are not ours. ``whole`` is false where only some of each kind were read."""
+
+    found: dict[str, FoundAcl]
+    unreadable: tuple[str, ...]
+    foreign: tuple[str, ...]
+    hidden: tuple[str, ...]
+    whole: bool
+
+    @property
+    def looked_at(self) -> int:
+        return len(self.found) + len(self.unreadable)
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """What anybody may change."""
+        return tuple(path for path, one in self.found.items() if open_to_change(one.acl))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +98,11 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One look at a whole tree. ``missing`` is what the plan wants to be there and is not; ``foreign`` is not ours."""
+    """A survey against a plan. ``missing`` is what the plan wants to be there and is not."""
 
-    looked_at: int
+    survey: Survey
     deviations: tuple[Deviation, ...]
     missing: tuple[str, ...]
-    foreign: tuple[str, ...]
-    hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,29 +114,40 @@ class Applied:
     refused: tuple[tuple[str, str], ...]
 
 
-def compare(store: AclStore, plan: AclPlan) -> Comparison:
-    """Every znode of ours against the plan; changes nothing."""
+def survey(store: AclStore, most_of_a_kind: int | None = None) -> Survey:
+    """Reads the ACLs of everything of ours, or of so many znodes of each kind (in a tree of hundreds of thousands)."""
     paths: list[str] = []
     foreign: list[str] = []
     hidden: list[str] = []
-    for path in _tree(store, hidden):
+    cut: list[str] = []
+    for path in _tree(store, hidden, cut, most_of_a_kind):
         (paths if rule_of(path) is not None else foreign).append(path)
-    deviations: list[Deviation] = []
+    found: dict[str, FoundAcl] = {}
+    unreadable: list[str] = []
     for start in range(0, len(paths), _BATCH):
         chunk = paths[start : start + _BATCH]
-        for path, found in zip(chunk, store.read_acls(chunk), strict=True):
-            wanted = plan.of(path)
-            if isinstance(found, NoAuth):
-                deviations.append(Deviation(path, None, wanted))
-            elif found is not None and not same(found.acl, wanted):
-                deviations.append(Deviation(path, found.acl, wanted, found.version))
-    there = set(paths)
+        for path, one in zip(chunk, store.read_acls(chunk), strict=True):
+            if isinstance(one, NoAuth):
+                unreadable.append(path)
+            elif one is not None:
+                found[path] = one
+    return Survey(found, tuple(unreadable), tuple(foreign), tuple(hidden), whole=not cut)
+
+
+def compare(store: AclStore, plan: AclPlan, most_of_a_kind: int | None = None) -> Comparison:
+    """Every znode of ours (or so many of each kind) against the plan; changes nothing."""
+    seen = survey(store, most_of_a_kind)
+    deviations = [Deviation(path, None, plan.of(path)) for path in seen.unreadable]
+    for path, one in seen.found.items():
+        wanted = plan.of(path)
+        if not same(one.acl, wanted):
+            deviations.append(Deviation(path, one.acl, wanted, one.version))
     needed = (*layout.PERSISTENT_ROOTS, *plan.prepared())
-    missing = tuple(path for path in needed if path not in there) if not hidden else ()
-    return Comparison(len(paths), tuple(deviations), missing, tuple(foreign), tuple(hidden))
+    missing = tuple(path for path, stat in zip(needed, store.exists_many(needed), strict=True) if stat is None)
+    return Comparison(seen, tuple(deviations), missing)
 
 
-def apply(store: AclStore, plan: AclPlan) -> Applied:
+def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None) -> Applied:
     """Makes what is missing and sets every ACL that deviates, again and again until a look finds nothing to do: those
     who run meanwhile may be making znodes by an older plan. Nobody's session, watch or version is touched by it."""
     changed = made = 0
@@ -119,8 +157,8 @@ def apply(store: AclStore, plan: AclPlan) -> Applied:
         for path in seen.missing:
             store.ensure_path(path)
             made += 1
+        refused |= dict.fromkeys(seen.survey.hidden, "its children may not be listed")
         todo = [AclChange(one.path, one.wanted, one.version) for one in seen.deviations if one.path not in refused]
-        refused |= dict.fromkeys(seen.hidden, "its children may not be listed")
         if not todo:
             break
         for start in range(0, len(todo), _BATCH):
@@ -132,19 +170,35 @@ def apply(store: AclStore, plan: AclPlan) -> Applied:
                     refused[change.path] = str(answer)
                 else:
                     changed += 1
+            if on_progress is not None:
+                on_progress(start + len(chunk), len(todo))
     return Applied(changed, made, tuple(sorted(refused.items())))
 
 
-def _tree(store: AclStore, hidden: list[str]) -> Iterator[str]:
-    """Our znodes, parents first; of what is foreign only the topmost. ``hidden`` gets what may not be listed."""
+def _tree(store: AclStore, hidden: list[str], cut: list[str], most_of_a_kind: int | None) -> Iterator[str]:
+    """Our znodes, parents first; of what is foreign only the topmost. ``hidden`` gets what may not be listed, ``cut``
+    what was left out."""
     level = [layout.CONSUMERS] if store.exists(layout.CONSUMERS) is not None else []
     while level:
-        yield from level
-        below: list[str] = []
-        ours = [path for path in level if rule_of(path) is not None]
-        for path, names in zip(ours, _listings(store, ours, hidden), strict=True):
-            below += [f"{path}/{name}" for name in names]
-        level = below
+        kinds: Counter[str] = Counter()
+        kept: list[str] = []
+        parents: list[str] = []
+        for path in level:
+            rule = rule_of(path)
+            place = rule.place if rule else ""
+            kinds[place] += 1
+            if most_of_a_kind is not None and kinds[place] > most_of_a_kind:
+                cut.append(path)
+                continue
+            kept.append(path)
+            if rule is not None and place not in LEAVES:
+                parents.append(path)
+        yield from kept
+        level = [
+            f"{path}/{name}"
+            for path, names in zip(parents, _listings(store, parents, hidden), strict=True)
+            for name in names
+        ]
 
 
 def _listings(store: AclStore, paths: Sequence[str], hidden: list[str]) -> list[tuple[str, ...]]:

@@ -24,7 +24,7 @@ def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> l
     no multi, :class:`StoreUnavailable` when the outcome is unknown.
     """
     results: list[tuple[OpResult, ...]] = []
-    for batch in _packed(units):
+    for batch in _packed(units, store.acl_bytes):
         results += _write(store, fence, batch)
     return results
 
@@ -51,11 +51,11 @@ def _write(store: Store, fence: Check, units: Sequence[Sequence[Op]]) -> Iterato
         at += len(unit)
 
 
-def _packed(units: Iterable[Sequence[Op]]) -> Iterator[list[Sequence[Op]]]:
+def _packed(units: Iterable[Sequence[Op]], acl: int) -> Iterator[list[Sequence[Op]]]:
     batch: list[Sequence[Op]] = []
     size = count = 0
     for unit in units:
-        unit_size = sum(op_size(op) for op in unit)
+        unit_size = sum(op_size(op, acl=acl) for op in unit)
         if batch and (size + unit_size > MAX_BYTES or count + len(unit) > MAX_OPS):
             yield batch
             batch, size, count = [], 0, 0

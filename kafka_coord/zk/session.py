@@ -334,6 +334,15 @@ class KazooStore(Store):
         )
         return tuple(one if isinstance(one, StoreError) else None for one in found)
 
+    @property
+    def acl_bytes(self) -> int:
+        return self._acl_size
+
+    @property
+    def options(self) -> ZkOptions:
+        """How this client identifies itself, and what ACLs it gives."""
+        return self._options
+
     def ensure_prepared(self) -> None:
         if self._options.plan is not None:
             paths = self._options.plan.prepared()

@@ -236,6 +236,11 @@ class Store(Protocol):
             except NodeExists:
                 continue
 
+    @property
+    def acl_bytes(self) -> int:
+        """How many bytes the longest ACL takes that a create carries, for estimates of sizes."""
+        return 64
+
     def ensure_prepared(self) -> None:
         """Makes what an ACL plan wants to be there before those come who may not make it; nothing without a plan."""
         return

@@ -26,6 +26,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import connect, layout
+from kafka_coord.zk.options import ZkOptions
 from kafka_coord.zk.store import Node, Store
 from tests.waiting import eventually
 
@@ -33,8 +34,8 @@ FAST = CoordinatorOptions(look_interval_ms=5_000, retry_backoff_ms=20, channel_r
 SESSION_MS = 2_000
 
 
-def open_store(hosts: str, session_timeout_ms: int = SESSION_MS) -> Store:
-    return connect(hosts, session_timeout_ms=session_timeout_ms)
+def open_store(hosts: str, session_timeout_ms: int = SESSION_MS, zk: ZkOptions | None = None) -> Store:
+    return connect(hosts, session_timeout_ms=session_timeout_ms, options=zk)
 
 
 class KafkaZnodes:
@@ -70,8 +71,10 @@ class KafkaZnodes:
 class Instance:
     """One running service with a session of its own."""
 
-    def __init__(self, hosts: str, broker_id: int, options: CoordinatorOptions = FAST) -> None:
-        self.store = open_store(hosts)
+    def __init__(
+        self, hosts: str, broker_id: int, options: CoordinatorOptions = FAST, zk: ZkOptions | None = None
+    ) -> None:
+        self.store = open_store(hosts, zk=zk)
         self.broker_id = broker_id
         self.service = CoordinatorService(self.store, broker_id, {"channel": f"127.0.0.1:{9000 + broker_id}"}, options)
 
@@ -97,11 +100,13 @@ class ScriptedConsumer:
     ``position`` is what it would commit for a partition, ``seen`` every command it read.
     """
 
-    def __init__(self, hosts: str, group: str, name: str, *, obedient: bool = True, **member: Any) -> None:
+    def __init__(
+        self, hosts: str, group: str, name: str, *, obedient: bool = True, zk: ZkOptions | None = None, **member: Any
+    ) -> None:
         topics = member.pop("topics", ["flights"])
         member.setdefault("subscription", Subscription.to(topics))
         self.name = name
-        self.store = open_store(hosts)
+        self.store = open_store(hosts, zk=zk)
         self.channel = ConsumerChannel(self.store, group, name)
         self.member = Member(consumer=name, incarnation=0, timestamp="1", **member)
         self.registration: Registration | None = None
@@ -193,16 +198,16 @@ class ScriptedConsumer:
 class World:
     """One ZooKeeper below one chroot, looked at from outside."""
 
-    def __init__(self, hosts: str) -> None:
+    def __init__(self, hosts: str, zk: ZkOptions | None = None) -> None:
         self.hosts = hosts
-        self.store = open_store(hosts)
+        self.store = open_store(hosts, zk=zk)
         self.kafka = KafkaZnodes(self.store)
-        self._instances: list[Instance] = []
+        self.instances: list[Instance] = []
         self._consumers: list[ScriptedConsumer] = []
 
-    def instance(self, broker_id: int, options: CoordinatorOptions = FAST) -> Instance:
-        self._instances.append(Instance(self.hosts, broker_id, options))
-        return self._instances[-1]
+    def instance(self, broker_id: int, options: CoordinatorOptions = FAST, zk: ZkOptions | None = None) -> Instance:
+        self.instances.append(Instance(self.hosts, broker_id, options, zk))
+        return self.instances[-1]
 
     def consumer(self, name: str, group: str = "delays", **member: Any) -> ScriptedConsumer:
         self._consumers.append(ScriptedConsumer(self.hosts, group, name, **member))
@@ -211,7 +216,7 @@ class World:
     def close(self) -> None:
         for consumer in self._consumers:
             consumer.close()
-        for instance in self._instances:
+        for instance in self.instances:
             instance.stop()
         self.store.close()
 
