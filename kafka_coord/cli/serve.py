@@ -27,6 +27,8 @@ log = logging.getLogger("kafka_coord.serve")
 
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 _RETRY_S = 1.0
+_LOOK_S = 0.1
+"""How often it looks whether the service has ended by itself; being told to stop wakes it at once."""
 _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bound here, recognised
 
 
@@ -89,7 +91,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
             service.start()
             try:
                 ready = False
-                while not stopping.is_set() and not service.wait(0.1 if not ready else 0.5):
+                while not stopping.wait(_LOOK_S) and not service.wait(0.0):
                     if not ready and service.wait_registered(0.0):
                         ready = True
                         log.info("ready broker_id=%d zookeeper=%s", broker_id, settings.zookeeper.hosts)

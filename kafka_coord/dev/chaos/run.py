@@ -7,6 +7,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +31,8 @@ Tell = Callable[[str], None]
 _SETTLE_S = 120.0
 _WARM_S = 10.0
 _CAUGHT_UP_S = 180.0
+_REQUESTS = 12
+_REQUESTS_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +121,32 @@ class ChaosRun:
         self._require_settled(watch, f"after '{what}'")
 
     def _stop_and_ask(self, elected: Actor, stage: Stage, faults: Faults, events: EventWriter) -> None:
-        """SIGTERM, and in that instant a rebalance is asked for."""
-        group = stage.groups()[0]
+        """SIGTERM; in that instant and every 50 ms from then on a rebalance is asked for, of one group after another,
+        so that whatever the moment of the handover is, something was asked for in it."""
         pid = elected.process.pid
         faults.note(Kind.STOP, elected.target, Phase.BEGIN, pid=pid)
         elected.process.terminate()
-        asked = time.monotonic()
-        request = submit(stage.store, Request(RequestType.REBALANCE, group=group, reason="at a failover", by="chaos"))
-        events.write(Kind.REQUEST, f"group:{group}", Phase.BEGIN, t=asked, id=request, group=group)
-        await_answer(stage.store, request, 30.0, lambda _: None)
-        faults.note(Kind.REQUEST, f"group:{group}", Phase.END, id=request, group=group)
-        withdraw(stage.store, request)
+        with ThreadPoolExecutor(max_workers=_REQUESTS) as asking:
+            asked = []
+            for number in range(_REQUESTS):
+                group = stage.groups()[number % len(stage.groups())]
+                asked.append(asking.submit(self._ask, group, stage, events))
+                time.sleep(_REQUESTS_EVERY_S)
+            for one in asked:
+                one.result()
         while elected.process.running:
             time.sleep(0.01)
         faults.note(Kind.STOP, elected.target, Phase.END, pid=pid, exit_code=elected.process.exit_code)
         time.sleep(1.0)
         faults.start(elected)
+
+    def _ask(self, group: str, stage: Stage, events: EventWriter) -> None:
+        asked = time.monotonic()
+        request = submit(stage.store, Request(RequestType.REBALANCE, group=group, reason="at a failover", by="chaos"))
+        events.write(Kind.REQUEST, f"group:{group}", Phase.BEGIN, t=asked, id=request, group=group)
+        await_answer(stage.store, request, 30.0, lambda _: None)
+        events.write(Kind.REQUEST, f"group:{group}", Phase.END, id=request, group=group)
+        withdraw(stage.store, request)
 
     def _roll(self, role: str, stage: Stage, faults: Faults, watch: Watch, events: EventWriter) -> None:
         """Each of a role is stopped cleanly and started again, the next when all is settled."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 
 from kafka_coord.dev.chaos.journal import Event, Kind, Phase
 from kafka_coord.dev.chaos.judge.evidence import Records
@@ -33,57 +34,79 @@ def _alone(records: Records, event: Event) -> bool:
 def clean(records: Records) -> Ruling:
     """A coordinator that is told to stop takes no partition from anybody, and what is asked meanwhile is decided."""
     findings: list[Finding] = []
-    took_s: list[float] = []
+    asked: list[float] = []
     elected_s: list[float] = []
-    ends = {event.detail["id"]: event for event in records.of(Kind.REQUEST, phase=Phase.END)}
-    for request in records.of(Kind.REQUEST, phase=Phase.BEGIN):
-        stop = next((one for one in reversed(records.of(Kind.STOP, phase=Phase.BEGIN)) if one.t <= request.t), None)
-        if stop is None:
-            continue
-        decided = ends.get(request.detail["id"])
+    ends = {event.detail["id"]: event.t for event in records.of(Kind.REQUEST, phase=Phase.END)}
+    requests = records.of(Kind.REQUEST, phase=Phase.BEGIN)
+    stops = _stops_with(records, requests)
+    for stop, mine in stops:
         after = _elected_after(records, stop.t)
         if after is not None:
             elected_s.append(after.t - stop.t)
-        evidence = (records.at(stop.t, f"SIGTERM to {stop.target}"), records.at(request.t, "the rebalance asked for"))
-        if decided is not None:
-            took_s.append(decided.t - request.t)
-        if decided is None or took_s[-1] > DECIDED_S:
-            told = "never" if decided is None else f"{took_s[-1] * 1000:.0f} ms later"
-            findings.append(
-                Finding(
-                    Rule.CLEAN_FAILOVER,
-                    Severity.VIOLATION,
-                    stop.target,
-                    f"a rebalance asked for at its clean stop was decided {told}",
-                    evidence,
-                )
-            )
-        until = (decided.t if decided is not None else request.t) + _AROUND_S
-        for book in records.books:
-            for owner in book.ownerships:
-                if stop.t <= owner.end <= until and owner.ending is not Ending.OPEN:
-                    findings.append(
-                        Finding(
-                            Rule.CLEAN_FAILOVER,
-                            Severity.VIOLATION,
-                            book.where,
-                            f"{owner} lost or gave up the partition while the coordinator was stopped cleanly",
-                            (*evidence, records.at(owner.end, str(owner.ending))),
-                        )
+        for request in mine:
+            decided = ends.get(request.detail["id"])
+            if decided is not None:
+                asked.append(decided - request.t)
+            if decided is None or decided - request.t > DECIDED_S:
+                told = "never" if decided is None else f"{(decided - request.t) * 1000:.0f} ms later"
+                findings.append(
+                    Finding(
+                        Rule.CLEAN_FAILOVER,
+                        Severity.VIOLATION,
+                        stop.target,
+                        f"a rebalance asked for {(request.t - stop.t) * 1000:.0f} ms after SIGTERM was decided {told}",
+                        (
+                            records.at(stop.t, f"SIGTERM to {stop.target}"),
+                            records.at(request.t, f"{request.detail['id']} asked for"),
+                        ),
                     )
+                )
+        until = max([stop.t, *(ends.get(request.detail["id"], request.t) for request in mine)]) + _AROUND_S
+        findings += _given_up(records, stop, until)
+    asked.sort()
+    middle_ms, most_ms = (asked[len(asked) // 2] * 1000, asked[-1] * 1000) if asked else (0.0, 0.0)
     return ruling(
         Rule.CLEAN_FAILOVER,
         findings,
-        checked=f"{len(took_s)} clean stops of the elected one; asked to decided {_list_ms(took_s)}; "
-        f"next one elected after {_list_ms(elected_s)}; partitions without owner: {len(findings)}",
+        checked=f"{len(stops)} clean stops of the elected one; {len(asked)} rebalances asked for from that instant on, "
+        f"decided after {middle_ms:.0f} ms (median), {most_ms:.0f} ms (at most); "
+        f"next one elected after {_list_ms(elected_s)}",
         bound=f"{DECIDED_S * 1000:g} ms, no partition without owner",
-        exercised=bool(took_s),
+        exercised=bool(asked),
         figures={
-            "n": len(took_s),
-            "decided_max_s": max(took_s, default=0.0),
+            "n": len(stops),
+            "decided_p50_s": middle_ms / 1000,
+            "decided_max_s": most_ms / 1000,
             "elected_max_s": max(elected_s, default=0.0),
         },
     )
+
+
+def _stops_with(records: Records, requests: Sequence[Event]) -> list[tuple[Event, list[Event]]]:
+    """Each clean stop of a coordinator that rebalances were asked for at, and these."""
+    found: dict[float, tuple[Event, list[Event]]] = {}
+    stops = [stop for stop in records.of(Kind.STOP, phase=Phase.BEGIN) if stop.role == "serve"]
+    for request in requests:
+        before = [stop for stop in stops if stop.t <= request.t]
+        if before:
+            found.setdefault(before[-1].t, (before[-1], []))[1].append(request)
+    return list(found.values())
+
+
+def _given_up(records: Records, stop: Event, until: float) -> Iterator[Finding]:
+    for book in records.books:
+        for owner in book.ownerships:
+            if stop.t <= owner.end <= until and owner.ending is not Ending.OPEN:
+                yield Finding(
+                    Rule.CLEAN_FAILOVER,
+                    Severity.VIOLATION,
+                    book.where,
+                    f"{owner} lost or gave up the partition while the coordinator was stopped cleanly",
+                    (
+                        records.at(stop.t, f"SIGTERM to {stop.target}"),
+                        records.at(owner.end, f"{owner.process}: {owner.ending}"),
+                    ),
+                )
 
 
 def killed(records: Records) -> Ruling:
