@@ -1,0 +1,266 @@
+"""The log's files as killed servers, full disks and purges leave them behind."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from struct import pack
+
+import pytest
+
+from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.errors import MalformedValue, NotFound
+from kafka_coord.monitor.audit import Rule, audit
+from kafka_coord.monitor.audit.snapshot import read_snapshot
+from kafka_coord.monitor.audit.sources import find_files, in_order
+from kafka_coord.monitor.audit.txnlog import Txn, read_log
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import SetData
+from tests.audit.scribe import GROUP, Scribe
+
+pytestmark = pytest.mark.zookeeper
+HEADER = 16
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``version-2`` of a server that took snapshots often and was killed, with a lawful group in it."""
+    settings = ZooKeeperSettings(
+        tick_ms=200, properties={"autopurge.purgeInterval": "0"}, jvm_properties={"zookeeper.snapCount": "40"}
+    )
+    directory = tmp_path_factory.mktemp("logged")
+    with ZooKeeperServer(directory, settings=settings) as server:
+        with Scribe(server.connect_string, "/kafka") as scribe:
+            scribe.elect(1)
+            scribe.join("c1")
+            scribe.assign(1, {"c1": {"flights": "0-1"}})
+            scribe.obey("c1", {0: 0, 1: 0})
+            for offset in range(150):
+                scribe.commit("c1", {0: offset, 1: offset})
+        server.kill()
+        server.start()
+        with Scribe(server.connect_string, "/other") as scribe:
+            scribe.elect(1)
+    version_2 = directory / "data" / "version-2"
+    assert len(list(version_2.glob("log.*"))) >= 3
+    return version_2
+
+
+@pytest.fixture
+def copied(written: Path, tmp_path: Path) -> Path:
+    """The same files, to be damaged."""
+    return Path(shutil.copytree(written, tmp_path / "version-2"))
+
+
+def logs(directory: Path) -> list[Path]:
+    return [path for _, path in find_files([directory])[0].logs]
+
+
+def txns(path: Path) -> list[Txn]:
+    return list(read_log(path))
+
+
+def extents(path: Path) -> list[tuple[int, int]]:
+    """(offset, length with everything around it) of each record."""
+    data, at, found = path.read_bytes(), HEADER, []
+    while length := int.from_bytes(data[at + 8 : at + 12]):
+        found.append((at, 12 + length + 1))
+        at += found[-1][1]
+    return found
+
+
+def test_several_files_are_one_history_without_a_gap(written: Path):
+    torn: list[str] = []
+    found = list(in_order(find_files([written]), torn))
+    assert [txn.zxid for txn in found] == list(range(1, len(found) + 1))
+    report = audit([written], chroot="/kafka")
+    assert (report.violations, report.warnings) == ([], [])
+    assert report.figures["commits"] == 302
+    assert report.figures["log_files"] == len(logs(written))
+
+
+@pytest.mark.parametrize("chroot", ["", "/", "/nowhere"])
+def test_another_chroot_is_another_installation(written: Path, chroot: str):
+    report = audit([written], chroot=chroot)
+    assert "commits" not in report.figures
+    assert audit([written], chroot="/other/").figures["elections"] == 1
+
+
+def test_a_directory_is_named_in_any_of_three_ways(written: Path):
+    assert find_files([written]) == find_files([written.parent]) == find_files([written.parent.parent])
+
+
+@pytest.mark.parametrize("left", [7, 8, 12, 20, -1])
+def test_a_last_record_that_was_cut_off_is_told_and_passed_over(copied: Path, left: int):
+    last = logs(copied)[-1]
+    before = txns(last)
+    offset, length = extents(last)[-1]
+    with last.open("r+b") as file:
+        file.truncate(offset + (left if left > 0 else length + left))
+    torn: list[str] = []
+    assert list(read_log(last, torn)) == before[:-1]
+    assert len(torn) == 1
+    assert f"{last}:{offset}" in torn[0]
+    assert [found.rule for found in audit([copied], chroot="/kafka").warnings] == [Rule.INCOMPLETE]
+
+
+@pytest.mark.parametrize("left", [8, 20, -1])
+def test_a_last_record_that_ends_in_the_preallocated_zeros_is_told_and_passed_over(copied: Path, left: int):
+    last = logs(copied)[-1]
+    before = txns(last)
+    offset, length = extents(last)[-1]
+    kept = left if left > 0 else length + left
+    with last.open("r+b") as file:
+        file.seek(offset + kept)
+        file.write(bytes(length - kept))
+    torn: list[str] = []
+    assert list(read_log(last, torn)) == before[:-1]
+    assert len(torn) == 1
+
+
+def test_a_file_cut_at_the_end_of_a_record_is_whole(copied: Path):
+    last = logs(copied)[-1]
+    before = txns(last)
+    offset, length = extents(last)[-1]
+    with last.open("r+b") as file:
+        file.truncate(offset + length)
+    torn: list[str] = []
+    assert list(read_log(last, torn)) == before
+    assert torn == []
+
+
+@pytest.mark.parametrize("kept", [0, 5, 16])
+def test_a_file_whose_server_died_at_its_beginning_holds_nothing(copied: Path, kept: int):
+    last = logs(copied)[-1]
+    with last.open("r+b") as file:
+        file.truncate(kept)
+    assert txns(last) == []
+
+
+def test_a_flipped_bit_in_the_middle_is_an_error_that_names_file_and_offset(copied: Path):
+    first = logs(copied)[0]
+    offset, length = extents(first)[3]
+    damaged = bytearray(first.read_bytes())
+    damaged[offset + length - 3] ^= 1
+    first.write_bytes(damaged)
+    with pytest.raises(MalformedValue, match=rf"{first}:{offset}: checksum 0x"):
+        audit([copied], chroot="/kafka")
+
+
+def test_a_hole_in_the_middle_is_an_error(copied: Path):
+    first = logs(copied)[0]
+    offset, length = extents(first)[3]
+    damaged = bytearray(first.read_bytes())
+    damaged[offset : offset + length] = bytes(length)
+    first.write_bytes(damaged)
+    with pytest.raises(MalformedValue, match=rf"{first}:{offset}: a record without its end"):
+        txns(first)
+
+
+@pytest.mark.parametrize("length", [-5, (1 << 31) - 1])
+def test_a_length_that_cannot_be_is_an_error(copied: Path, length: int):
+    first = logs(copied)[0]
+    offset, _ = extents(first)[3]
+    damaged = bytearray(first.read_bytes())
+    damaged[offset + 8 : offset + 12] = pack(">i", length)
+    first.write_bytes(damaged)
+    with pytest.raises(MalformedValue, match=rf"{first}:{offset}: a record of {length} bytes"):
+        txns(first)
+
+
+def test_what_is_no_log_is_refused(tmp_path: Path):
+    (tmp_path / "log.1").write_bytes(b"2026-01-31 12:00:00 INFO started")
+    with pytest.raises(MalformedValue, match="not a transaction log"):
+        audit([tmp_path])
+    (tmp_path / "log.1").write_bytes(pack(">4siq", b"ZKLG", 3, 0))
+    with pytest.raises(MalformedValue, match="format 3"):
+        audit([tmp_path])
+
+
+def test_records_that_are_whole_and_senseless_are_refused(tmp_path: Path):
+    header = pack(">qiqqi", 1, 1, 1, 1, 1)
+    for payload in (b"", header[:-1], header, header + pack(">i", 99), pack(">qiqqi", 1, 1, 1, 1, 77)):
+        record = pack(">qi", zlib.adler32(payload), len(payload)) + payload + b"B"
+        (tmp_path / "log.1").write_bytes(pack(">4siq", b"ZKLG", 2, 0) + record + record)
+        with pytest.raises(MalformedValue, match=r"log\.1:16: "):
+            txns(tmp_path / "log.1")
+
+
+def test_a_directory_without_a_log_is_told(tmp_path: Path):
+    with pytest.raises(NotFound, match="no directory"):
+        audit([tmp_path / "nowhere"])
+    with pytest.raises(NotFound, match="no transaction log"):
+        audit([tmp_path])
+
+
+# --- snapshots -------------------------------------------------------------------------------------------------------
+
+
+def test_pruned_logs_are_made_up_for_by_a_snapshot(copied: Path):
+    for path in logs(copied)[:-2]:
+        path.unlink()
+    report = audit([copied], chroot="/kafka")
+    assert report.violations == []
+    assert [found.rule for found in report.warnings] == [Rule.INCOMPLETE]
+    assert "begun with snapshot." in report.warnings[0].what
+    assert report.figures["groups"] == 1
+
+
+def test_a_violation_after_the_snapshot_is_found(zookeeper_server_factory: Callable[..., ZooKeeperServer]):
+    server = zookeeper_server_factory()
+    with Scribe(server.connect_string, "/kafka") as scribe:
+        scribe.elect(1)
+        scribe.join("c1")
+        scribe.assign(1, {"c1": {"flights": "0-1"}})
+        scribe.obey("c1", {0: 5, 1: 5})
+        server.kill()
+        server.start()  # loads its log, takes a snapshot, begins a new log
+        scribe.somebody.sync("/")
+        scribe.commit("c1", {0: 6})
+        scribe.somebody.set(layout.offset(GROUP, "flights", 0), b"4")
+        scribe.write(SetData(layout.offset(GROUP, "flights", 1), b"1"))
+        logs(server.directory)[0].unlink()
+        report = audit([server.directory], chroot="/kafka")
+    assert {found.rule for found in report.violations} == {Rule.OFFSET_BACK, Rule.UNFENCED_COMMIT}
+    assert {found.rule for found in report.warnings} == {Rule.INCOMPLETE}
+
+
+def test_pruned_logs_without_a_snapshot_are_refused(copied: Path):
+    logs(copied)[0].unlink()
+    for snapshot in copied.glob("snapshot.*"):
+        snapshot.unlink()
+    with pytest.raises(MalformedValue, match="no snapshot makes up for it"):
+        audit([copied], chroot="/kafka")
+
+
+def test_a_log_missing_in_the_middle_is_refused_unless_a_snapshot_or_another_server_has_it(copied: Path, written: Path):
+    logs(copied)[1].unlink()
+    assert audit([copied, written], chroot="/kafka").warnings == []
+    report = audit([copied], chroot="/kafka")
+    assert "nothing was found between zxid" in report.warnings[0].what
+    for snapshot in copied.glob("snapshot.*"):
+        snapshot.unlink()
+    with pytest.raises(MalformedValue, match="nothing was found between zxid"):
+        audit([copied], chroot="/kafka")
+
+
+def test_a_broken_snapshot_is_passed_over_for_the_next(copied: Path):
+    logs(copied)[0].unlink()
+    snapshots = [path for _, path in find_files([copied])[0].snapshots]
+    fitting = [path for path in snapshots if path.name != "snapshot.0"]
+    damaged = bytearray(fitting[0].read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    fitting[0].write_bytes(damaged)
+    with pytest.raises(MalformedValue, match="not a whole snapshot"):
+        list(read_snapshot(fitting[0]))
+    assert fitting[1].name in audit([copied], chroot="/kafka").warnings[0].what
+
+
+def test_a_compressed_snapshot_is_read_as_any_other(copied: Path):
+    snapshot = next(path for _, path in reversed(find_files([copied])[0].snapshots))
+    packed = snapshot.with_name(f"{snapshot.name}.gz")
+    packed.write_bytes(gzip.compress(snapshot.read_bytes()))
+    assert list(read_snapshot(packed)) == list(read_snapshot(snapshot))
