@@ -9,7 +9,7 @@ import click
 from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, show
 from kafka_coord.errors import VerificationFailed
-from kafka_coord.monitor.audit import Finding, Report, clock_time
+from kafka_coord.monitor.audit import Finding, Report, Selection, Story, clock_time, parse_partition
 from kafka_coord.monitor.audit import audit as run_audit
 
 _FINDINGS = (
@@ -20,6 +20,7 @@ _FINDINGS = (
     Column("what"),
     Column("who"),
 )
+_EVENTS = (Column("when"), Column("group"), Column("what"), Column("why"), Column("who"))
 _FIGURES = (Column("checked"), Column("count", right=True))
 
 
@@ -27,8 +28,19 @@ _FIGURES = (Column("checked"), Column("count", right=True))
 @click.argument("directories", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
 @click.option("--chroot", default="", metavar="PATH", help="The chroot in the connect string, such as /kafka.")
 @click.option("--running", is_flag=True, help="A group on its way to its target at the log's end is only a warning.")
+@click.option("--partition", metavar="TOPIC-N", help="Tell the history of a partition: why did it move?")
+@click.option("--group", default="", help="Tell the history of a group, or only of this group.")
+@click.option("--consumer", default="", help="Tell the history of a consumer.")
 @output_option
-def audit(directories: tuple[Path, ...], chroot: str, running: bool, output: Format) -> None:
+def audit(
+    directories: tuple[Path, ...],
+    chroot: str,
+    running: bool,
+    partition: str | None,
+    group: str,
+    consumer: str,
+    output: Format,
+) -> None:
     """Prove from ZooKeeper's transaction log that no partition ever had two owners. Exit code 10 if it shows otherwise.
 
     DIR is the dataDir (or dataLogDir) of a ZooKeeper server, or a copy of it; the servers of an ensemble may be given
@@ -38,9 +50,17 @@ def audit(directories: tuple[Path, ...], chroot: str, running: bool, output: For
     \b
     kafka-coord audit /var/lib/zookeeper
     kafka-coord audit zk1 zk2 zk3 --chroot /kafka -o json
+    kafka-coord audit /var/lib/zookeeper --group delays --partition flights-3
     """
-    report = run_audit(directories, chroot=chroot, running=running)
-    show(output, report.to_json(), _sections(report), summary=[_verdict(report)])
+    story = Story(Selection(group, consumer, parse_partition(partition) if partition else None))
+    told = bool(partition or group or consumer)
+    report = run_audit(directories, chroot=chroot, running=running, watch=story if told else None)
+    document, sections = report.to_json(), _sections(report)
+    if told:
+        events = [event.to_json() for event in story.events]
+        document["history"] = events
+        sections.insert(0, Section("history", _EVENTS, events))
+    show(output, document, sections, summary=[_verdict(report)])
     if not report.clean:
         raise VerificationFailed(_verdict(report))
 

@@ -2,5 +2,6 @@
 
 from kafka_coord.monitor.audit.replay import audit
 from kafka_coord.monitor.audit.report import Finding, Report, Rule, clock_time
+from kafka_coord.monitor.audit.story import Event, Selection, Story, parse_partition
 
-__all__ = ["Finding", "Report", "Rule", "audit", "clock_time"]
+__all__ = ["Event", "Finding", "Report", "Rule", "Selection", "Story", "audit", "clock_time", "parse_partition"]

@@ -1,0 +1,299 @@
+"""Histories: what happened to a partition, a group or a consumer, who wrote it, and why."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.channel.operations import decode_command
+from kafka_coord.errors import MalformedValue, SettingsError
+from kafka_coord.model import (
+    NO_PARTITIONS,
+    Assignment,
+    Command,
+    Ledger,
+    PartitionSet,
+    Pause,
+    Request,
+    StopFetcher,
+    TopicPartition,
+)
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.audit.judge import Judge
+from kafka_coord.monitor.audit.places import Kind, Place
+from kafka_coord.monitor.audit.report import clock_time
+from kafka_coord.monitor.audit.state import Moment, World
+from kafka_coord.monitor.audit.tree import Change, Node, Step
+from kafka_coord.zk import layout
+
+MAX_EVENTS = 100_000
+"""The last so many are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a history is wanted of; empty is everything."""
+
+    group: str = ""
+    consumer: str = ""
+    partition: TopicPartition | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.group or self.consumer or self.partition is not None)
+
+
+def parse_partition(written: str) -> TopicPartition:
+    """``flights-3``; raises :class:`SettingsError`."""
+    topic, _, number = written.rpartition("-")
+    if not topic or not (number.isascii() and number.isdigit() and len(number) <= 10):
+        raise SettingsError(f"{written!r} is not a partition such as flights-3")
+    return TopicPartition(topic, int(number))
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened. ``who`` is the writer, ``why`` the reason it gave (or "")."""
+
+    zxid: int
+    time_ms: int
+    group: str
+    what: str
+    why: str
+    who: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "when": clock_time(self.time_ms),
+            "time_ms": self.time_ms,
+            "zxid": f"{self.zxid:#x}",
+            "group": self.group,
+            "what": self.what,
+            "why": self.why,
+            "who": self.who,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One change, its step, and the world before it."""
+
+    world: World
+    moment: Moment
+    place: Place
+    change: Change
+
+
+Told = tuple[str, str]
+"""What happened, and why."""
+
+
+class Story:
+    """Told each step before it is judged, keeps what the selection is about."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._tellers: dict[Kind, Callable[[Scene], Iterator[Told]]] = {
+            Kind.COORDINATOR: self._coordinator,
+            Kind.REGISTRATION: self._registration,
+            Kind.TARGET: self._target,
+            Kind.COMMAND: self._command,
+            Kind.LEDGER: self._ledger,
+            Kind.OFFSET: self._offset,
+            Kind.PAUSED: self._paused,
+            Kind.ALL_PAUSED: self._paused,
+            Kind.REQUEST: self._request,
+        }
+
+    def __call__(self, judge: Judge, step: Step) -> None:
+        moment: Moment | None = None
+        for change in step.changes:
+            place = judge.places.of(change.path)
+            teller = self._tellers.get(place.kind)
+            if teller is None or (self._selection.group and place.group not in {"", self._selection.group}):
+                continue
+            moment = moment or Moment.of(step)
+            try:
+                told = list(teller(Scene(judge.world, moment, place, change)))
+            except MalformedValue as error:
+                told = [(f"a value that cannot be read: {error}", "")]
+            for what, why in told:
+                who = judge.world.names.of(step.session_id)
+                if place.kind is Kind.REGISTRATION and change.old is None:
+                    who = f"{place.name} of {place.group}, session {step.session_id:#x}"
+                self.events.append(Event(step.zxid, step.time_ms, place.group, what, why, who))
+
+    # --- what is asked for -------------------------------------------------------------------------------------------
+
+    def _about(self, consumer: str, partitions: PartitionSet | None = None) -> bool:
+        """Whether something of ``consumer``, about ``partitions`` (``None``: about none), belongs to the history."""
+        wanted = self._selection
+        if wanted.consumer and consumer != wanted.consumer:
+            return False
+        return wanted.partition is None or (partitions is not None and wanted.partition in partitions)
+
+    def _shown(self, partitions: PartitionSet) -> str:
+        """A partition's history names that one only."""
+        wanted = self._selection.partition
+        return str(wanted) if wanted is not None else str(partitions)
+
+    # --- what happened -----------------------------------------------------------------------------------------------
+
+    def _coordinator(self, at: Scene) -> Iterator[Told]:
+        if self._selection.consumer or self._selection.partition is not None:
+            return
+        if at.change.new is None:
+            yield (
+                "the coordinator's znode is gone",
+                "its session ended" if at.moment.step.session_ended else "it resigned",
+            )
+        else:
+            epoch = next((c.new for c in at.moment.step.changes if c.path == layout.COORDINATOR_EPOCH), None)
+            number = epoch.data.decode("ascii", "replace") if epoch is not None else "?"
+            yield f"elected coordinator, epoch {number}", ""
+
+    def _registration(self, at: Scene) -> Iterator[Told]:
+        consumer = at.place.name
+        ledger = at.world.group(at.place.group).ledgers.get(consumer)
+        held = ledger.held if ledger is not None else NO_PARTITIONS
+        if not self._about(consumer, held):
+            return
+        if at.change.new is not None:
+            yield f"{consumer} registered, incarnation {at.change.new.czxid}", ""
+        elif at.change.old is not None:
+            holding = f", holding {self._shown(held)}" if held else ""
+            yield f"{consumer} is gone{holding}", self._departure(at.moment, at.change.old)
+
+    def _departure(self, moment: Moment, old: Node) -> str:
+        if moment.step.session_ended:
+            return "its session ended"
+        if moment.fence is not None:
+            return "the coordinator evicted it"
+        return "it left" if moment.step.session_id == old.session_id else "somebody deleted its registration"
+
+    def _target(self, at: Scene) -> Iterator[Told]:
+        if at.change.new is None:
+            yield "the target was deleted", ""
+            return
+        after = _assignment(at.change.path, at.change.new)
+        before = at.world.group(at.place.group).target
+        had = before.members if before is not None else {}
+        head = f"generation {after.generation}"
+        if self._selection.partition is not None:
+            tp = self._selection.partition
+            was = next((c for c, owned in had.items() if tp in owned), "nobody")
+            now = next((c for c, owned in after.members.items() if tp in owned), "nobody")
+            if was != now and (not self._selection.consumer or self._selection.consumer in {was, now}):
+                yield f"{head}: {tp} is to move from {was} to {now}", after.reason
+            return
+        moves = []
+        for consumer in sorted({*had, *after.members}):
+            gained = after.members.get(consumer, NO_PARTITIONS) - had.get(consumer, NO_PARTITIONS)
+            lost = had.get(consumer, NO_PARTITIONS) - after.members.get(consumer, NO_PARTITIONS)
+            if (gained or lost) and self._about(consumer):
+                moves.append(consumer + (f" gets {gained}" if gained else "") + (f" loses {lost}" if lost else ""))
+        if moves or not self._selection.consumer:
+            yield f"{head}, {len(after.members)} members: {'; '.join(moves) or 'nothing moves'}", after.reason
+
+    def _command(self, at: Scene) -> Iterator[Told]:
+        node = at.change.new or at.change.old
+        command = decode_command(node.data if node is not None else b"", at.change.path)
+        consumer = at.place.name
+        if not self._about(consumer, command.partitions):
+            return
+        does = "stop" if isinstance(command, StopFetcher) else "start"
+        what = f"{does} {self._shown(command.partitions)}"
+        if at.change.new is not None:
+            yield f"{consumer} is told to {what}{self._from_offset(command)} ({at.place.leaf})", command.reason
+        elif at.moment.fence is not None:
+            yield f"{at.place.leaf} for {consumer} ({what}) was removed", "its incarnation is gone"
+        elif at.moment.fenced_as(at.place.group, consumer):
+            yield f"{consumer} acknowledged {at.place.leaf} ({what}){self._committed(at.moment, at.place.group)}", ""
+        else:
+            yield f"{at.place.leaf} for {consumer} ({what}) was dropped", "it was for another incarnation"
+
+    def _from_offset(self, command: Command) -> str:
+        tp = self._selection.partition
+        if tp is None or isinstance(command, StopFetcher) or tp not in command.starts:
+            return ""
+        offset = command.starts[tp].offset
+        return f" from offset {offset}" if offset >= 0 else " where its auto.offset.reset says"
+
+    def _committed(self, moment: Moment, group: str) -> str:
+        tp = self._selection.partition
+        if tp is None:
+            return ""
+        path = layout.offset(group, tp.topic, tp.partition)
+        written = next((c.new for c in moment.step.changes if c.path == path), None)
+        return f" at offset {written.data.decode('ascii', 'replace')}" if written is not None else ""
+
+    def _ledger(self, at: Scene) -> Iterator[Told]:
+        before = at.world.group(at.place.group).ledgers.get(at.place.name)
+        after = None
+        if at.change.new is not None:
+            value = fields.load(at.change.new.data, at.change.path)
+            after = Ledger.from_json(value, at.place.name, at.change.new.version, at.change.path)
+        released = (before.held if before is not None else NO_PARTITIONS) - (
+            after.held if after is not None else NO_PARTITIONS
+        )
+        if released and self._about(at.place.name, released):
+            alive = at.world.group(at.place.group).live(at.place.name) is not None
+            why = "it has stopped" if alive else "its incarnation is gone"
+            yield f"{at.place.name} no longer holds {self._shown(released)}", why
+
+    def _offset(self, at: Scene) -> Iterator[Told]:
+        tp = PartitionSet.of([(at.place.name, int(at.place.leaf))]) if at.place.leaf.isdigit() else NO_PARTITIONS
+        if self._selection.consumer or not self._about("", tp):
+            return
+        name = f"{at.place.name}-{at.place.leaf}"
+        old, new = (_number(at.change.old), _number(at.change.new))
+        if at.moment.fence is not None:
+            why = "an operator's request" if new is not None else "reset, deleted, or its topic was made anew"
+            yield f"the offset of {name} was set from {_said(old)} to {_said(new)} by the coordinator", why
+        elif new is None:
+            yield f"the offset of {name} was deleted", ""
+        elif old is not None and new < old:
+            yield f"the offset of {name} went back from {old} to {new}", ""
+
+    def _paused(self, at: Scene) -> Iterator[Told]:
+        where = f"group {at.place.group}" if at.place.group else "every group"
+        if at.change.new is None:
+            yield f"{where} goes on", ""
+        elif at.change.new.data:
+            pause = Pause.from_json(fields.load(at.change.new.data, at.change.path), at.change.path)
+            yield f"{where} is paused", f"{pause.reason} ({pause.by})" if pause.by else pause.reason
+
+    def _request(self, at: Scene) -> Iterator[Told]:
+        if at.change.new is None:
+            return
+        request = Request.from_json(fields.load(at.change.new.data, at.change.path), at.place.name, at.change.path)
+        wanted = self._selection
+        if wanted.group and request.group != wanted.group:
+            return
+        named = PartitionSet.of(request.offsets) | request.partitions
+        if wanted.partition is not None and wanted.partition not in named and request.type != "rebalance":
+            return
+        if wanted.consumer and request.consumer != wanted.consumer:
+            return
+        about = " ".join(part for part in (request.group, request.consumer) if part)
+        by = f"{request.reason} ({request.by})" if request.by else request.reason
+        if request.answered:
+            yield f"{at.place.name}: {request.type} {about} is {request.result}: {request.message}", by
+        else:
+            yield f"{at.place.name}: {request.type} {about} is asked for", by
+
+
+def _assignment(path: str, node: Node) -> Assignment:
+    return Assignment.from_json(fields.load(node.data, path), node.version, path)
+
+
+def _number(node: Node | None) -> int | None:
+    if node is None or not node.data.strip().isdigit():
+        return None
+    return int(node.data)
+
+
+def _said(offset: int | None) -> str:
+    return "nothing" if offset is None else str(offset)
