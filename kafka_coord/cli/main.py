@@ -36,6 +36,7 @@ _COMMANDS = {
     "groups": ("kafka_coord.cli.groups:groups", "List, describe and operate consumer groups."),
     "channel": ("kafka_coord.cli.channel:channel", "Commands that wait for consumers."),
     "watch": ("kafka_coord.cli.watch:watch", "A live view of groups, owners, lag and commands."),
+    "acl": ("kafka_coord.cli.acl:acl", "Who may do what in ZooKeeper."),
     "doctor": ("kafka_coord.cli.doctor:doctor", "Check the installation, and say what to do."),
     "audit": ("kafka_coord.cli.audit:audit", "Prove from ZooKeeper's log that no partition had two owners."),
     "completion": ("kafka_coord.cli.completion:completion", "Print the shell's completion script."),

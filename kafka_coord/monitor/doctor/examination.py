@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from kafka_coord.errors import StoreError
 from kafka_coord.monitor.channel import read_waiting
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.doctor import brokers, groups, zookeeper
+from kafka_coord.monitor.doctor import access, brokers, groups, zookeeper
 from kafka_coord.monitor.doctor.findings import Finding, error
 from kafka_coord.monitor.requests import read_requests
 from kafka_coord.monitor.snapshot import read_groups
@@ -22,7 +22,7 @@ def examine(store: Store, hosts: str, *, session_timeout_ms: int, tls: bool = Fa
     yield from _made("zookeeper servers", lambda: zookeeper.check_servers(hosts, tls=tls))
     yield from _made("zookeeper limits", lambda: zookeeper.check_session(store, session_timeout_ms))
     yield from _made("clocks", lambda: zookeeper.check_clock(store))
-    yield from _made("acls", lambda: zookeeper.check_acls(store))
+    yield from _made("acls", lambda: access.check_access(store))
     yield from _made("brokers", lambda: brokers.check_brokers(store))
     cluster = read_cluster(store)
     yield from _made("coordinator", lambda: brokers.check_coordinator(store, cluster))

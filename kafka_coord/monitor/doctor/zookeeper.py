@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
 
-from kafka_coord.errors import NoAuth, NoNode, StoreError
+from kafka_coord.errors import NoAuth, NoNode
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
 from kafka_coord.monitor.doctor.four_letter import ServerFacts, ask_servers
 from kafka_coord.zk import layout
@@ -17,13 +16,6 @@ MAINTAINED_SINCE = (3, 8, 0)
 CLOCK_WARNING_MS = 1_000
 CLOCK_ERROR_MS = 60_000
 _SCRATCH = "/doctor-"
-
-
-@runtime_checkable
-class AclReader(Protocol):
-    """A store that can tell ACLs (a simulated one cannot)."""
-
-    def acl(self, path: str) -> tuple[str, ...]: ...
 
 
 def check_servers(hosts: str, *, tls: bool) -> Iterator[Finding]:
@@ -139,31 +131,3 @@ def check_clock(store: Store) -> Iterator[Finding]:
         yield warning(check, what, todo)
     else:
         yield ok(check, "this host's clock agrees with ZooKeeper's")
-
-
-def check_acls(store: Store) -> Iterator[Finding]:
-    """Whether anybody may change what coordinates everybody."""
-    check = "acls"
-    if not isinstance(store, AclReader):
-        return
-    open_paths = []
-    for path in (layout.CONSUMERS, layout.GROUPS, layout.COORDINATOR_EPOCH):
-        try:
-            entries = store.acl(path)
-        except NoNode:
-            continue
-        except StoreError as failure:
-            yield warning(check, f"the ACL of {path} cannot be read: {failure}", "check this client's credentials")
-            continue
-        if any(entry.startswith("world:anyone:") and _may_write(entry) for entry in entries):
-            open_paths.append(path)
-    if open_paths:
-        todo = "fine in a trusted network; else set zookeeper.acl and credentials (docs/operations.md, Security)"
-        yield info(check, f"anybody who reaches ZooKeeper may change {', '.join(open_paths)}", todo)
-    else:
-        yield ok(check, f"not everybody may write below {layout.CONSUMERS}")
-
-
-def _may_write(entry: str) -> bool:
-    permissions = set(entry.rpartition(":")[2].split("|"))
-    return bool(permissions & {"ALL", "WRITE", "CREATE", "DELETE"})

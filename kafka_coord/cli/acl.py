@@ -1,0 +1,243 @@
+"""``kafka-coord acl``: who may do what in ZooKeeper."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from kafka_coord.cli.asking import confirm
+from kafka_coord.cli.connection import connection_options, current_settings, open_store
+from kafka_coord.cli.options import output_option
+from kafka_coord.cli.output import Column, Format, Section, note, show
+from kafka_coord.errors import SettingsError, StoreError, VerificationFailed
+
+if TYPE_CHECKING:
+    from kafka_coord.settings import Settings
+    from kafka_coord.zk.acl import AclOf, AclPlan
+    from kafka_coord.zk.acl_tree import AclStore, Comparison
+
+_RULES = (
+    Column("znode"),
+    Column("coordinators"),
+    Column("operators"),
+    Column("consumers"),
+    Column("readers"),
+    Column("why"),
+)
+_ROLES = (Column("role"), Column("group"), Column("identities"))
+_PATHS = (Column("znode"), Column("acl"))
+_DEVIATIONS = (Column("znode"), Column("what"), Column("found"), Column("wanted"))
+_SHOWN = 200
+
+
+@click.group()
+def acl() -> None:
+    """Who may do what in ZooKeeper: separate identities for coordinators, operators and each group's consumers.
+
+    The roles are given out by a file of identities (zookeeper.identities); see docs/operations.md, Security.
+
+    \b
+    kafka-coord acl plan
+    kafka-coord acl check
+    kafka-coord acl apply
+    """
+
+
+@acl.command("plan")
+@click.argument("path", nargs=-1)
+@output_option
+@connection_options
+def plan_command(path: tuple[str, ...], output: Format) -> None:
+    """Print what each role may do with which znode, and who plays it; with PATHs, the ACLs they should have.
+
+    c: create children, d: delete children, r: read, w: write, a: change the ACL. Asks no server. Of consumers, those
+    of the group the znode belongs to are meant; "+" is what those besides may do whose groups are not named.
+
+    \b
+    kafka-coord acl plan
+    kafka-coord acl plan /consumers/groups/delays/ids
+    """
+    from kafka_coord.zk.acl import RULES, Permission
+
+    settings = current_settings()
+    if path:
+        plan = _plan(settings)
+        rows = [{"znode": one, "acl": _shown(plan.of(_checked(one)))} for one in path]
+        show(output, rows, [Section("acls", _PATHS, rows)])
+        return
+    reading = Permission.READ.letters
+    rows = [
+        {
+            "znode": rule.place,
+            "coordinators": Permission.ALL.letters,
+            "operators": Permission.of(rule.operators).letters,
+            "consumers": Permission.of(rule.consumers).letters + (f"+{rule.any_group}" if rule.any_group else ""),
+            "readers": reading,
+            "why": rule.why,
+        }
+        for rule in RULES
+    ]
+    sections = [Section("rules", _RULES, rows)]
+    document: dict[str, object] = {"rules": rows, "roles": None}
+    if settings.zookeeper.identities is not None:
+        roles = list(_roles(_plan(settings)))
+        document["roles"] = roles
+        sections.append(Section("roles", _ROLES, roles))
+    show(output, document, sections)
+    if settings.zookeeper.identities is None:
+        note("who plays these roles is not said: zookeeper.identities is not set")
+
+
+@acl.command()
+@output_option
+@connection_options
+def check(output: Format) -> None:
+    """Compare every znode's ACL with the plan. Exit code 10 where one deviates. Changes nothing.
+
+    \b
+    kafka-coord acl check -o json
+    """
+    from kafka_coord.zk.acl_tree import compare
+
+    settings = current_settings()
+    plan = _plan(settings)
+    with _acl_store(settings) as store:
+        found = compare(store, plan)
+    rows = _deviations(found)
+    document = {"looked_at": found.survey.looked_at, "deviations": rows, "foreign": list(found.survey.foreign)}
+    shown = rows if output is not Format.TABLE else rows[:_SHOWN]
+    show(output, document, [Section("deviations", _DEVIATIONS, shown, empty="every ACL is as planned")])
+    if len(shown) < len(rows):
+        note(f"and {len(rows) - len(shown)} more; -o tsv shows all")
+    if found.survey.foreign:
+        note(f"not ours, so not looked at: {', '.join(found.survey.foreign[:10])} and what is below")
+    if rows:
+        raise VerificationFailed(
+            f"{len(rows)} deviations from the plan among {found.survey.looked_at} znodes, "
+            f"{sum(row['what'] == 'open' for row in rows)} of which anybody may change: kafka-coord acl apply"
+        )
+    note(f"{found.survey.looked_at} znodes looked at")
+
+
+@acl.command("apply")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connection_options
+def apply_command(yes: bool) -> None:
+    """Set every ACL that deviates from the plan, and make what consumers of named groups need and may not make.
+
+    What is open can be closed by anybody; after that only a coordinator's identity can change ACLs. May be broken off
+    and run again; nobody is interrupted by it. Every instance and consumer must have credentials and know the
+    identities before: whoever has none is locked out.
+
+    \b
+    kafka-coord acl apply --config /etc/kafka-coord.toml --yes
+    """
+    from kafka_coord.zk.acl_tree import apply, compare
+
+    settings = current_settings()
+    plan = _plan(settings)
+    with _acl_store(settings) as store:
+        found = compare(store, plan)
+        todo = len(found.deviations) + len(found.missing)
+        if not todo and not found.survey.hidden:
+            click.echo(f"nothing to do: {found.survey.looked_at} znodes are as planned")
+            return
+        confirm(f"Change the ACL of {len(found.deviations)} znodes, make {len(found.missing)}?", yes=yes)
+        done = apply(store, plan, lambda set_, of: note(f"{set_} of {of}"))
+    click.echo(f"changed {done.changed}, made {done.made}, refused {len(done.refused)}")
+    for path, why in done.refused[:20]:
+        note(f"{path}: {why}")
+    if done.refused:
+        raise StoreError(
+            f"{len(done.refused)} ACLs could not be changed: run it with the credentials of a coordinator, "
+            "or of whoever made these znodes"
+        )
+
+
+@acl.command()
+@click.argument("user", required=False)
+@connection_options
+def identity(user: str | None) -> None:
+    """Print the digest identity of a user and password, for the file of identities.
+
+    Without USER of those in zookeeper.digest (KAFKA_COORD_ZOOKEEPER_DIGEST or the file). With USER the password is
+    asked for, or read from standard input: never from the command line, which every user of the host can see.
+
+    \b
+    kafka-coord acl identity
+    kafka-coord acl identity delays
+    """
+    from kafka_coord.zk.acl_identities import digest_identity
+
+    if user is None:
+        digest = current_settings().zookeeper.digest
+        if digest is None:
+            raise SettingsError("zookeeper.digest is not set: set it (user:password), or name a USER here")
+        user, _, password = digest.reveal().partition(":")
+    else:
+        if not user or ":" in user or not user.isprintable():
+            raise SettingsError(f"{user[:60]!r} is no user name for ZooKeeper's digest scheme: it may have no colon")
+        if sys.stdin.isatty():
+            password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        else:
+            password = sys.stdin.readline(10_000).rstrip("\r\n")
+        if not password:
+            raise SettingsError("the password is empty")
+    click.echo(str(digest_identity(user, password)))
+
+
+def _plan(settings: Settings) -> AclPlan:
+    from kafka_coord.zk.acl_identities import read_identities
+
+    if settings.zookeeper.identities is None:
+        raise SettingsError(
+            "zookeeper.identities is not set: write a file that says which identity plays which role "
+            "(docs/operations.md, Security), and name it there"
+        )
+    return read_identities(settings.zookeeper.identities)
+
+
+@contextmanager
+def _acl_store(settings: Settings) -> Iterator[AclStore]:
+    from kafka_coord.zk.acl_tree import AclStore
+
+    with open_store(settings) as store:
+        if not isinstance(store, AclStore):
+            raise StoreError("this store has no ACLs")
+        yield store
+
+
+def _checked(path: str) -> str:
+    if not path.startswith("/") or path.endswith("/"):
+        raise SettingsError(f"{path[:60]!r} is no path of a znode, such as /consumers/groups/delays/ids")
+    return path
+
+
+def _shown(acl_of: AclOf) -> str:
+    return " ".join(map(str, acl_of))
+
+
+def _roles(plan: AclPlan) -> Iterator[dict[str, str | None]]:
+    for role, identities in (
+        ("coordinators", plan.coordinators),
+        ("operators", plan.operators),
+        ("readers", plan.readers),
+    ):
+        yield {"role": role, "group": None, "identities": ", ".join(one.shown for one in identities) or None}
+    for group, identities in plan.consumers.items():
+        yield {"role": "consumers", "group": group, "identities": ", ".join(one.shown for one in identities) or None}
+
+
+def _deviations(found: Comparison) -> list[dict[str, str | None]]:
+    rows: list[dict[str, str | None]] = []
+    for one in found.deviations:
+        what = "open" if one.open else "unreadable" if one.found is None else "differs"
+        wanted = _shown(one.wanted)
+        rows.append({"znode": one.path, "what": what, "found": _shown(one.found or ()) or None, "wanted": wanted})
+    rows += [{"znode": path, "what": "missing", "found": None, "wanted": None} for path in found.missing]
+    rows += [{"znode": path, "what": "hidden", "found": None, "wanted": None} for path in found.survey.hidden]
+    return rows

@@ -1,0 +1,92 @@
+"""Checks of who may change what: what is open, what deviates from the plan, and what travels in clear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kafka_coord.errors import NoAuth
+from kafka_coord.monitor.doctor.findings import Finding, info, ok, warning
+from kafka_coord.zk import layout
+from kafka_coord.zk.acl import AclPlan, open_to_change
+from kafka_coord.zk.acl_tree import AclStore, Survey, compare, survey
+from kafka_coord.zk.store import Store
+
+MOST_OF_A_KIND = 500
+"""Of each kind of znode that is looked at: hundreds of thousands are told apart by ``acl check``, not here."""
+
+_CHECK = "acls"
+_DOC = "docs/operations.md, Security"
+
+
+def check_access(store: Store) -> Iterator[Finding]:
+    """Whether anybody may change what coordinates everybody, and whether ACLs are as planned."""
+    if not isinstance(store, AclStore):
+        return
+    options = store.options
+    if options.plan is not None:
+        yield from _check_plan(store, options.plan)
+    else:
+        yield from _check_open(survey(store, MOST_OF_A_KIND))
+    yield from _check_kafka(store)
+    if options.tls is None and options.digest is not None:
+        what = "this client sends its ZooKeeper password in clear: it uses the digest scheme without TLS"
+        yield warning(_CHECK, what, "set zookeeper.tls, or see to it that nobody can listen in between")
+
+
+def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
+    found = compare(store, plan, MOST_OF_A_KIND)
+    todo = "kafka-coord acl check tells all of them, kafka-coord acl apply sets them right"
+    wide = [one.path for one in found.deviations if one.open]
+    other = [one.path for one in found.deviations if not one.open]
+    if wide:
+        yield warning(_CHECK, f"anybody who reaches ZooKeeper may change {_listed(wide)}, against the plan", todo)
+    if other:
+        yield warning(_CHECK, f"the ACL of {_listed(other)} is not as planned", todo)
+    if found.missing:
+        yield warning(_CHECK, f"{_listed(found.missing)} is missing: consumers of that group may not make it", todo)
+    yield from _check_hidden(found.survey)
+    if not (found.deviations or found.missing):
+        yield ok(_CHECK, f"{found.survey.looked_at} znodes looked at, all as planned")
+
+
+def _check_open(found: Survey) -> Iterator[Finding]:
+    wide = found.open
+    if found.looked_at and len(wide) == found.looked_at:
+        todo = f"fine in a trusted network; else give identities ({_DOC})"
+        yield info(_CHECK, f"anybody who reaches ZooKeeper may change everything below {layout.CONSUMERS}", todo)
+    elif wide:
+        todo = f"some are closed and some are not: give all instances and consumers the same settings ({_DOC})"
+        yield warning(_CHECK, f"anybody who reaches ZooKeeper may change {_listed(wide)}", todo)
+    elif found.looked_at:
+        yield ok(_CHECK, f"not everybody may change what is below {layout.CONSUMERS}")
+    if found.unreadable:
+        what = f"this client may not read the ACL of {_listed(found.unreadable)}"
+        yield warning(_CHECK, what, "check this client's credentials")
+    yield from _check_hidden(found)
+
+
+def _check_hidden(found: Survey) -> Iterator[Finding]:
+    if found.hidden:
+        yield warning(
+            _CHECK,
+            f"this client may not list {_listed(found.hidden)}",
+            "check this client's credentials, and who made it",
+        )
+
+
+def _check_kafka(store: AclStore) -> Iterator[Finding]:
+    """Whoever may write Kafka's own znodes decides who owns what, whatever ours allow."""
+    paths = (layout.BROKER_IDS, layout.BROKER_TOPICS)
+    wide = [
+        path
+        for path, one in zip(paths, store.read_acls(paths), strict=True)
+        if one is not None and not isinstance(one, NoAuth) and open_to_change(one.acl)
+    ]
+    if wide:
+        what = f"anybody who reaches ZooKeeper may change Kafka's own {' and '.join(wide)}"
+        yield info(_CHECK, what, "Kafka closes them where zookeeper.set.acl=true (zookeeper-security-migration.sh)")
+
+
+def _listed(paths: Sequence[str]) -> str:
+    shown = ", ".join(paths[:3])
+    return f"{shown} and {len(paths) - 3} more" if len(paths) > 3 else shown
