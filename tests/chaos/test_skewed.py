@@ -8,8 +8,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from kafka_coord.dev.chaos.sessions import expire, session_password
 from kafka_coord.dev.chaos.skewed import set_skew
+from kafka_coord.zk.ending import expire, session_password
 from kafka_coord.zk.session import connect
 
 _PROGRAM = """

@@ -18,11 +18,11 @@ from kafka_coord.dev.chaos.journal import Event, EventWriter, Kind, Phase
 from kafka_coord.dev.chaos.links import Direction
 from kafka_coord.dev.chaos.parts import PREFIX, another
 from kafka_coord.dev.chaos.schedule import Planned
-from kafka_coord.dev.chaos.sessions import expire
 from kafka_coord.dev.chaos.skewed import set_skew
 from kafka_coord.dev.chaos.stage import Actor, Stage
 from kafka_coord.errors import BrokerError, KafkaCoordError, RequestRefused, Timeout
 from kafka_coord.zk import layout
+from kafka_coord.zk.ending import expire
 
 Tell = Callable[[str], None]
 

@@ -20,8 +20,6 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer
 from confluent_kafka import TopicPartition as Assigned
-from kazoo.exceptions import NodeExistsError
-from kazoo.handlers.threading import KazooTimeoutError
 
 import kafka_coord
 from kafka_coord.dev.chaos.journal import ConsumerWriter
@@ -68,20 +66,20 @@ class Fetcher:
         )
 
 
-def consumer_class() -> type[Any]:
-    """The third party's own class. Raises :class:`FileNotFoundError` outside of a checkout."""
+def third_party() -> Any:
+    """The third party's own module. Raises :class:`FileNotFoundError` outside of a checkout."""
     spec = importlib.util.spec_from_file_location("third_party_consumer", SOURCE)
     if spec is None or spec.loader is None or not SOURCE.is_file():
         raise FileNotFoundError(SOURCE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.ThirdPartyConsumer  # type: ignore[no-any-return]
+    return module
 
 
-def telling(journal: ConsumerWriter, fetcher: Fetcher) -> type[Any]:
+def telling(base: type[Any], journal: ConsumerWriter, fetcher: Fetcher) -> type[Any]:
     """The class, its every change of what it holds written down."""
 
-    class Telling(consumer_class()):  # type: ignore[misc]
+    class Telling(base):  # type: ignore[misc]
         lost = False
 
         def _start(self, partitions: Mapping[tuple[str, int], int]) -> Any:
@@ -116,9 +114,12 @@ def telling(journal: ConsumerWriter, fetcher: Fetcher) -> type[Any]:
 def work(part: Part, zookeeper: str, bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
     """Until told to stop; begun again where ZooKeeper is away or the name still another's."""
     fetcher = Fetcher(bootstrap)
+    module = third_party()
+    passing = (module.KazooClient().handler.timeout_exception, module.kz.NodeExistsError)
+    consumer_class = telling(module.ThirdPartyConsumer, journal, fetcher)
     while not stopping.is_set():
         try:
-            with telling(journal, fetcher)(
+            with consumer_class(
                 zookeeper,
                 part.group,
                 part.topics,
@@ -132,7 +133,7 @@ def work(part: Part, zookeeper: str, bootstrap: str, journal: ConsumerWriter, st
                     if record is not None:
                         topic, partition, offset, value = record
                         journal.handed(since, time.monotonic(), [(topic, partition, offset, int(value or b"-1"))])
-        except (KazooTimeoutError, NodeExistsError) as error:
+        except passing as error:
             log.warning("again soon consumer=%s: %r", part.name, error)
             stopping.wait(0.5)
         else:

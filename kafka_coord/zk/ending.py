@@ -1,4 +1,4 @@
-"""Ending another client's ZooKeeper session, as a server does that believes it dead."""
+"""Ending another client's ZooKeeper session, as a server does that believes it dead. For chaos runs and tests only."""
 
 from __future__ import annotations
 
