@@ -75,6 +75,8 @@ class Judge:
             taker = self._takers.get(place.kind)
             if taker is not None:
                 taker(place, change)
+        for group, consumer, added in moment.granted:
+            self._held_once(self.world.group(group), consumer, added)
         for group, consumer, started in moment.started:
             self._start(self.world.group(group), consumer, started)
 
@@ -212,7 +214,7 @@ class Judge:
         if ledger is not None and group.live(consumer) is not None:
             same = was is not None and was.incarnation == ledger.incarnation
             added = ledger.held - was.held if was is not None and same else ledger.held
-            self._held_once(group, consumer, added)
+            self._moment.granted.append((place.group, consumer, added))
 
     def _held_once(self, group: GroupState, consumer: str, added: PartitionSet) -> None:
         for tp in added:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 
-_INT = struct.Struct(">i")
-_LONG = struct.Struct(">q")
+_INT = struct.Struct(">i").unpack_from
 
 
 class Truncated(ValueError):
@@ -23,20 +22,11 @@ class JuteReader:
         self._end = len(data)
 
     def int32(self) -> int:
-        try:
-            (value,) = _INT.unpack_from(self.data, self.at)
-        except struct.error:
-            raise Truncated("a number is cut off") from None
-        self.at += 4
-        return int(value)
-
-    def int64(self) -> int:
-        try:
-            (value,) = _LONG.unpack_from(self.data, self.at)
-        except struct.error:
-            raise Truncated("a number is cut off") from None
-        self.at += 8
-        return int(value)
+        at = self.at
+        self.at = at + 4
+        if self.at > self._end:
+            raise Truncated("a number is cut off")
+        return int(_INT(self.data, at)[0])
 
     def flag(self) -> bool:
         if self.at >= self._end:
@@ -51,10 +41,11 @@ class JuteReader:
             if length < -1:
                 raise Truncated(f"a length of {length}")
             return b""
-        begin, self.at = self.at, self.at + length
+        at = self.at
+        self.at = at + length
         if self.at > self._end:
             raise Truncated(f"{length} bytes are cut off")
-        return self.data[begin : self.at]
+        return self.data[at : self.at]
 
     def text(self) -> str:
         try:

@@ -11,6 +11,7 @@ import heapq
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from kafka_coord.errors import NotFound
@@ -52,18 +53,49 @@ def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
     return tuple(found)
 
 
-def in_order(sources: Sequence[Files], torn: list[str]) -> Iterator[Txn]:
-    """Every transaction once, in the order of zxids. Raises :class:`MalformedValue` for what cannot be read."""
-    streams = [_of_one(files, torn) for files in sources if files.logs]
-    last = -1
-    for txn in heapq.merge(*streams, key=_zxid) if len(streams) > 1 else streams[0]:
-        if txn.zxid > last:
+def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
+    """Every transaction once, in the order of zxids; ``notes`` is told of what was passed over, and where.
+
+    A leader that dies may leave behind proposals at the end of its log that no other server ever had. Once others have
+    elected a new leader these never take effect: ZooKeeper truncates them when that server comes back, and so do we.
+    Raises :class:`MalformedValue` for what cannot be read.
+    """
+    logged = [files for files in sources if files.logs]
+    if len(logged) == 1:
+        yield from _of_one(logged[0], notes)
+        return
+    ends = [_last_zxid(files) for files in logged]
+    begins = [files.logs[0][0] for files in logged]
+    streams = [((txn, at) for txn in _of_one(files, notes)) for at, files in enumerate(logged)]
+    never: list[int] = []
+    for zxid, found in groupby(heapq.merge(*streams, key=_zxid), key=_zxid):
+        copies = list(found)
+        holders = {at for _, at in copies}
+        if any(ends[at] >> 32 != zxid >> 32 for at in holders) or not any(
+            ends[at] >> 32 > zxid >> 32 and begins[at] <= zxid for at in range(len(logged)) if at not in holders
+        ):
+            yield copies[0][0]
+        else:
+            never.append(zxid)
+    if never:
+        notes.append(
+            f"{len(never)} proposals from zxid {never[0]:#x} on stand at the end of a dead leader's log only:"
+            " they never took effect"
+        )
+
+
+def _zxid(found: tuple[Txn, int]) -> int:
+    return found[0].zxid
+
+
+def _last_zxid(files: Files) -> int:
+    last = 0
+    for _, path in reversed(files.logs):
+        for txn in read_log(path):
             last = txn.zxid
-            yield txn
-
-
-def _zxid(txn: Txn) -> int:
-    return txn.zxid
+        if last:
+            break
+    return last
 
 
 def _of_one(files: Files, torn: list[str]) -> Iterator[Txn]:
@@ -85,7 +117,3 @@ def missing_between(last: int, following: int) -> bool:
 def begins_everything(zxid: int) -> bool:
     """Whether nothing can have been written before this transaction."""
     return zxid & _COUNTER <= 1 and zxid >> 32 <= 1
-
-
-def zxid_name(zxid: int) -> str:
-    return f"{zxid:#x}"

@@ -131,6 +131,8 @@ class Moment:
     """paths of commands this step removed"""
     started: list[tuple[str, str, Outstanding]] = field(default_factory=list)
     """(group, consumer, start-fetcher) this step wrote"""
+    granted: list[tuple[str, str, PartitionSet]] = field(default_factory=list)
+    """(group, consumer, partitions): what its ledger names since this step"""
     elected: bool = False
 
     @classmethod

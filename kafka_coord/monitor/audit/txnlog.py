@@ -173,7 +173,12 @@ def _multi(reader: JuteReader) -> tuple[Operation, ...]:
         kind = reader.int32()
         if kind == ERROR:
             return ()
-        operation = _operation(kind, JuteReader(reader.buffer()))
+        length = reader.int32()
+        end = reader.at + length
+        operation = _operation(kind, reader)
+        if reader.at > end:
+            raise Truncated("an operation of a multi is longer than it says")
+        reader.at = end
         if operation is not None:
             found.append(operation)
     return tuple(found)
@@ -181,10 +186,10 @@ def _multi(reader: JuteReader) -> tuple[Operation, ...]:
 
 def _operation(kind: int, reader: JuteReader) -> Operation | None:
     """None for what changes neither a znode's data nor its being there."""
-    if kind in {SET_DATA, RECONFIG}:
+    if kind in (SET_DATA, RECONFIG):
         return Operation(SET_DATA, reader.text(), reader.buffer(), reader.int32())
     if kind == CHECK:
-        return Operation(CHECK, reader.text(), version=reader.int32() - 1)
+        return Operation(CHECK, reader.text(), b"", reader.int32() - 1)
     if kind in {DELETE, DELETE_CONTAINER}:
         return Operation(DELETE, reader.text())
     if kind in _CREATES:
