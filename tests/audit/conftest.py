@@ -8,10 +8,15 @@ import pytest
 
 from kafka_coord.dev.zookeeper import ZooKeeperServer
 from kafka_coord.monitor.audit import Report, audit
-from tests.audit.scribe import Scribe
+from tests.audit.scribe import Scribe, make_root
 from tests.conftest import FAST_ZOOKEEPER
 
 _chroots = itertools.count(1)
+
+
+def next_chroot(server: ZooKeeperServer) -> str:
+    """A new, empty znode on ``server``."""
+    return make_root(server.connect_string, f"/audited-{next(_chroots)}")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +29,7 @@ def logged_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeepe
 @pytest.fixture
 def scribe(logged_server: ZooKeeperServer) -> Iterator[Scribe]:
     """A group that was brought to its target by hand, as the coordinator and two consumers would have."""
-    with Scribe(logged_server.connect_string, f"/planted-{next(_chroots)}") as made:
+    with Scribe(logged_server.connect_string, next_chroot(logged_server)) as made:
         made.elect(1)
         made.join("c1")
         made.join("c2")

@@ -30,17 +30,22 @@ Written = Mapping[str, Mapping[str, str]]
 """consumer → topic → partitions"""
 
 
+def make_root(server: str, chroot: str) -> str:
+    """Makes the znode ``chroot``, and gives it."""
+    store = connect(server)
+    try:
+        store.create(chroot)
+    finally:
+        store.close()
+    return chroot
+
+
 class Scribe:
-    """The coordinator's and the consumers' sessions, and whoever writes besides them."""
+    """The coordinator's and the consumers' sessions, and whoever writes besides them, below a ``chroot``."""
 
     def __init__(self, server: str, chroot: str) -> None:
         self.chroot = chroot
         self._server = server
-        with_root = connect(server)
-        try:
-            with_root.create(chroot)
-        finally:
-            with_root.close()
         self._stores: list[Store] = []
         self.somebody = self.session()
         self.leader = self.session()

@@ -19,7 +19,7 @@ from kafka_coord.monitor.audit.sources import find_files, in_order
 from kafka_coord.monitor.audit.txnlog import Txn, read_log
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import SetData
-from tests.audit.scribe import GROUP, Scribe
+from tests.audit.scribe import GROUP, Scribe, make_root
 
 pytestmark = pytest.mark.zookeeper
 HEADER = 16
@@ -33,7 +33,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     directory = tmp_path_factory.mktemp("logged")
     with ZooKeeperServer(directory, settings=settings) as server:
-        with Scribe(server.connect_string, "/kafka") as scribe:
+        with Scribe(server.connect_string, make_root(server.connect_string, "/kafka")) as scribe:
             scribe.elect(1)
             scribe.join("c1")
             scribe.assign(1, {"c1": {"flights": "0-1"}})
@@ -42,7 +42,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 scribe.commit("c1", {0: offset, 1: offset})
         server.kill()
         server.start()
-        with Scribe(server.connect_string, "/other") as scribe:
+        with Scribe(server.connect_string, make_root(server.connect_string, "/other")) as scribe:
             scribe.elect(1)
     version_2 = directory / "data" / "version-2"
     assert len(list(version_2.glob("log.*"))) >= 3
@@ -211,7 +211,7 @@ def test_pruned_logs_are_made_up_for_by_a_snapshot(copied: Path):
 
 def test_a_violation_after_the_snapshot_is_found(zookeeper_server_factory: Callable[..., ZooKeeperServer]):
     server = zookeeper_server_factory()
-    with Scribe(server.connect_string, "/kafka") as scribe:
+    with Scribe(server.connect_string, make_root(server.connect_string, "/kafka")) as scribe:
         scribe.elect(1)
         scribe.join("c1")
         scribe.assign(1, {"c1": {"flights": "0-1"}})
