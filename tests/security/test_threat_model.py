@@ -1,0 +1,147 @@
+"""The table of docs/threat-model.md (who may do what) against the plan, and against a real ZooKeeper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.errors import MultiFailed, NoAuth, StoreError
+from kafka_coord.zk import layout
+from kafka_coord.zk.acl import ANYONE, RULES, AclPlan, Identity, Permission, rule_of
+from kafka_coord.zk.acl_identities import digest_identity
+from kafka_coord.zk.acl_tree import AclChange
+from kafka_coord.zk.session import KazooStore
+from kafka_coord.zk.store import Check, Create, Delete, Op, SetData
+from tests.security.conftest import PASSWORDS, OpenAs, credentials, identified, plan
+
+pytestmark = pytest.mark.zookeeper
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "threat-model.md"
+COLUMNS = ("coordinator", "operator", "delays", "sales", "others", "stranger")
+"""The document's columns, as users of these tests: both groups named, the others not, and a stranger."""
+
+_ROW = re.compile(r"\| `(create|delete|set|get|list|check|acl) ([^` ]+)` \|((?: (?:yes|no) \|){6}) [^|]* \|")
+_NEEDS = {"set": Permission.WRITE, "acl": Permission.ADMIN, "get": Permission.READ}
+_NEEDS |= {"list": Permission.READ, "check": Permission.READ}
+_NOWHERE = Check("/consumers/there-is-no-such-znode")
+
+
+@dataclass(frozen=True)
+class Row:
+    operation: str
+    path: str
+    allowed: dict[str, bool]
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.path}"
+
+
+def rows() -> Iterator[Row]:
+    for operation, path, answers in _ROW.findall(DOCUMENT.read_text()):
+        words = [answer.strip() for answer in answers.strip().strip("|").split("|")]
+        allowed = {user: word == "yes" for user, word in zip(COLUMNS, words, strict=True)}
+        yield Row(operation, f"/consumers/{path}", allowed)
+
+
+def test_the_document_has_a_row_for_writes_to_every_place_of_the_plan():
+    written = {rule.place for row in rows() if row.operation == "set" and (rule := rule_of(row.path))}
+    structure = {"/consumers", layout.COORDINATORS, layout.REQUESTS, layout.GROUPS, layout.COORDINATOR}
+    structure |= {f"/consumers/groups/<group>/{part}" for part in ("ids", "channel", "owners", "offsets")}
+    assert {rule.place for rule in RULES} - structure - {"/consumers/coordinators/<instance>"} == written - structure
+    assert len(list(rows())) > 35
+
+
+def test_the_table_is_what_the_plan_says():
+    found = {str(row): {user: by_plan(plan(), identity_of(user), row) for user in COLUMNS} for row in rows()}
+    assert found == {str(row): row.allowed for row in rows()}
+
+
+def test_a_real_zookeeper_allows_and_refuses_what_the_table_says(open_as: OpenAs):
+    populate(open_as(identified("coordinator")))
+    stores = {user: open_as(credentials(user)) for user in COLUMNS}
+    found = {str(row): {user: is_allowed(stores[user], row) for user in COLUMNS} for row in rows()}
+    assert found == {str(row): row.allowed for row in rows()}
+
+
+def identity_of(user: str) -> Identity:
+    return ANYONE if user == "stranger" else digest_identity(user, PASSWORDS[user])
+
+
+def by_plan(acl_plan: AclPlan, identity: Identity, row: Row) -> bool:
+    """What ZooKeeper's rules make of the plan: to create and to delete are rights to the parent."""
+    at = row.path
+    needed = _NEEDS.get(row.operation)
+    if needed is None:
+        needed = Permission.CREATE if row.operation == "create" else Permission.DELETE
+        at = row.path.rpartition("/")[0]
+    acl = acl_plan.of(at)
+    return any(one.identity in {identity, ANYONE} and needed & one.permissions for one in acl)
+
+
+def is_allowed(store: KazooStore, row: Row) -> bool:
+    """Asks the server, and changes nothing: what would be done is part of a multi that fails after it."""
+    try:
+        match row.operation:
+            case "get":
+                store.get(row.path)
+            case "list":
+                store.children(row.path)
+            case "acl":
+                (before,) = store.read_acls([row.path])
+                (refusal,) = store.write_acls([AclChange(row.path, plan().of(row.path), -1)])
+                assert before is not None
+                return not isinstance(refusal, NoAuth)
+            case _:
+                store.multi([operation(row), _NOWHERE])
+    except NoAuth:
+        return False
+    except MultiFailed as failure:
+        # rights are judged first: only the entitled are told that it exists already, for instance
+        return not (failure.index == 0 and isinstance(failure.cause, NoAuth))
+    except StoreError as failure:
+        raise AssertionError(f"{row}: {failure}") from failure
+    return True
+
+
+def operation(row: Row) -> Op:
+    match row.operation:
+        case "create":
+            return Create(row.path, sequence=row.path.endswith("-"))
+        case "delete":
+            return Delete(row.path)
+        case "set":
+            return SetData(row.path, b"x")
+        case _:
+            return Check(row.path)
+
+
+def populate(store: KazooStore) -> None:
+    """A tree with everything in it that the table names."""
+    for path in layout.PERSISTENT_ROOTS:
+        store.ensure_path(path)
+    store.ensure_prepared()
+    for path in (
+        layout.COORDINATOR,
+        layout.COORDINATOR_EPOCH,
+        layout.instance(1),
+        layout.PAUSED,
+        layout.request("request-0000000000"),
+        *(
+            path
+            for group in ("delays", "unnamed")
+            for path in (
+                layout.paused(group),
+                layout.assignment(group),
+                layout.history(group),
+                layout.ledger(group, "c1"),
+                layout.registration(group, "c1"),
+                layout.command(group, "c1", "stop-0000000000"),
+                layout.offset(group, "flights", 0),
+            )
+        ),
+    ):
+        store.ensure_path(path)
