@@ -66,7 +66,7 @@ def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
         return
     ends = [_last_zxid(files) for files in logged]
     begins = [files.logs[0][0] for files in logged]
-    streams = [((txn, at) for txn in _of_one(files, notes)) for at, files in enumerate(logged)]
+    streams = [_marked(files, at, notes) for at, files in enumerate(logged)]
     never: list[int] = []
     for zxid, found in groupby(heapq.merge(*streams, key=_zxid), key=_zxid):
         copies = list(found)
@@ -82,6 +82,10 @@ def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
             f"{len(never)} proposals from zxid {never[0]:#x} on stand at the end of a dead leader's log only:"
             " they never took effect"
         )
+
+
+def _marked(files: Files, at: int, notes: list[str]) -> Iterator[tuple[Txn, int]]:
+    return ((txn, at) for txn in _of_one(files, notes))
 
 
 def _zxid(found: tuple[Txn, int]) -> int:

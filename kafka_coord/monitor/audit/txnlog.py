@@ -32,7 +32,7 @@ _FILE_HEADER = Struct(">4siq")
 _RECORD_HEADER = Struct(">qi")
 _TXN_HEADER = Struct(">qiqqi")
 _END_OF_RECORD = b"B"
-MAX_RECORD_BYTES = 1 << 30
+MAX_RECORD_BYTES = 1 << 27
 """More than any server can be made to accept in one request; a larger length is garbage."""
 
 # org.apache.zookeeper.ZooDefs.OpCode
