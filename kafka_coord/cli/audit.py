@@ -9,7 +9,7 @@ import click
 from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, show
 from kafka_coord.errors import VerificationFailed
-from kafka_coord.monitor.audit import Finding, Report, Selection, Story, clock_time, parse_partition
+from kafka_coord.monitor.audit import Report, Selection, Story, parse_partition
 from kafka_coord.monitor.audit import audit as run_audit
 
 _FINDINGS = (
@@ -68,21 +68,10 @@ def audit(
 def _sections(report: Report) -> list[Section]:
     figures = [{"checked": name.replace("_", " "), "count": count} for name, count in report.figures.items()]
     return [
-        Section("violations", _FINDINGS, [_row(found) for found in report.violations]),
-        Section("warnings", _FINDINGS, [_row(found) for found in report.warnings]),
+        Section("violations", _FINDINGS, [found.to_json() for found in report.violations]),
+        Section("warnings", _FINDINGS, [found.to_json() for found in report.warnings]),
         Section("checked", _FIGURES, figures),
     ]
-
-
-def _row(found: Finding) -> dict[str, str]:
-    return {
-        "when": clock_time(found.time_ms) if found.time_ms else "",
-        "zxid": f"{found.zxid:#x}" if found.zxid else "",
-        "rule": str(found.rule),
-        "group": found.group,
-        "what": found.what,
-        "who": found.who,
-    }
 
 
 def _verdict(report: Report) -> str:

@@ -11,6 +11,7 @@ from kafka_coord.dev.zookeeper import ZooKeeperServer
 from kafka_coord.zk import layout
 from tests.audit.scribe import GROUP, TOPIC, Scribe
 from tests.cli.running import Ran, run
+from tests.cli.test_docs import promised
 
 pytestmark = pytest.mark.zookeeper
 
@@ -31,6 +32,8 @@ def test_a_clean_log_ends_with_0(audited):
     document = audited("-o", "json").json()
     assert (document["violations"], document["warnings"]) == ([], [])
     assert document["checked"]["grants"] == 4
+    assert list(document) == list(promised("audit"))
+    assert set(document["checked"]) >= set(promised("audit")["checked"])
 
 
 def test_a_violation_ends_with_10_and_says_when_where_and_who(audited, scribe: Scribe):
@@ -43,6 +46,7 @@ def test_a_violation_ends_with_10_and_says_when_where_and_who(audited, scribe: S
     assert found["offset-back"]["group"] == GROUP
     assert found["offset-back"]["who"].startswith("session 0x")
     assert found["offset-back"]["zxid"].startswith("0x")
+    assert list(found["offset-back"]) == list(promised("audit")["violations"][0])
     table = audited()
     assert table.code == 10
     assert "flights-0 went back from 100 to 99" in table.out
@@ -74,6 +78,7 @@ def test_the_history_of_a_partition_says_why_it_moved(audited, scribe: Scribe):
         ("c2 acknowledged start-0000000001 (start flights-1)", ""),
     ]
     assert "c1 of delays" in told[2]["who"]
+    assert list(told[0]) == ["when", "zxid", "group", "what", "why", "who"]
     assert "is to move from c1 to c2" in audited("--partition", "flights-1").out
     assert audited("--partition", "flights-1", "--group", "other", "-o", "json").json()["history"] == []
     of_c2 = [event["what"] for event in audited("--consumer", "c2", "-o", "json").json()["history"]]

@@ -76,16 +76,16 @@ class Finding:
             "rule": str(self.rule),
             "what": self.what,
             "group": self.group,
-            "zxid": f"{self.zxid:#x}",
-            "time_ms": self.time_ms,
+            "zxid": f"{self.zxid:#x}" if self.zxid else None,
+            "when": clock_time(self.time_ms) if self.time_ms else None,
             "who": self.who,
         }
 
 
 def clock_time(time_ms: int) -> str:
-    """``2026-01-31 12:00:00.123`` (UTC)."""
+    """``2026-01-31T12:00:00.123Z``; what no calendar has as it is."""
     try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")[:23]
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
         return f"{time_ms} ms"
 

@@ -8,11 +8,14 @@ a snapshot, another has.
 from __future__ import annotations
 
 import heapq
+import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from kafka_coord.errors import NotFound
 from kafka_coord.monitor.audit.txnlog import Txn, read_log
@@ -53,53 +56,75 @@ def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
     return tuple(found)
 
 
+class Segment(NamedTuple):
+    """What one server logged without a gap: the transactions from zxid ``first`` to ``last``, of one epoch."""
+
+    first: int
+    last: int
+
+
 def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
     """Every transaction once, in the order of zxids; ``notes`` is told of what was passed over, and where.
 
-    A leader that dies may leave behind proposals at the end of its log that no other server ever had. Once others have
-    elected a new leader these never take effect: ZooKeeper truncates them when that server comes back, and so do we.
     Raises :class:`MalformedValue` for what cannot be read.
     """
     logged = [files for files in sources if files.logs]
     if len(logged) == 1:
         yield from _of_one(logged[0], notes)
         return
-    ends = [_last_zxid(files) for files in logged]
-    begins = [files.logs[0][0] for files in logged]
-    streams = [_marked(files, at, notes) for at, files in enumerate(logged)]
+    dead = never_committed([_segments(files) for files in logged])
+    streams = [((txn, at) for txn in _of_one(files, notes)) for at, files in enumerate(logged)]
     never: list[int] = []
     for zxid, found in groupby(heapq.merge(*streams, key=_zxid), key=_zxid):
-        copies = list(found)
-        holders = {at for _, at in copies}
-        if any(ends[at] >> 32 != zxid >> 32 for at in holders) or not any(
-            ends[at] >> 32 > zxid >> 32 and begins[at] <= zxid for at in range(len(logged)) if at not in holders
-        ):
-            yield copies[0][0]
-        else:
+        if any(span.first <= zxid <= span.last for span in dead):
             never.append(zxid)
+        else:
+            yield next(found)[0]
     if never:
         notes.append(
-            f"{len(never)} proposals from zxid {never[0]:#x} on stand at the end of a dead leader's log only:"
+            f"{len(never)} proposals from zxid {never[0]:#x} on stand at the end of a dead leader's epoch only:"
             " they never took effect"
         )
 
 
-def _marked(files: Files, at: int, notes: list[str]) -> Iterator[tuple[Txn, int]]:
-    return ((txn, at) for txn in _of_one(files, notes))
+def never_committed(servers: Sequence[Sequence[Segment]]) -> list[Segment]:
+    """Transactions that stand in some server's log and never took effect, of ``servers``' logs as segments in order.
+
+    A leader that dies, or loses its followers, may leave behind proposals at the end of its log that nobody else ever
+    had. When it follows the next leader ZooKeeper truncates them, or sends it a snapshot and leaves them where they
+    are, in the middle of its log by now. A server whose log goes on with the very first transaction of the next epoch
+    has the whole history before it: what others have beyond its last of the epoch before was never committed. Servers
+    that are lost to such a tail themselves are outvoted.
+    """
+    ends: dict[int, Counter[int]] = {}
+    for segments in servers:
+        for before, after in itertools.pairwise(segments):
+            if after.first & _COUNTER == 1 and after.first >> 32 > before.last >> 32:
+                for epoch in range(before.last >> 32, after.first >> 32):
+                    last = before.last if epoch == before.last >> 32 else epoch << 32
+                    ends.setdefault(epoch, Counter())[last] += 1
+    dead = []
+    for epoch, votes in sorted(ends.items()):
+        most = max(votes.values())
+        end = min(last for last, count in votes.items() if count == most)
+        beyond = [one.last for segments in servers for one in segments if one.last >> 32 == epoch and one.last > end]
+        if beyond:
+            dead.append(Segment(end + 1, max(beyond)))
+    return dead
+
+
+def _segments(files: Files) -> list[Segment]:
+    found: list[Segment] = []
+    for txn in _of_one(files, []):
+        if found and txn.zxid == found[-1].last + 1:
+            found[-1] = Segment(found[-1].first, txn.zxid)
+        else:
+            found.append(Segment(txn.zxid, txn.zxid))
+    return found
 
 
 def _zxid(found: tuple[Txn, int]) -> int:
     return found[0].zxid
-
-
-def _last_zxid(files: Files) -> int:
-    last = 0
-    for _, path in reversed(files.logs):
-        for txn in read_log(path):
-            last = txn.zxid
-        if last:
-            break
-    return last
 
 
 def _of_one(files: Files, torn: list[str]) -> Iterator[Txn]:

@@ -66,7 +66,6 @@ class Event:
     def to_json(self) -> dict[str, Any]:
         return {
             "when": clock_time(self.time_ms),
-            "time_ms": self.time_ms,
             "zxid": f"{self.zxid:#x}",
             "group": self.group,
             "what": self.what,
