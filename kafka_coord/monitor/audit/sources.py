@@ -93,8 +93,9 @@ def never_committed(servers: Sequence[Sequence[Segment]]) -> list[Segment]:
     A leader that dies, or loses its followers, may leave behind proposals at the end of its log that nobody else ever
     had. When it follows the next leader ZooKeeper truncates them, or sends it a snapshot and leaves them where they
     are, in the middle of its log by now. A server whose log goes on with the very first transaction of the next epoch
-    has the whole history before it: what others have beyond its last of the epoch before was never committed. Servers
-    that are lost to such a tail themselves are outvoted.
+    had the whole history before it: what others have beyond its last of the epoch before was never committed. A server
+    that was sent a snapshot right between two epochs looks the same, and has less; the others outvote it, and where
+    none does, more is believed rather than less.
     """
     ends: dict[int, Counter[int]] = {}
     for segments in servers:
@@ -106,7 +107,7 @@ def never_committed(servers: Sequence[Sequence[Segment]]) -> list[Segment]:
     dead = []
     for epoch, votes in sorted(ends.items()):
         most = max(votes.values())
-        end = min(last for last, count in votes.items() if count == most)
+        end = max(last for last, count in votes.items() if count == most)
         beyond = [one.last for segments in servers for one in segments if one.last >> 32 == epoch and one.last > end]
         if beyond:
             dead.append(Segment(end + 1, max(beyond)))
