@@ -43,10 +43,17 @@ FIRST, SECOND = 1 << 32, 2 << 32
 COMMON = {FIRST | n: create(f"/consumers-{n}") for n in range(1, 6)}
 
 
-def test_what_one_server_lacks_another_has(tmp_path: Path):
+def test_what_one_server_was_sent_as_a_snapshot_another_has_logged(tmp_path: Path):
     behind = write_log(tmp_path / "behind", {FIRST | 1: COMMON[FIRST | 1], SECOND | 1: create("/b")})
+    (behind / f"snapshot.{FIRST | 5:x}").touch()
     whole = write_log(tmp_path / "whole", {**COMMON, SECOND | 1: create("/b")})
     assert zxids(behind, whole) == ([*COMMON, SECOND | 1], [])
+
+
+def test_what_one_server_missed_while_it_was_down_another_has(tmp_path: Path):
+    behind = write_log(tmp_path / "behind", {FIRST | 1: COMMON[FIRST | 1], SECOND | 2: create("/c")})
+    whole = write_log(tmp_path / "whole", {**COMMON, SECOND | 1: create("/b"), SECOND | 2: create("/c")})
+    assert zxids(behind, whole) == ([*COMMON, SECOND | 1, SECOND | 2], [])
 
 
 def test_what_stands_in_a_dead_leaders_log_alone_never_happened(tmp_path: Path):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafka_coord.errors import NotFound
-from kafka_coord.monitor.audit.txnlog import Txn, read_log
+from kafka_coord.monitor.audit.txnlog import Txn, read_log, read_zxids
 
 _NAME = re.compile(r"(log|snapshot)\.([0-9a-f]{1,16})(\.gz)?")
 _COUNTER = 0xFFFFFFFF
@@ -72,14 +72,15 @@ def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
     if len(logged) == 1:
         yield from _of_one(logged[0], notes)
         return
-    dead = never_committed([_segments(files) for files in logged])
-    streams = [((txn, at) for txn in _of_one(files, notes)) for at, files in enumerate(logged)]
+    dead = never_committed(
+        [_segments(files) for files in logged], [[zxid for zxid, _ in files.snapshots] for files in logged]
+    )
     never: list[int] = []
-    for zxid, found in groupby(heapq.merge(*streams, key=_zxid), key=_zxid):
+    for zxid, found in groupby(heapq.merge(*(_of_one(files, notes) for files in logged), key=_zxid), key=_zxid):
         if any(span.first <= zxid <= span.last for span in dead):
             never.append(zxid)
         else:
-            yield next(found)[0]
+            yield next(found)
     if never:
         notes.append(
             f"{len(never)} proposals from zxid {never[0]:#x} on stand at the end of a dead leader's epoch only:"
@@ -87,7 +88,9 @@ def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
         )
 
 
-def never_committed(servers: Sequence[Sequence[Segment]]) -> list[Segment]:
+def never_committed(
+    servers: Sequence[Sequence[Segment]], snapshots: Sequence[Sequence[int]] | None = None
+) -> list[Segment]:
     """Transactions that stand in some server's log and never took effect, of ``servers``' logs as segments in order.
 
     A leader that dies, or loses its followers, may leave behind proposals at the end of its log that nobody else ever
@@ -98,9 +101,10 @@ def never_committed(servers: Sequence[Sequence[Segment]]) -> list[Segment]:
     none does, more is believed rather than less.
     """
     ends: dict[int, Counter[int]] = {}
-    for segments in servers:
+    for segments, taken in zip(servers, snapshots or [()] * len(servers), strict=True):
         for before, after in itertools.pairwise(segments):
-            if after.first & _COUNTER == 1 and after.first >> 32 > before.last >> 32:
+            sent = any(before.last < zxid < after.first for zxid in taken)
+            if after.first & _COUNTER == 1 and after.first >> 32 > before.last >> 32 and not sent:
                 for epoch in range(before.last >> 32, after.first >> 32):
                     last = before.last if epoch == before.last >> 32 else epoch << 32
                     ends.setdefault(epoch, Counter())[last] += 1
@@ -116,16 +120,17 @@ def never_committed(servers: Sequence[Sequence[Segment]]) -> list[Segment]:
 
 def _segments(files: Files) -> list[Segment]:
     found: list[Segment] = []
-    for txn in _of_one(files, []):
-        if found and txn.zxid == found[-1].last + 1:
-            found[-1] = Segment(found[-1].first, txn.zxid)
-        else:
-            found.append(Segment(txn.zxid, txn.zxid))
+    for _, path in files.logs:
+        for zxid in read_zxids(path):
+            if found and zxid == found[-1].last + 1:
+                found[-1] = Segment(found[-1].first, zxid)
+            elif not found or zxid > found[-1].last:
+                found.append(Segment(zxid, zxid))
     return found
 
 
-def _zxid(found: tuple[Txn, int]) -> int:
-    return found[0].zxid
+def _zxid(txn: Txn) -> int:
+    return txn.zxid
 
 
 def _of_one(files: Files, torn: list[str]) -> Iterator[Txn]:

@@ -85,6 +85,23 @@ def read_log(path: Path, torn: list[str] | None = None) -> Iterator[Txn]:
     ends the file and is told in ``torn``. Raises :class:`MalformedValue` (file and byte offset) for anything else that
     cannot be read.
     """
+    for offset, payload in _payloads(path, torn):
+        try:
+            txn = decode_txn(payload)
+        except Truncated as error:
+            raise MalformedValue(f"{path}:{offset}", f"a transaction that cannot be decoded: {error}") from None
+        yield txn
+
+
+def read_zxids(path: Path) -> Iterator[int]:
+    """The zxids of one log file, in order, at a fraction of what :func:`read_log` takes. Raises as that does."""
+    for offset, payload in _payloads(path, None):
+        if len(payload) < _TXN_HEADER.size:
+            raise MalformedValue(f"{path}:{offset}", "a transaction without its header")
+        yield _TXN_HEADER.unpack_from(payload)[2]
+
+
+def _payloads(path: Path, torn: list[str] | None) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as file:
         head = file.read(_FILE_HEADER.size)
         if not head.strip(b"\0"):
@@ -102,10 +119,7 @@ def read_log(path: Path, torn: list[str] | None = None) -> Iterator[Txn]:
             payload = _next_payload(file, path, offset, torn)
             if payload is None:
                 return
-            try:
-                yield decode_txn(payload)
-            except (Truncated, RecursionError) as error:
-                raise MalformedValue(f"{path}:{offset}", f"a transaction that cannot be decoded: {error}") from None
+            yield offset, payload
 
 
 def _next_payload(file: BinaryIO, path: Path, offset: int, torn: list[str] | None) -> bytes | None:
