@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import shutil
+import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from struct import pack
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.monitor.audit import Rule, audit
+from kafka_coord.monitor.audit.jute import Truncated
 from kafka_coord.monitor.audit.snapshot import read_snapshot
 from kafka_coord.monitor.audit.sources import find_files, in_order
-from kafka_coord.monitor.audit.txnlog import Txn, read_log
+from kafka_coord.monitor.audit.tree import ZnodeTree
+from kafka_coord.monitor.audit.txnlog import Txn, decode_txn, read_log
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import SetData
 from tests.audit.scribe import GROUP, Scribe, make_root
 
 pytestmark = pytest.mark.zookeeper
 HEADER = 16
+ROOTS_OF_ALL = ("/kafka", "/other")
 
 
 @pytest.fixture(scope="module")
@@ -264,3 +271,45 @@ def test_a_compressed_snapshot_is_read_as_any_other(copied: Path):
     packed = snapshot.with_name(f"{snapshot.name}.gz")
     packed.write_bytes(gzip.compress(snapshot.read_bytes()))
     assert list(read_snapshot(packed)) == list(read_snapshot(snapshot))
+
+
+def test_from_any_snapshot_the_log_leads_to_the_same_tree(written: Path):
+    txns_of_all = list(in_order(find_files([written]), []))
+    whole = ZnodeTree("", ROOTS_OF_ALL)
+    for txn in txns_of_all:
+        whole.apply(txn)
+    snapshots = [(zxid, path) for zxid, path in find_files([written])[0].snapshots if zxid]
+    assert len(snapshots) >= 3
+    for zxid, path in snapshots:
+        tree = ZnodeTree("", ROOTS_OF_ALL)
+        newest = zxid
+        for name, node, shown in read_snapshot(path):
+            tree.put(name, node)
+            newest = max(newest, shown)
+        for txn in txns_of_all:
+            if zxid < txn.zxid <= newest:
+                tree.catch_up(txn)
+            elif txn.zxid > newest:
+                tree.apply(txn)
+        assert tree.nodes == whole.nodes, path.name
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_make_the_decoder_fail_in_any_other_way(payload: bytes):
+    for body in (payload, pack(">qiqqi", 1, 1, 1, 1, 14) + payload, pack(">qiqqi", 1, 1, 1, 1, 1) + payload):
+        with contextlib.suppress(Truncated):
+            decode_txn(body)
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_make_the_snapshot_reader_fail_in_any_other_way(body: bytes):
+    with tempfile.TemporaryDirectory() as directory:
+        for name, head in (
+            ("snapshot.1", pack(">4siq", b"ZKSN", 2, 0)),
+            ("snapshot.2.gz", b"\x1f\x8b"),
+            ("snapshot.3", b""),
+        ):
+            path = Path(directory, name)
+            path.write_bytes(head + body)
+            with contextlib.suppress(MalformedValue):
+                list(read_snapshot(path))
