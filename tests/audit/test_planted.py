@@ -208,6 +208,16 @@ def test_a_group_that_does_not_reach_its_target_is_found(scribe: Scribe, judged:
     assert "c2 was not given flights[1]" in what
 
 
+def test_a_partition_that_is_meant_for_nobody_is_found(scribe: Scribe, judged: Judged):
+    scribe.somebody.ensure_path(layout.BROKER_TOPICS)
+    value = b'{"version":3,"partitions":{"0":[1],"1":[1],"2":[1],"3":[1],"4":[1]}}'
+    scribe.somebody.create(layout.broker_topic(TOPIC), value)
+    scribe.somebody.create(layout.broker_topic("routes"), value)
+    report = judged()
+    assert rules(report) == {Rule.NOT_CONVERGED}
+    assert report.violations[0].what == "at the end of the log flights[4] is subscribed to and meant for nobody"
+
+
 def test_a_paused_group_owes_nothing(scribe: Scribe, judged: Judged):
     scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "1-3"}}))
     scribe.somebody.create(layout.paused(GROUP), fields.dump(Pause().to_json()))

@@ -160,7 +160,7 @@ class Judge:
         if change.new is None:
             self.world.topics.pop(place.name, None)
         else:
-            self.world.topics[place.name] = change.new.data
+            self.world.topics[place.name] = change.new
 
     def _group(self, place: Place, change: Change) -> None:
         if change.new is None:
@@ -173,7 +173,7 @@ class Judge:
         if node is None:
             group.registrations.pop(consumer, None)
             return
-        group.registrations[consumer] = Registered(node.czxid, node.session_id)
+        group.registrations[consumer] = Registered(node.czxid, node.session_id, node.data)
         self.world.names.learn(node.session_id, f"{consumer} of {place.group}")
         self.world.incarnations[node.session_id, place.group, consumer] = node.czxid
         if not self._judging:

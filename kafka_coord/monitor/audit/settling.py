@@ -1,25 +1,33 @@
-"""Whether every group has reached its target at the end of the log."""
+"""Whether every group has reached its target at the end of the log, and the target leaves nothing out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Mapping
 
-from kafka_coord.model import NO_PARTITIONS, Assignment
+from kafka_coord.coordinator.plan.inputs import resolve
+from kafka_coord.coordinator.topics import decode_topic
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import NO_PARTITIONS, Assignment, Member, PartitionSet, TopicInfo
+from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit.state import GroupState, World
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Node, Stat
 
 
 def unsettled(world: World) -> Iterator[tuple[str, str]]:
     """(group, what is outstanding there), one sentence a group; a paused group owes nothing."""
+    topics = _topics(world)
     for name, group in sorted(world.groups.items()):
         if world.all_paused or group.paused or not group.registrations:
             continue
-        found = list(_of_group(group))
+        found = list(_of_group(group, topics))
         if found:
             more = f", and {len(found) - 5} more" if len(found) > 5 else ""
             yield name, "; ".join(found[:5]) + more
 
 
-def _of_group(group: GroupState) -> Iterator[str]:
+def _of_group(group: GroupState, topics: Mapping[str, TopicInfo]) -> Iterator[str]:
     target = group.target
     if target is None:
         yield f"{len(group.registrations)} members and no target"
@@ -37,6 +45,10 @@ def _of_group(group: GroupState) -> Iterator[str]:
         ledger = group.ledgers.get(consumer)
         if target.members[consumer] and (ledger is None or ledger.place is None):
             yield f"{target.members[consumer]} is meant for {consumer}, which is not registered"
+    meant = PartitionSet.of(tp for owned in target.members.values() for tp in owned)
+    left_out = _subscribed(group, topics) - meant
+    if left_out:
+        yield f"{left_out} is subscribed to and meant for nobody"
 
 
 def _of_member(group: GroupState, target: Assignment, consumer: str) -> Iterator[str]:
@@ -48,3 +60,25 @@ def _of_member(group: GroupState, target: Assignment, consumer: str) -> Iterator
         yield f"{consumer} was not given {wanted - owned}"
     if owned - wanted:
         yield f"{consumer} still owns {owned - wanted}"
+
+
+def _topics(world: World) -> dict[str, TopicInfo]:
+    """Kafka's topics, but for those nobody can read."""
+    found = {}
+    for name, node in world.topics.items():
+        stat = Stat(node.czxid, node.mzxid, node.version, 0, 0, 0, 0, len(node.data), 0, 0)
+        with contextlib.suppress(MalformedValue):
+            found[name] = decode_topic(name, Node(node.data, stat), {})
+    return found
+
+
+def _subscribed(group: GroupState, topics: Mapping[str, TopicInfo]) -> PartitionSet:
+    """What the registered members want; one whose registration nobody can read wants nothing."""
+    members = {}
+    for consumer, registered in group.registrations.items():
+        where = layout.registration(group.name, consumer)
+        with contextlib.suppress(MalformedValue):
+            value = fields.load(registered.value, where)
+            members[consumer] = Member.from_json(value, consumer, registered.incarnation, where)
+    wanted = {topic for found in resolve(members, topics).values() for topic in found}
+    return PartitionSet({topic: topics[topic].partitions for topic in wanted})

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kafka_coord.model import Assignment, Command, CommandId, Ledger, PartitionSet, TopicPartition
-from kafka_coord.monitor.audit.tree import Checked, Step
+from kafka_coord.monitor.audit.tree import Checked, Node, Step
 from kafka_coord.zk import layout
 
 
 class Registered(NamedTuple):
-    """A live registration: its incarnation is its czxid."""
+    """A live registration: its incarnation is its czxid. ``value`` is what it wrote, not decoded."""
 
     incarnation: int
     session_id: int
+    value: bytes = b""
 
 
 class Outstanding(NamedTuple):
@@ -107,8 +108,8 @@ class World:
     incarnations: dict[tuple[int, str, str], int] = field(default_factory=dict)
     """(session, group, consumer) → the newest incarnation it registered"""
     all_paused: bool = False
-    topics: dict[str, bytes] = field(default_factory=dict)
-    """Kafka's topics, with the data of their znode: their partitions."""
+    topics: dict[str, Node] = field(default_factory=dict)
+    """Kafka's topics: the data of their znodes lists their partitions"""
 
     def group(self, name: str) -> GroupState:
         found = self.groups.get(name)
