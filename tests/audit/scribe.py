@@ -8,6 +8,7 @@ from types import TracebackType
 from kafka_coord.channel.operations import Registration, command_op, decode_command
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.model import (
+    NO_OFFSET,
     Assignment,
     Command,
     CoordinatorInfo,
@@ -93,10 +94,10 @@ class Scribe:
         (store or self.leader).multi([fence or self.fence(), *ops])
 
     def assign(self, generation: int, members: Written) -> None:
-        """A target, and ledgers and commands that start all of it."""
+        """The first target, and ledgers and commands that start all of it; nothing is stored yet."""
         self.write(self.target(generation, members))
         for consumer, partitions in members.items():
-            self.start(consumer, partitions, generation)
+            self.start(consumer, partitions, generation, NO_OFFSET)
 
     def target(self, generation: int, members: Written, epoch: int | None = None) -> Op:
         made = Assignment(

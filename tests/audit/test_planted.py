@@ -70,6 +70,24 @@ def test_a_start_while_another_holds_it_is_found(scribe: Scribe, judged: Judged)
     assert rules(judged()) == {Rule.START_WHILE_HELD, Rule.START_WITHOUT_LEDGER}
 
 
+@pytest.mark.parametrize("offset", [-1, 99, 101])
+def test_a_start_elsewhere_than_where_it_was_committed_is_found(scribe: Scribe, judged: Judged, offset: int):
+    scribe.end("c1")
+    scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
+    scribe.write(scribe.ledger("c2", {"flights": "0-3"}), scribe.starting("c2", {"flights": "0-1"}, 2, offset))
+    scribe.obey("c2")
+    report = judged()
+    assert rules(report) == {Rule.START_ELSEWHERE}
+    assert f"starts flights-0 on c2 at offset {offset}, and 100 is stored" in report.violations[0].what
+
+
+def test_a_registration_somebody_deletes_is_a_warning(scribe: Scribe, judged: Judged):
+    scribe.somebody.delete(layout.registration(GROUP, "c1"))
+    scribe.write(scribe.target(2, {"c2": {"flights": "2-3"}}))
+    report = judged()
+    assert (rules(report), warned(report)) == (set(), {Rule.BY_HAND})
+
+
 def test_a_partition_taken_before_its_stop_is_acknowledged_is_found(scribe: Scribe, judged: Judged):
     scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "1-3"}}))
     scribe.write(scribe.ledger("c1", {"flights": "0"}, {"flights": "1"}), scribe.stopping("c1", {"flights": "1"}, 2))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kafka_coord.channel.operations import decode_command, decode_offset
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import Assignment, Ledger, PartitionSet, StartFetcher, StopFetcher, TopicPartition
+from kafka_coord.model import NO_OFFSET, Assignment, Ledger, PartitionSet, StartFetcher, StopFetcher, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.command import parse_command_id
 from kafka_coord.monitor.audit.acknowledging import faults
@@ -172,6 +172,9 @@ class Judge:
         group, consumer, node = self.world.group(place.group), place.name, change.new
         if node is None:
             group.registrations.pop(consumer, None)
+            step, owner = self._moment.step, change.old.session_id if change.old is not None else 0
+            if self._moment.fence is None and not step.session_ended and owner not in {0, step.session_id}:
+                self._warning(Rule.BY_HAND, place.group, f"somebody deleted the registration of {consumer}")
             return
         group.registrations[consumer] = Registered(node.czxid, node.session_id, node.data)
         self.world.names.learn(node.session_id, f"{consumer} of {place.group}")
@@ -205,6 +208,9 @@ class Judge:
                 self._warning(Rule.UNREADABLE, place.group, str(error))
                 return
         was = group.ledgers.get(consumer)
+        if ledger is not None and self._judging:
+            free = ledger.owned - (before.held if before is not None else PartitionSet())
+            self._moment.freed.update((place.group, tp) for tp in free if not group.live_holders(tp))
         group.set_ledger(consumer, ledger)
         if not self._judging:
             return
@@ -292,7 +298,7 @@ class Judge:
 
     def _start(self, group: GroupState, consumer: str, started: Outstanding) -> None:
         command = started.command
-        if command is None:
+        if not isinstance(command, StartFetcher):
             return
         ledger = group.ledgers.get(consumer)
         unledgered = command.partitions
@@ -304,7 +310,14 @@ class Judge:
                 group.name,
                 f"{started.id.name} starts {unledgered} on {consumer}, whose ledger does not name it",
             )
-        for tp in command.partitions:
+        for tp, point in command.starts.items():
+            stored = group.offsets.get(tp, NO_OFFSET)
+            if point.offset != stored and (group.name, tp) in self._moment.freed:
+                self._violation(
+                    Rule.START_ELSEWHERE,
+                    group.name,
+                    f"{started.id.name} starts {tp} on {consumer} at offset {point.offset}, and {stored} is stored",
+                )
             others = [name for name in group.live_holders(tp) if name != consumer]
             if others:
                 self._violation(
@@ -345,40 +358,40 @@ class Judge:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     def _offset(self, place: Place, change: Change) -> None:
-        node, moment = change.new, self._moment
-        if not self._judging or moment.fence is not None:
-            return
-        group = self.world.group(place.group)
-        if node is None:
-            self._violation(Rule.UNFENCED_WRITE, place.group, f"{change.path} was deleted without a check of the epoch")
-            return
-        self._report.count("commits")
+        group, node, moment = self.world.group(place.group), change.new, self._moment
+        tp = TopicPartition(place.name, int(place.leaf)) if place.leaf.isdigit() and len(place.leaf) <= 10 else None
         try:
-            after = decode_offset(node.data, change.path)
-            before = decode_offset(change.old.data, change.path) if change.old is not None else None
+            after = decode_offset(node.data, change.path) if node is not None else None
         except MalformedValue as error:
             self._warning(Rule.UNREADABLE, place.group, str(error))
+            after = None
+        before = group.offsets.get(tp) if tp is not None else None
+        if tp is not None and after is not None:
+            group.offsets[tp] = after
+        elif tp is not None:
+            group.offsets.pop(tp, None)
+        if not self._judging or moment.fence is not None:
             return
+        if node is None:
+            self._violation(Rule.UNFENCED_WRITE, place.group, f"{change.path} was deleted without a check of the epoch")
+        elif tp is not None and after is not None:
+            self._commit(group, tp, before, after)
+
+    def _commit(self, group: GroupState, tp: TopicPartition, before: int | None, after: int) -> None:
+        self._report.count("commits")
         committer = self._committer(group)
-        if committer is None:
-            self._violation(
-                Rule.UNFENCED_COMMIT, place.group, f"{change.path} was set to {after} without the checks of a member"
-            )
-        back = before is not None and after < before
-        if not place.leaf.isdigit():
-            return
-        tp = TopicPartition(place.name, int(place.leaf))
         ledger = group.live(committer) if committer is not None else None
-        if ledger is not None and tp in ledger.held:
+        back = before is not None and after < before
+        if ledger is not None and (tp in ledger.owned or tp in ledger.stopping):
             if back:
-                self._warning(Rule.SEEK_BACK, place.group, f"{committer} took {tp} back from {before} to {after}")
+                self._warning(Rule.SEEK_BACK, group.name, f"{committer} took {tp} back from {before} to {after}")
             return
         if back:
-            self._violation(Rule.OFFSET_BACK, place.group, f"{tp} went back from {before} to {after}")
-        if committer is not None:
-            self._violation(
-                Rule.COMMIT_BY_ANOTHER, place.group, f"{committer} set {tp} to {after} and does not hold it"
-            )
+            self._violation(Rule.OFFSET_BACK, group.name, f"{tp} went back from {before} to {after}")
+        if committer is None:
+            self._violation(Rule.UNFENCED_COMMIT, group.name, f"{tp} was set to {after} without the checks of a member")
+        else:
+            self._violation(Rule.COMMIT_BY_ANOTHER, group.name, f"{committer} set {tp} to {after} and does not hold it")
 
     def _committer(self, group: GroupState) -> str | None:
         """The member whose checks the step holds."""

@@ -20,6 +20,8 @@ class Rule(StrEnum):
     """2: a start-fetcher written while another live incarnation holds the partition."""
     START_WITHOUT_LEDGER = "start-without-ledger"
     """2: a start-fetcher whose partitions are not in its consumer's ledger once it is written."""
+    START_ELSEWHERE = "start-elsewhere"
+    """8: a start-fetcher for a free partition that does not begin where the offset stored there says."""
     RELEASED_EARLY = "released-early"
     """2: a live incarnation's ledger lost a partition whose stop is not acknowledged, or was never written."""
     UNFENCED_WRITE = "unfenced-write"

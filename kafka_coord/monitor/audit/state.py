@@ -42,6 +42,8 @@ class GroupState:
     """The highest a target had."""
     told: dict[str, int] = field(default_factory=dict)
     """consumer → generation of the newest command written for it"""
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    """What is stored, where it can be read"""
     paused: bool = False
 
     def live(self, consumer: str) -> Ledger | None:
@@ -132,6 +134,8 @@ class Moment:
     """paths of commands this step removed"""
     started: list[tuple[str, str, Outstanding]] = field(default_factory=list)
     """(group, consumer, start-fetcher) this step wrote"""
+    freed: set[tuple[str, TopicPartition]] = field(default_factory=set)
+    """(group, partition) that nobody who lives held before this step, of those it grants"""
     granted: list[tuple[str, str, PartitionSet]] = field(default_factory=list)
     """(group, consumer, partitions): what its ledger names since this step"""
     elected: bool = False
