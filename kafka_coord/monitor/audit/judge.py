@@ -147,7 +147,7 @@ class Judge:
             self.world.names.learn(change.new.session_id, f"instance {place.name}")
 
     def _request(self, _: Place, change: Change) -> None:
-        if change.new is not None and change.old is None:
+        if change.new is not None and change.old is None and self._judging:
             self._report.count("requests")
 
     def _pause(self, place: Place, change: Change) -> None:
@@ -379,7 +379,10 @@ class Judge:
 
     def _commit(self, group: GroupState, tp: TopicPartition, before: int | None, after: int) -> None:
         self._report.count("commits")
-        committer = self._committer(group)
+        committers = self._moment.committers
+        if group.name not in committers:
+            committers[group.name] = self._committer(group)
+        committer = committers[group.name]
         ledger = group.live(committer) if committer is not None else None
         back = before is not None and after < before
         if ledger is not None and (tp in ledger.owned or tp in ledger.stopping):

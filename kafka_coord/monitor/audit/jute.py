@@ -26,7 +26,8 @@ class JuteReader:
         self.at = at + 4
         if self.at > self._end:
             raise Truncated("a number is cut off")
-        return int(_INT(self.data, at)[0])
+        found: int = _INT(self.data, at)[0]
+        return found
 
     def flag(self) -> bool:
         if self.at >= self._end:
@@ -36,16 +37,19 @@ class JuteReader:
 
     def buffer(self) -> bytes:
         """Empty for what jute writes as null (a length of -1)."""
-        length = self.int32()
+        begin = self.at + 4
+        if begin > self._end:
+            raise Truncated("a length is cut off")
+        length: int = _INT(self.data, self.at)[0]
         if length <= 0:
             if length < -1:
                 raise Truncated(f"a length of {length}")
+            self.at = begin
             return b""
-        at = self.at
-        self.at = at + length
+        self.at = begin + length
         if self.at > self._end:
             raise Truncated(f"{length} bytes are cut off")
-        return self.data[at : self.at]
+        return self.data[begin : self.at]
 
     def text(self) -> str:
         try:

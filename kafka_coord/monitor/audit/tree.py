@@ -81,7 +81,7 @@ class ZnodeTree:
             if kind == CHECK:
                 checks.append(Checked(path, version))
             elif kind == SET_DATA and old is not None:
-                new = old._replace(data=data, version=version, mzxid=txn.zxid)
+                new = Node(data, version, old.czxid, txn.zxid, old.session_id)
                 self.nodes[path] = new
                 changes.append(Change(path, old, new))
             elif kind == CREATE:
