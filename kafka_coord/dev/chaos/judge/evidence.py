@@ -70,15 +70,19 @@ class Records:
         session_s = max(self.run.setup.session_timeouts_ms.values(), default=0) / 1000
         self.faults = Faults(faults_of(self.events, self.until), session_s + AFTERMATH_S)
         self._killed = {
-            int(event.detail["pid"]): event.t
+            (event.name, int(event.detail["pid"])): event.t
             for event in self.events
             if event.kind == Kind.KILL and event.role == "consumer" and event.detail.get("pid")
         }
         self.lives: tuple[Life, ...] = tuple(
-            life_of(journal, lambda one: self._killed.get(one.pid), self.until) for journal in self.journals
+            life_of(journal, lambda one: self._killed.get((one.consumer, one.pid)), self.until)
+            for journal in self.journals
         )
         self.books: tuple[Book, ...] = _books(self.lives)
-        self.produced = _produced(directory)
+        self.written = _written(directory)
+        self.produced = {
+            partition: merged(Span(run.first, run.end) for run in runs) for partition, runs in self.written.items()
+        }
 
     def at(self, t: float, what: str) -> Evidence:
         """Evidence of that moment (monotonic seconds)."""
@@ -94,7 +98,7 @@ class Records:
 
     def killed(self, journal: ConsumerJournal) -> bool:
         """Whether its process was killed."""
-        return journal.pid in self._killed
+        return (journal.consumer, journal.pid) in self._killed
 
     def subscribed(self, group: Group) -> tuple[TopicPartition, ...]:
         """The partitions something was written to that are this group's to read."""
@@ -132,12 +136,18 @@ def without(spans: Iterable[Span], taken: Iterable[Span]) -> Iterator[Span]:
             yield Span(at, end)
 
 
-def _produced(directory: Path) -> dict[TopicPartition, list[Span]]:
-    found: dict[TopicPartition, list[Span]] = {}
+def _written(directory: Path) -> dict[TopicPartition, list[Stretch]]:
+    """What brokers acknowledged, by offset, as few stretches."""
+    found: dict[TopicPartition, list[Stretch]] = {}
     runs: Iterator[Stretch] = (run for line in read_produced(directory) for run in line.runs)
     for run in runs:
-        found.setdefault(run.partition, []).append(Span(run.first, run.end))
-    return {partition: merged(spans) for partition, spans in sorted(found.items())}
+        known = found.setdefault(run.partition, [])
+        last = known[-1] if known else None
+        if last is not None and last.end == run.first and last.number + last.size == run.number:
+            known[-1] = last._replace(size=last.size + run.size)
+        else:
+            known.append(run)
+    return {partition: sorted(runs, key=lambda run: run.first) for partition, runs in sorted(found.items())}
 
 
 def _books(lives: Iterable[Life]) -> tuple[Book, ...]:

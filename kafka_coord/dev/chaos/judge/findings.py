@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -84,8 +84,10 @@ def ruling(
     exercised: bool = True,
     figures: dict[str, float] | None = None,
 ) -> Ruling:
-    """Broken by any violation; warnings and exceptions are told and break nothing."""
-    found = tuple(findings)
+    """Broken by any violation; warnings and exceptions are told and break nothing. Evidence is put in order of time."""
+    found = tuple(
+        replace(finding, evidence=tuple(sorted(finding.evidence, key=lambda one: one.at_s))) for finding in findings
+    )
     broken = any(finding.severity is Severity.VIOLATION for finding in found)
     status = Status.BROKEN if broken else Status.HELD if exercised else Status.NOT_EXERCISED
     return Ruling(rule, status, checked, bound, found, figures or {})

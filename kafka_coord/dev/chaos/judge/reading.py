@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator
 
-from kafka_coord.dev.chaos.journal import Kind
+from kafka_coord.dev.chaos.journal import Group, Kind
 from kafka_coord.dev.chaos.judge.evidence import Book, Records, Span, merged, without
 from kafka_coord.dev.chaos.judge.findings import Evidence, Finding, Rule, Ruling, Severity, ruling
-from kafka_coord.dev.chaos.judge.ownership import HandOut, Ownership
+from kafka_coord.dev.chaos.judge.ownership import Ending, HandOut, Ownership
+from kafka_coord.model import TopicPartition
 
 _CLOSE_S = 0.5
 """Clocks of processes are one, but an event is written down a little before or after what it tells."""
+
+
+_HEARD_S = 5.0
+"""Beyond the session timeout, within which a consumer must have heard that its membership is over."""
 
 
 def nothing_missing(records: Records) -> Ruling:
@@ -19,8 +25,8 @@ def nothing_missing(records: Records) -> Ruling:
     findings, wanted, unique, handed = [], 0, 0, 0
     for group in records.run.groups:
         for partition in records.subscribed(group):
-            produced = records.produced[partition]
             book = books.get((group.name, partition))
+            produced = _owed(group, records.produced[partition], book)
             given = [Span(out.first, out.end) for out in _hand_outs(book)]
             taken = merged(given)
             wanted += _size(produced)
@@ -39,6 +45,7 @@ def nothing_missing(records: Records) -> Ruling:
                         _around(records, book, missing[0].first),
                     )
                 )
+            findings += _others(records, book, partition)
     return ruling(
         Rule.NOTHING_MISSING,
         findings,
@@ -48,24 +55,54 @@ def nothing_missing(records: Records) -> Ruling:
     )
 
 
+def _owed(group: Group, produced: list[Span], book: Book | None) -> list[Span]:
+    """A group that begins at the end is owed what comes after its first beginning."""
+    begins = [owner.first for owner in (book.ownerships if book is not None else ()) if owner.first is not None]
+    return list(without(produced, [Span(0, begins[0])])) if group.latest and begins else produced
+
+
+def _others(records: Records, book: Book | None, partition: TopicPartition) -> Iterator[Finding]:
+    """Hand-outs whose records are not those that were written at their offsets."""
+    written = records.written[partition]
+    firsts = [run.first for run in written]
+    for owner in book.ownerships if book is not None else ():
+        for out in (*owner.handed, *owner.stray):
+            for run in written[max(0, bisect.bisect_right(firsts, out.first) - 1) :]:
+                if run.first >= out.end:
+                    break
+                offset = max(run.first, out.first)
+                given, due = out.number + offset - out.first, run.number + offset - run.first
+                if offset < run.end and given != due:
+                    yield Finding(
+                        Rule.NOTHING_MISSING,
+                        Severity.VIOLATION,
+                        f"group {owner.group} {partition}",
+                        f"{owner} was given record {given} at offset {offset}, where record {due} had been written",
+                        (_told(records, owner.process, out),),
+                    )
+                    break
+
+
 def one_owner(records: Records) -> Ruling:
     """Nobody hands out a partition's records by a call that began after the next owner was started on it.
 
     A call that began before and came back after is not counted: when in between it took the records is not known.
     """
-    findings, pairs, doubtful = [], 0, 0
+    findings: list[Finding] = []
+    pairs = doubtful = 0
     for book in records.books:
         for at, owner in enumerate(book.ownerships):
-            for other in book.ownerships[at + 1 :]:
-                if other.pid == owner.pid:
-                    continue
+            other = next((one for one in book.ownerships[at + 1 :] if one.process != owner.process), None)
+            plain: list[HandOut] = []
+            if other is not None:
                 pairs += 1
                 late = [out for out in (*owner.handed, *owner.stray) if out.t > other.begin]
                 plain = [out for out in late if out.since >= other.begin]
                 doubtful += len(late) - len(plain)
                 if plain:
                     findings.append(_overlap(records, book, owner, other, plain))
-                break
+            if owner.stray and owner.ending is Ending.STOPPED and not plain:
+                findings.append(_after_the_stop(records, book, owner))
     for life in records.lives:
         for misplaced in life.misplaced:
             findings.append(
@@ -88,7 +125,7 @@ def one_owner(records: Records) -> Ruling:
 
 
 def _overlap(records: Records, book: Book, owner: Ownership, other: Ownership, late: list[HandOut]) -> Finding:
-    why = _ended_by_others(records, owner, other)
+    why = _ended_by_others(records, owner, other, late[-1].since)
     message = (
         f"{owner} handed out {sum(out.end - out.first for out in late)} records in {late[-1].t - other.begin:.3f} s "
         f"after {other} had been started on it"
@@ -107,10 +144,25 @@ def _overlap(records: Records, book: Book, owner: Ownership, other: Ownership, l
     )
 
 
-def _ended_by_others(records: Records, owner: Ownership, other: Ownership) -> str:
-    """Why the membership was over before the consumer could know: it was evicted, or its session ended by somebody."""
+def _after_the_stop(records: Records, book: Book, owner: Ownership) -> Finding:
+    out = owner.stray[0]
+    return Finding(
+        Rule.ONE_OWNER,
+        Severity.VIOLATION,
+        book.where,
+        f"{owner} handed out records {out.t - owner.end:.3f} s after it had given it up",
+        (records.at(owner.end, f"{owner.process}: {owner.ending}"), _told(records, owner.process, out)),
+    )
+
+
+def _ended_by_others(records: Records, owner: Ownership, other: Ownership, until: float | None = None) -> str:
+    """Why the membership was over before the consumer could know: it was evicted, or its session ended by somebody.
+    By ``until`` it must have known: it looks every few seconds, and without an answer its own deadline ends it."""
+    known_s = _HEARD_S + records.run.setup.session_timeouts_ms.get("consumer", 0) / 1000
     for event in records.of(Kind.EVICT, Kind.EXPIRE):
-        if event.name == owner.consumer and owner.begin <= event.t + _CLOSE_S and event.t <= other.begin + _CLOSE_S:
+        if event.name != owner.consumer or (until is not None and until > event.t + known_s):
+            continue
+        if owner.begin <= event.t + _CLOSE_S and event.t <= other.begin + _CLOSE_S:
             return "it had been evicted" if event.kind == Kind.EVICT else "its session had been ended from outside"
     return ""
 
@@ -121,6 +173,8 @@ def repeats(records: Records) -> Ruling:
     findings: list[Finding] = []
     judged = repeated = 0
     for book in records.books:
+        given = [Span(out.first, out.end) for out in _hand_outs(book)]
+        repeated += _size(given) - _size(merged(given))
         resets = _resets(records, book)
         for at, owner in enumerate(book.ownerships):
             if owner.first is None:
@@ -129,7 +183,6 @@ def repeats(records: Records) -> Ruling:
             since = max((t for t in resets if t <= owner.begin + _CLOSE_S), default=0.0)
             earlier = [one for one in book.ownerships[:at] if one.begin >= since and one.position is not None]
             ahead = [one for one in earlier if (one.position or 0) > owner.first]
-            repeated += max((one.position or 0) for one in ahead) - owner.first if ahead else 0
             for one in ahead:
                 if not one.crashed and not _ended_by_others(records, one, owner):
                     findings.append(
@@ -142,7 +195,7 @@ def repeats(records: Records) -> Ruling:
     return ruling(
         Rule.REPEATS,
         findings,
-        checked=f"{judged:,} beginnings; {repeated:,} records were read again after a crash, a loss or an eviction",
+        checked=f"{judged:,} beginnings; {repeated:,} records were given again",
         exercised=judged > 0,
         figures={"beginnings": judged, "read_again": repeated},
     )
@@ -166,7 +219,7 @@ def order(records: Records) -> Ruling:
     """An owner is given offset after offset without a gap, from where it was told to begin; and nobody begins beyond
     what was given before."""
     findings: list[Finding] = []
-    handed = 0
+    handed = commits = 0
     for book in records.books:
         furthest: int | None = None
         for owner in book.ownerships:
@@ -197,7 +250,28 @@ def order(records: Records) -> Ruling:
                 )
             if owner.position is not None:
                 furthest = max(furthest or 0, owner.position)
-    return ruling(Rule.ORDER, findings, checked=f"{handed:,} hand-outs", exercised=handed > 0)
+            commits += len(owner.commits)
+            findings += _commits_out_of_order(records, book, owner)
+    return ruling(Rule.ORDER, findings, checked=f"{handed:,} hand-outs, {commits:,} commits", exercised=handed > 0)
+
+
+def _commits_out_of_order(records: Records, book: Book, owner: Ownership) -> Iterator[Finding]:
+    given = iter(owner.handed)
+    out = next(given, None)
+    position, furthest = owner.offset, -1
+    for t, offset in owner.commits:
+        while out is not None and out.t <= t:
+            position = out.end
+            out = next(given, None)
+        wrong = ""
+        if offset < furthest:
+            wrong = f"committed {offset} after it had committed {furthest}"
+        elif position is not None and offset > position:
+            wrong = f"committed {offset}, although records were given only up to {position}"
+        if wrong:
+            evidence = (records.at(t, f"{owner.process}: committed {offset}"),)
+            yield Finding(Rule.ORDER, Severity.VIOLATION, book.where, f"{owner} {wrong}", evidence)
+        furthest = max(furthest, offset)
 
 
 def _resets(records: Records, book: Book) -> list[float]:

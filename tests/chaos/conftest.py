@@ -1,0 +1,15 @@
+"""What tests of the chaos runs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.night import Night, clean_night
+
+
+@pytest.fixture
+def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    """A night that is clean as long as the test spoils nothing."""
+    return clean_night(tmp_path, monkeypatch)

@@ -1,0 +1,262 @@
+"""A short night as its parties would have written it down: clean by itself, to be spoilt by tests line by line.
+
+Two partitions of ``t``, read by one group of two: ``c1`` owns both; ``c2`` joins and takes t-1; ``c1`` is killed and
+t-0 goes to ``c2``, read again from the last commit; ``c2``'s session is ended and it comes back. Then, in the calm,
+the elected coordinator is stopped, killed and frozen. Times are seconds since the night began.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_coord.dev.chaos.journal import (
+    ConsumerWriter,
+    EventWriter,
+    Group,
+    Kind,
+    Participant,
+    Phase,
+    ProducedWriter,
+    ResourceWriter,
+    Run,
+    Setup,
+    Usage,
+    consumers,
+    events,
+    records,
+    write_run,
+)
+from kafka_coord.dev.chaos.judge import Report, judge
+from kafka_coord.dev.chaos.judge.findings import Finding, Rule, Ruling, Severity, Status
+from kafka_coord.model import TopicPartition
+
+BEGAN = 5_000.0
+"""The monotonic clock when the night begins: a judge that takes it for 0 is found out."""
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+Offsets = Mapping[TopicPartition, int | None]
+
+
+class Clock:
+    """Stands in for ``time`` where journals are written."""
+
+    def __init__(self) -> None:
+        self.now = BEGAN
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return 1_700_000_000.0 + self.now
+
+
+class Night:
+    """What is to be written, by time. Each entry has a name, by which a test may leave it out."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory = directory
+        self._clock = Clock()
+        for module in (consumers, events, records):
+            monkeypatch.setattr(module, "time", self._clock)
+        self._entries: list[tuple[float, str, Callable[[], object]]] = []
+        self._events = EventWriter(directory)
+        self._produced = ProducedWriter(directory)
+        self._usage = ResourceWriter(directory)
+        self._journals: dict[str, ConsumerWriter] = {}
+        self.run = Run(
+            seed=7,
+            minutes=2.0,
+            commit="abc",
+            started=BEGAN,
+            started_wall=0.0,
+            setup=Setup(2, 2**30, {"python": "3.11"}, {"serve": 6_000, "consumer": 6_000, "kafka": 6_000}, 60_000),
+            groups=(Group("g", topics=("t",), members=("library", "library")),),
+            consumers=(Participant("c1", "g"), Participant("c2", "g")),
+        )
+
+    def add(self, t: float, name: str, act: Callable[[], object]) -> None:
+        self._entries.append((t, name, act))
+
+    def forget(self, *names: str) -> None:
+        """As if that had not been written. Raises :class:`KeyError` where there is no such entry."""
+        for name in names:
+            kept = [entry for entry in self._entries if entry[1] != name]
+            if len(kept) == len(self._entries):
+                raise KeyError(name)
+            self._entries = kept
+
+    def forget_after(self, process: str, t: float) -> None:
+        """As if that consumer process had written nothing after ``t``."""
+        self._entries = [entry for entry in self._entries if entry[0] <= t or not entry[1].startswith(f"{process} ")]
+
+    def judged(self, *, group: Group | None = None) -> Report:
+        """Writes everything down and has it judged."""
+        write_run(self.directory, replace(self.run, groups=(group,)) if group else self.run)
+        for t, _, act in sorted(self._entries, key=lambda entry: entry[0]):
+            self._clock.now = BEGAN + t
+            act()
+        for writer in (self._events, self._produced, self._usage, *self._journals.values()):
+            writer.close()
+        return judge(self.directory)
+
+    def _journal(self, process: str) -> ConsumerWriter:
+        return self._journals[process]  # opened by an entry before
+
+    # --- what can be written ------------------------------------------------------------------------------------------
+
+    def event(self, t: float, kind: Kind, target: str = "", phase: Phase = Phase.POINT, **detail: Any) -> None:
+        words = (kind, target, "" if phase is Phase.POINT else phase)
+        self.add(t, " ".join(word for word in words if word), lambda: self._events.write(kind, target, phase, **detail))
+
+    def produced(self, t: float, partition: TopicPartition, first: int, end: int) -> None:
+        rows = [(*partition, offset, offset) for offset in range(first, end)]
+        self.add(t, f"produced {partition} {first}", lambda: self._produced.acknowledged(rows))
+
+    def opened(self, t: float, process: str, group: str = "g") -> None:
+        """A ``process`` is ``name.pid``."""
+        name, _, pid = process.partition(".")
+
+        def act() -> None:
+            self._journals[process] = ConsumerWriter(
+                self.directory, consumer=name, group=group, pid=int(pid), session_timeout_ms=6_000
+            )
+
+        self.add(t, f"{process} opened", act)
+
+    def started(self, t: float, process: str, offsets: Offsets) -> None:
+        self.add(t, f"{process} started {_names(offsets)}", lambda: self._journal(process).started(offsets))
+
+    def stopped(self, t: float, process: str, *partitions: TopicPartition) -> None:
+        self.add(t, f"{process} stopped {_names(partitions)}", lambda: self._journal(process).stopped(partitions))
+
+    def lost(self, t: float, process: str, *partitions: TopicPartition) -> None:
+        self.add(t, f"{process} lost {_names(partitions)}", lambda: self._journal(process).lost(partitions))
+
+    def rejoined(self, t: float, process: str) -> None:
+        self.add(t, f"{process} rejoined", lambda: self._journal(process).rejoined())
+
+    def handed(
+        self,
+        t: float,
+        process: str,
+        partition: TopicPartition,
+        first: int,
+        end: int,
+        *,
+        took: float = 0.1,
+        shift: int = 0,
+    ) -> None:
+        """By a call that ``took`` so long. ``shift`` is what the records' numbers are beside their offsets."""
+        rows = [(*partition, offset, offset + shift) for offset in range(first, end)]
+        since = BEGAN + t - took
+        self.add(
+            t,
+            f"{process} handed {partition} {first}",
+            lambda: self._journal(process).handed(since, BEGAN + t, rows),
+        )
+
+    def committed(self, t: float, process: str, offsets: Mapping[TopicPartition, int]) -> None:
+        name = " ".join(f"{partition}={offset}" for partition, offset in offsets.items())
+        self.add(t, f"{process} committed {name}", lambda: self._journal(process).committed(offsets))
+
+    def closed(self, t: float, process: str) -> None:
+        self.add(t, f"{process} closed", lambda: self._journal(process).closed())
+
+    def used(self, t: float, usage: Usage) -> None:
+        self.add(t, f"usage {usage.target}", lambda: self._usage.write(replace(usage, t=BEGAN + t)))
+
+    def audit(self, found: Mapping[str, object]) -> None:
+        (self.directory / "audit.json").write_text(json.dumps(found))
+
+
+def _names(partitions: Offsets | Sequence[TopicPartition]) -> str:
+    return " ".join(str(partition) for partition in partitions)
+
+
+def clean_night(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    """The night as it should be."""
+    night = Night(directory, monkeypatch)
+    _records(night)
+    _coordinators(night)
+    night.event(5, Kind.BASELINE)
+    for number in range(14):
+        night.used(5 + 10 * number, Usage(0, "consumer:c2", 12, 60 * 2**20, 20, 30, 5))
+        night.used(5 + 10 * number, Usage(0, "zookeeper", znodes=500))
+    night.event(110, Kind.QUIET)
+    night.event(111, Kind.SETTLED, "group:g")
+    night.event(140, Kind.ENDED)
+    night.audit({"violations": [], "warnings": [], "checked": {"transactions": 12}})
+    return night
+
+
+def _records(night: Night) -> None:
+    night.opened(1, "c1.11")
+    night.started(2, "c1.11", {T0: 0, T1: 0})
+    night.produced(3, T0, 0, 100)
+    night.produced(3, T1, 0, 100)
+    night.handed(4, "c1.11", T0, 0, 50)
+    night.handed(4.01, "c1.11", T1, 0, 50)
+    # c2 joins
+    night.event(8, Kind.JOIN, "consumer:c2")
+    night.opened(9, "c2.12")
+    night.stopped(10, "c1.11", T1)
+    night.committed(10.01, "c1.11", {T1: 50})
+    night.started(10.05, "c2.12", {T1: 50})
+    night.handed(12, "c2.12", T1, 50, 100)
+    night.committed(12.1, "c2.12", {T1: 100})
+    night.committed(12.2, "c1.11", {T0: 50})
+    night.handed(13, "c1.11", T0, 50, 80)
+    # c1 is killed; what it had read since its last commit is read again
+    night.event(20, Kind.KILL, "consumer:c1", pid=11)
+    night.started(26, "c2.12", {T0: 50})
+    night.handed(27, "c2.12", T0, 50, 100)
+    night.committed(27.5, "c2.12", {T0: 100})
+    night.event(28, Kind.START, "consumer:c1", Phase.BEGIN)
+    night.opened(28.5, "c1.13")
+    night.event(29, Kind.START, "consumer:c1", Phase.END, pid=13)
+    # c2's session is ended by others
+    night.event(30, Kind.EXPIRE, "consumer:c2")
+    night.lost(30.2, "c2.12", T0, T1)
+    night.rejoined(30.9, "c2.12")
+    night.started(31, "c2.12", {T0: 100, T1: 100})
+    night.produced(112, T0, 100, 120)
+    night.handed(113, "c2.12", T0, 100, 120)
+    night.committed(113.5, "c2.12", {T0: 120})
+    night.stopped(141, "c2.12", T0, T1)
+    night.closed(141.5, "c2.12")
+    night.closed(141.6, "c1.13")
+
+
+def _coordinators(night: Night) -> None:
+    night.event(1, Kind.ELECTED, "serve:1", epoch=1)
+    night.event(50, Kind.STOP, "serve:1", Phase.BEGIN, pid=1)
+    night.event(50.01, Kind.REQUEST, "group:g", Phase.BEGIN, id="r1", group="g")
+    night.event(50.1, Kind.STOP, "serve:1", Phase.END, pid=1, exit_code=0)
+    night.event(50.15, Kind.ELECTED, "serve:2", epoch=2)
+    night.event(50.2, Kind.REQUEST, "group:g", Phase.END, id="r1", group="g")
+    night.event(52, Kind.START, "serve:1", Phase.END, pid=4)
+    night.event(60, Kind.KILL, "serve:2", pid=2)
+    night.event(65, Kind.ELECTED, "serve:3", epoch=3)
+    night.event(72, Kind.START, "serve:2", Phase.END, pid=5)
+    night.event(80, Kind.FREEZE, "serve:3", Phase.BEGIN, pid=3)
+    night.event(86, Kind.ELECTED, "serve:1", epoch=4)
+    night.event(92, Kind.FREEZE, "serve:3", Phase.END, pid=3)
+
+
+def of(report: Report, rule: Rule) -> Ruling:
+    """What was said of one rule."""
+    return next(ruling for ruling in report.rulings if ruling.rule is rule)
+
+
+def broken(report: Report) -> set[Rule]:
+    return {ruling.rule for ruling in report.rulings if ruling.status is Status.BROKEN}
+
+
+def violations(report: Report, rule: Rule) -> list[Finding]:
+    return [finding for finding in of(report, rule).findings if finding.severity is Severity.VIOLATION]

@@ -1,0 +1,185 @@
+"""What the judge of a chaos run finds in records: each rule is broken on purpose."""
+
+from __future__ import annotations
+
+from kafka_coord.dev.chaos.journal import Group, Kind
+from kafka_coord.dev.chaos.judge.findings import Rule, Severity, Status
+from tests.chaos.night import T0, T1, Night, broken, of, violations
+
+
+def test_a_clean_night_holds_every_rule_and_exercises_all(night: Night) -> None:
+    report = night.judged()
+    assert report.held
+    assert {ruling.rule: ruling.status for ruling in report.rulings} == dict.fromkeys(Rule, Status.HELD)
+    assert all(not ruling.findings for ruling in report.rulings)
+    assert of(report, Rule.NOTHING_MISSING).figures == {"acknowledged": 220, "given": 220, "repeats": 30}
+
+
+def test_an_acknowledged_record_given_to_nobody_is_missing(night: Night) -> None:
+    night.forget("c2.12 handed t-1 50")
+    night.handed(12, "c2.12", T1, 50, 90)
+    report = night.judged()
+    (found,) = violations(report, Rule.NOTHING_MISSING)
+    assert "10 acknowledged records were given to nobody: offsets 90…99" in found.message
+    assert found.where == "group g t-1"
+    assert any("c2.12.jsonl" in str(evidence) for evidence in found.evidence)
+
+
+def test_each_group_is_owed_every_record(night: Night) -> None:
+    report = night.judged(group=Group("others", pattern="t|u"))
+    assert {found.where for found in violations(report, Rule.NOTHING_MISSING)} == {
+        "group others t-0",
+        "group others t-1",
+    }
+
+
+def test_a_record_that_no_broker_acknowledged_may_be_given(night: Night) -> None:
+    night.handed(114, "c2.12", T0, 120, 130)
+    assert night.judged().held
+
+
+def test_a_topic_that_no_group_reads_is_owed_to_nobody(night: Night) -> None:
+    night.produced(3, T0._replace(topic="elsewhere"), 0, 10)
+    assert night.judged().held
+
+
+def test_a_group_that_begins_at_the_end_is_owed_what_came_after(night: Night) -> None:
+    night.forget("c1.11 started t-0 t-1", "c1.11 handed t-0 0", "c1.11 handed t-1 0")
+    night.started(2, "c1.11", {T0: 50, T1: 50})
+    assert night.judged(group=Group("g", topics=("t",), latest=True)).held
+
+
+def test_another_record_than_was_written_at_an_offset_is_told(night: Night) -> None:
+    night.forget("c2.12 handed t-1 50")
+    night.handed(12, "c2.12", T1, 50, 100, shift=3)
+    (found,) = violations(night.judged(), Rule.NOTHING_MISSING)
+    assert "53" in found.message
+
+
+def test_an_owner_that_reads_on_after_the_next_was_started_overlaps(night: Night) -> None:
+    night.handed(11, "c1.11", T1, 50, 60)
+    report = night.judged()
+    (found,) = violations(report, Rule.ONE_OWNER)
+    assert "c1 (pid 11) handed out 10 records" in found.message
+    assert "c2 (pid 12) had been started" in found.message
+    assert [evidence.at_s for evidence in found.evidence] == sorted(evidence.at_s for evidence in found.evidence)
+
+
+def test_a_call_that_was_under_way_at_the_next_start_is_no_overlap(night: Night) -> None:
+    """A process frozen in the call: what it is given was taken before."""
+    night.forget("c1.11 stopped t-1", "c1.11 committed t-1=50", "c2.12 started t-1", "c2.12 handed t-1 50")
+    night.event(9, Kind.EXPIRE, "consumer:c1")
+    night.started(10.05, "c2.12", {T1: 50})
+    night.handed(11.5, "c1.11", T1, 50, 60, took=4.0)
+    night.lost(11.6, "c1.11", T0, T1)
+    night.started(11.7, "c1.11", {T0: 50})
+    night.handed(12, "c2.12", T1, 50, 100)
+    report = night.judged()
+    assert of(report, Rule.ONE_OWNER).figures["calls_under_way"] == 1
+    assert of(report, Rule.ONE_OWNER).status is Status.HELD
+    assert Rule.REPEATS not in broken(report)
+
+
+def test_an_evicted_consumer_that_reads_until_it_hears_of_it_is_a_known_exception(night: Night) -> None:
+    night.forget("c1.11 stopped t-1", "c1.11 committed t-1=50")
+    night.event(9.9, Kind.EVICT, "consumer:c1", group="g", consumer="c1")
+    night.handed(10.5, "c1.11", T1, 50, 60)
+    night.lost(10.6, "c1.11", T0, T1)
+    night.started(11, "c1.11", {T0: 50})
+    report = night.judged()
+    assert report.held
+    (found,) = of(report, Rule.ONE_OWNER).findings
+    assert found.severity is Severity.EXCEPTION
+    assert "evicted" in found.message
+
+
+def test_an_evicted_consumer_that_never_stops_is_no_exception(night: Night) -> None:
+    night.forget("c1.11 stopped t-1", "c1.11 committed t-1=50")
+    night.event(9.9, Kind.EVICT, "consumer:c1", group="g", consumer="c1")
+    night.event(80, Kind.KILL, "consumer:c1", pid=11)
+    night.handed(75, "c1.11", T1, 50, 60)
+    assert violations(night.judged(), Rule.ONE_OWNER)
+
+
+def test_records_of_a_partition_never_given_are_told(night: Night) -> None:
+    night.handed(100, "c1.13", T0, 100, 101)
+    (found,) = violations(night.judged(), Rule.ONE_OWNER)
+    assert "it was never started on" in found.message
+
+
+def test_records_after_a_stop_are_told_even_if_nobody_followed(night: Night) -> None:
+    night.forget("c2.12 started t-1", "c2.12 handed t-1 50")
+    night.handed(10.5, "c1.11", T1, 50, 60)
+    report = night.judged()
+    assert any("after it had given it up" in found.message for found in violations(report, Rule.ONE_OWNER))
+
+
+def test_reading_again_after_a_clean_stop_is_told(night: Night) -> None:
+    night.forget("c2.12 started t-1", "c2.12 handed t-1 50", "c1.11 committed t-1=50")
+    night.started(10.05, "c2.12", {T1: 40})
+    night.handed(12, "c2.12", T1, 40, 100)
+    report = night.judged()
+    (found,) = violations(report, Rule.REPEATS)
+    assert "c2 (pid 12) began at 40" in found.message
+    assert "gave it up cleanly at 50" in found.message
+    assert broken(report) == {Rule.REPEATS}
+
+
+def test_reading_again_what_was_committed_before_a_crash_is_told(night: Night) -> None:
+    night.forget("c2.12 started t-0", "c2.12 handed t-0 50")
+    night.started(26, "c2.12", {T0: 30})
+    night.handed(27, "c2.12", T0, 30, 100)
+    (found,) = violations(night.judged(), Rule.REPEATS)
+    assert "had committed 50" in found.message
+
+
+def test_reading_again_after_an_operators_reset_is_no_repeat(night: Night) -> None:
+    night.event(30.5, Kind.RESET, "group:g", group="g", offsets={"t": {"0": 10}})
+    night.forget("c2.12 started t-0 t-1", "c2.12 handed t-0 100")
+    night.started(31, "c2.12", {T0: 10, T1: 100})
+    night.handed(113, "c2.12", T0, 10, 120)
+    assert night.judged().held
+
+
+def test_a_reset_of_one_partition_excuses_no_other(night: Night) -> None:
+    night.event(30.5, Kind.RESET, "group:g", group="g", offsets={"t": {"0": 10}})
+    night.forget("c2.12 started t-0 t-1")
+    night.started(31, "c2.12", {T0: 100, T1: 10})
+    assert {found.where for found in violations(night.judged(), Rule.REPEATS)} == {"group g t-1"}
+
+
+def test_a_gap_within_an_ownership_is_out_of_order(night: Night) -> None:
+    night.forget("c1.11 handed t-0 50")
+    night.handed(13, "c1.11", T0, 51, 80)
+    (found,) = violations(night.judged(), Rule.ORDER)
+    assert "skipped: offset 51 where 50 was due" in found.message
+
+
+def test_going_back_within_an_ownership_is_out_of_order(night: Night) -> None:
+    night.forget("c1.11 handed t-0 50")
+    night.handed(13, "c1.11", T0, 45, 80)
+    (found,) = violations(night.judged(), Rule.ORDER)
+    assert "went back: offset 45 where 50 was due" in found.message
+
+
+def test_beginning_beyond_what_was_given_is_out_of_order(night: Night) -> None:
+    night.forget("c2.12 started t-0", "c2.12 handed t-0 50")
+    night.started(26, "c2.12", {T0: 90})
+    night.handed(27, "c2.12", T0, 90, 100)
+    report = night.judged()
+    (found,) = violations(report, Rule.ORDER)
+    assert "began at 90, although records were given only up to 80" in found.message
+    assert broken(report) == {Rule.ORDER, Rule.NOTHING_MISSING}
+
+
+def test_a_commit_behind_one_before_is_out_of_order(night: Night) -> None:
+    night.committed(113.7, "c2.12", {T0: 90})
+    (found,) = violations(night.judged(), Rule.ORDER)
+    assert "committed 90 after it had committed 120" in found.message
+
+
+def test_a_commit_ahead_of_what_was_given_is_out_of_order(night: Night) -> None:
+    night.forget("c2.12 committed t-0=120")
+    night.committed(113.5, "c2.12", {T0: 121})
+    (found,) = violations(night.judged(), Rule.ORDER)
+    assert "committed 121, although records were given only up to 120" in found.message
