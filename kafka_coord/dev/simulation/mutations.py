@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
+from kafka_coord.coordinator import translate
 from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.offsets import read_start_offsets
+from kafka_coord.coordinator.plan import drafts
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.dev.simulation.applications import SimulatedFetchers
-from kafka_coord.model import Ledger
+from kafka_coord.model import NO_PARTITIONS, Ledger
+from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
 from kafka_coord.zk.store import Check
 
@@ -62,6 +67,63 @@ def _events_are_dropped() -> Patch:
     return RebalanceRequestQueue, "request", lambda _self, _group: None
 
 
+def _release_while_a_stop_is_outstanding() -> Patch:
+    original = drafts.draft_of
+
+    def draft_of(*args: Any) -> Any:
+        draft = original(*args)
+        if draft.stop_outstanding:
+            draft.released = draft.released | draft.ledger.stopping
+            draft.ledger = replace(draft.ledger, stopping=NO_PARTITIONS)
+        return draft
+
+    return drafts, "draft_of", draft_of
+
+
+def _coordinator_without_incarnation_check() -> Patch:
+    return drafts, "is_dead", lambda _ledger, _member: False
+
+
+def _consumer_without_incarnation_check() -> Patch:
+    original = ConsumerChannel.read
+
+    def read(self: Any, command_id: Any) -> Any:
+        command, mine = original(self, command_id), self._store.exists(self._registration_path)
+        return command if command is None or mine is None else replace(command, incarnation=mine.czxid)
+
+    return ConsumerChannel, "read", read
+
+
+def _stale_start_offset() -> Patch:
+    read_once: dict[Any, int] = {}
+
+    def read_first(store: Any, *args: Any) -> Any:
+        found = read_start_offsets(store, *args)
+        once = {tp: read_once.setdefault((store, tp), offset) for tp, offset in found.offsets.items()}
+        return replace(found, offsets=once)
+
+    return translate, "read_start_offsets", read_first
+
+
+def _commands_in_any_order() -> Patch:
+    original = ConsumerChannel.outstanding
+
+    def outstanding(self: Any, watcher: Any = None) -> Any:
+        commands, strays = original(self, watcher)
+        return commands[::-1], strays
+
+    return ConsumerChannel, "outstanding", outstanding
+
+
+def _lost_reply_answered_by_trying_again() -> Patch:
+    """What it finds in its way is its own znode, which it takes for another's: nobody coordinates while it lives."""
+    return ZkElection, "_own_election", lambda self, _node, _session_id: self._leadership
+
+
+def _acknowledge_without_starting() -> Patch:
+    return SimulatedFetchers, "hold", lambda _self, _starts: None
+
+
 MUTATIONS: dict[str, Callable[[], Patch]] = {
     "no epoch check": _no_epoch_check,
     "no token check": _no_token_check,
@@ -71,6 +133,13 @@ MUTATIONS: dict[str, Callable[[], Patch]] = {
     "acknowledge without stopping": _acknowledge_without_stopping,
     "hand out without proof": _hand_out_without_proof,
     "events are dropped": _events_are_dropped,
+    "release while a stop is outstanding": _release_while_a_stop_is_outstanding,
+    "no incarnation check by the coordinator": _coordinator_without_incarnation_check,
+    "no incarnation check by the consumer": _consumer_without_incarnation_check,
+    "stale start offset": _stale_start_offset,
+    "commands in any order": _commands_in_any_order,
+    "a lost election reply answered by trying again": _lost_reply_answered_by_trying_again,
+    "acknowledge without starting": _acknowledge_without_starting,
 }
 
 
