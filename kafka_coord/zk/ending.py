@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from kazoo.client import KazooClient
 
+from kafka_coord.errors import StoreUnavailable
+
 _SUPER_SECRET = 0xB3415C00
 _MULTIPLIER, _MASK = 0x5DEECE66D, (1 << 48) - 1
 
@@ -20,10 +22,15 @@ def session_password(session_id: int) -> bytes:
 
 
 def expire(hosts: str, session_id: int) -> None:
-    """End the session: take it over and close it. Its client is told on its next connection."""
+    """End the session: take it over and close it. Its client is told on its next connection.
+
+    Raises :class:`StoreUnavailable` where no server answers within ten seconds; it may have been ended all the same.
+    """
     taker = KazooClient(hosts, client_id=(session_id, session_password(session_id)), timeout=10.0)
     try:
         taker.start(timeout=10.0)
+    except taker.handler.timeout_exception as error:
+        raise StoreUnavailable(f"session {session_id:#x} could not be taken over at {hosts}") from error
     finally:
         taker.stop()
         taker.close()

@@ -20,7 +20,7 @@ from kafka_coord.dev.chaos.parts import PREFIX, another
 from kafka_coord.dev.chaos.schedule import Planned
 from kafka_coord.dev.chaos.skewed import set_skew
 from kafka_coord.dev.chaos.stage import Actor, Stage
-from kafka_coord.errors import BrokerError, KafkaCoordError, RequestRefused, Timeout
+from kafka_coord.errors import BrokerError, KafkaCoordError, RequestRefused, StoreUnavailable, Timeout
 from kafka_coord.zk import layout
 from kafka_coord.zk.ending import expire
 
@@ -244,11 +244,14 @@ class Faults:
             path = layout.registration(actor.part.group, actor.part.name)
         else:
             path = layout.instance(int(actor.name))
-        found = self._stage.store.exists(path)
-        if found is None or not found.ephemeral_owner:
+        session = self._stage.session_at(path)
+        if session is None:
             return
-        self.note(Kind.EXPIRE, actor.target, session=f"{found.ephemeral_owner:#x}")
-        expire(self._stage.hosts, found.ephemeral_owner)
+        self.note(Kind.EXPIRE, actor.target, session=f"{session:#x}")
+        try:
+            expire(self._stage.hosts, session)
+        except StoreUnavailable as error:
+            self._tell(str(error))
 
     def _jump(self, actor: Actor, seconds: float, lasts_s: float) -> None:
         set_skew(actor.clock, seconds)

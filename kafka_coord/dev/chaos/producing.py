@@ -37,7 +37,7 @@ class Producing:
             {
                 "bootstrap.servers": bootstrap,
                 "acks": "all",
-                "linger.ms": 20,
+                "linger.ms": 200,
                 # One request at a time keeps the order; a record is tried again until a broker has it.
                 "max.in.flight.requests.per.connection": 1,
                 "message.timeout.ms": 0,

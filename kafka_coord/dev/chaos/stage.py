@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from kafka_coord.dev.process import ChildProcess
 from kafka_coord.dev.server import JvmServer
 from kafka_coord.dev.topics import TopicAdmin
 from kafka_coord.dev.zookeeper import EnsemblePeer, ZooKeeperServer, ZooKeeperSettings
-from kafka_coord.errors import DevClusterError
+from kafka_coord.errors import DevClusterError, StoreUnavailable
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import KazooStore, connect
 
@@ -196,8 +197,20 @@ class Stage:
     def note_ghost(self, actor: Actor) -> None:
         """Call before a ``serve`` is started again: what is registered now is of the process before it."""
         if actor.role == "serve":
-            found = self.store.exists(layout.instance(int(actor.name)))
-            self._ghosts[int(actor.name)] = found.ephemeral_owner if found is not None else None
+            self._ghosts[int(actor.name)] = self.session_at(layout.instance(int(actor.name)))
+
+    def session_at(self, path: str) -> int | None:
+        """Whose ephemeral znode this is; None where there is none. Asks until ZooKeeper answers: it has faults too."""
+        deadline = time.monotonic() + _READY_S
+        while True:
+            try:
+                found = self.store.exists(path)
+            except StoreUnavailable:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                return found.ephemeral_owner or None if found is not None else None
 
     def take_dead(self, actor: Actor) -> bool:
         """Whether it ended although nobody has it in hand; then it is in the caller's."""
@@ -267,8 +280,7 @@ class Stage:
         )
 
         def registered() -> bool:
-            found = self.store.exists(layout.instance(number))
-            return found is not None and found.ephemeral_owner != self._ghosts.get(number)
+            return self.session_at(layout.instance(number)) not in {None, self._ghosts.get(number)}
 
         self._add(Actor("serve", str(number), process, process.start, registered, (link,), skew))
 
