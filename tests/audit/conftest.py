@@ -19,9 +19,9 @@ def next_chroot(server: ZooKeeperServer) -> str:
     return make_root(server.connect_string, f"/audited-{next(_chroots)}")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def logged_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A server whose log holds nothing but what this module's tests wrote, each below a chroot of its own."""
+    """A server whose log holds nothing but what these tests wrote, each below a chroot of its own."""
     with ZooKeeperServer(tmp_path_factory.mktemp("audited"), settings=FAST_ZOOKEEPER) as server:
         yield server
 

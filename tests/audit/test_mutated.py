@@ -1,0 +1,76 @@
+"""Real coordinators and consumers with a defect on purpose: what the audit says of the log they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.dev.simulation.mutations import mutated
+from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.model import TopicPartition
+from kafka_coord.monitor.audit import Rule, audit
+from tests.audit.conftest import next_chroot
+from tests.coordinator.harness import World
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def world(logged_server: ZooKeeperServer) -> Iterator[World]:
+    made = World(f"{logged_server.connect_string}{next_chroot(logged_server)}")
+    made.kafka.topic("flights", 4)
+    yield made
+    made.close()
+
+
+def one_member(world: World) -> None:
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1").join()
+    c1.position = {TopicPartition("flights", p): 100 for p in range(4)}
+    eventually(lambda: len(c1.owned) == 4 and not world.outstanding())
+
+
+def a_handover(world: World) -> None:
+    one_member(world)
+    c2 = world.consumer("c2").join()
+    eventually(lambda: c2.seen)
+
+
+def a_handover_nobody_acknowledges(world: World) -> None:
+    world.instance(1).start_elected()
+    c1 = world.consumer("c1", obedient=False).join()
+    eventually(c1.obey)
+    world.settles("c1", partitions=4)
+    c2 = world.consumer("c2").join()
+    eventually(lambda: "c2" in target.members if (target := world.target()) else False)
+    eventually(lambda: (world.kafka.topic("other", 1), c2.seen)[1])  # further events make it look again
+
+
+@pytest.mark.parametrize(
+    ("defect", "play", "found"),
+    [
+        ("no token check", one_member, {Rule.ACK_UNFENCED}),
+        ("stale start offset", a_handover, {Rule.START_ELSEWHERE}),
+        ("held is only what is owned", a_handover_nobody_acknowledges, {Rule.TWO_HOLDERS, Rule.START_WHILE_HELD}),
+        ("release while a stop is outstanding", a_handover_nobody_acknowledges, {Rule.RELEASED_EARLY}),
+    ],
+)
+def test_a_defect_shows_in_the_log(
+    world: World, logged_server: ZooKeeperServer, defect: str, play: Callable[[World], None], found: set[Rule]
+):
+    with mutated(defect):
+        play(world)
+        world.close()
+    report = audit([Path(logged_server.directory)], chroot=f"/{world.hosts.partition('/')[2]}", running=True)
+    assert {one.rule for one in report.violations} == found
+
+
+@pytest.mark.parametrize("play", [one_member, a_handover])
+def test_without_a_defect_nothing_does(world: World, logged_server: ZooKeeperServer, play: Callable[[World], None]):
+    play(world)
+    world.close()
+    report = audit([Path(logged_server.directory)], chroot=f"/{world.hosts.partition('/')[2]}", running=True)
+    assert report.violations == []
