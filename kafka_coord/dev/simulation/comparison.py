@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable
 from typing import Any
 
 from kafka_coord.errors import MultiFailed, StoreError
@@ -23,8 +24,14 @@ from kafka_coord.zk.store import (
 )
 
 _PATHS = ("/a", "/b", "/a/x", "/a/y", "/a/x/d", "/b/x", "/n/x")
+_MADE = tuple(f"{path}{number:010d}" for path in ("/a/x", "/b/x", "/n/x", "/a") for number in range(4))
+"""What sequential creates may have made: deleted, the numbers that follow must not depend on it."""
 
 Call = Callable[[Store, Callable[[WatchEvent], None]], Any]
+
+
+def end_session(_store: Store, _watcher: Callable[[WatchEvent], None]) -> None:
+    """Stands for the end of a client's session, which :meth:`Answers.ask` brings about."""
 
 
 def sequence_of(seed: int, length: int = 30, clients: int = 2) -> list[tuple[int, str, Call]]:
@@ -35,7 +42,9 @@ def sequence_of(seed: int, length: int = 30, clients: int = 2) -> list[tuple[int
 
 def _op(rng: random.Random) -> Op:
     path, version = rng.choice(_PATHS), rng.choice((-1, -1, -1, 0, 1, 2))
-    kind = rng.randrange(5)
+    kind = rng.randrange(6)
+    if kind == 5:
+        return Delete(rng.choice(_MADE), version)
     if kind < 2:
         return Create(path, b"%d" % rng.randrange(100), rng.random() < 0.25, rng.random() < 0.3)
     if kind == 2:
@@ -45,6 +54,8 @@ def _op(rng: random.Random) -> Op:
 
 def _call(rng: random.Random) -> tuple[str, Call]:
     path, kind = rng.choice(_PATHS), rng.randrange(10)
+    if rng.random() < 0.06:
+        return "its session ends", end_session
     watched = rng.random() < 0.6
     if kind <= 2:
         op = _op(rng)
@@ -72,36 +83,47 @@ def _one(store: Store, op: Op) -> Any:
 
 
 class Answers:
-    """What one side answered, in words that do not depend on its zxids and session ids (numbered as they appear)."""
+    """What one side answered, in words that do not depend on its zxids and session ids: a zxid is its number as they
+    appear and its place among all seen so far, so that two sides that order them differently answer differently."""
 
-    def __init__(self, stores: Sequence[Store]) -> None:
-        self._stores = stores
+    def __init__(self, open_store: Callable[[], Store], clients: int) -> None:
+        self._open = open_store
+        self.stores = [open_store() for _ in range(clients)]
         self._zxids: dict[int, int] = {}
-        self.events: list[list[str]] = [[] for _ in stores]
+        self._in_order: list[int] = []
+        self.events: list[list[str]] = [[] for _ in self.stores]
+        self._ordered = True
 
     def ask(self, client: int, call: Call) -> str:
         """The call's answer; the events of the call before are forgotten."""
         for events in self.events:
             events.clear()
+        self._ordered = call is not end_session
+        if call is end_session:
+            self.stores[client].close()
+            self.events[client] = []  # what the client that is gone still hears is its own affair
+            self.stores[client] = self._open()
+            return ""
         try:
-            answer = self._shown(call(self._stores[client], self._watcher(client)))
+            answer = self._shown(call(self.stores[client], self._watcher(client)))
         except MultiFailed as failure:
-            answer = f"operation {failure.index}: {type(failure.cause).__name__}"
+            answer = f"operation {failure.index}: {type(failure.cause).__name__} {failure.path}"
         except StoreError as error:
             answer = type(error).__name__
         return answer
 
     def heard(self) -> list[list[str]]:
-        """What each client heard since."""
-        return [sorted(events) for events in self.events]
+        """What each client heard since, in order. Ephemerals of a session that ends go in no particular order."""
+        return [list(events) if self._ordered else sorted(events) for events in self.events]
 
     def _watcher(self, client: int) -> Callable[[WatchEvent], None]:
-        return lambda event: self.events[client].append(f"{event.type.value} {event.path}")
+        events = self.events[client]
+        return lambda event: events.append(f"{event.type.value} {event.path}")
 
     def _shown(self, answer: Any) -> str:
         if isinstance(answer, Stat):
             zxids = [self._renamed(zxid) for zxid in (answer.czxid, answer.mzxid, answer.pzxid)]
-            sessions = [store.session.session_id for store in self._stores]
+            sessions = [store.session.session_id for store in self.stores]
             owner = sessions.index(answer.ephemeral_owner) if answer.ephemeral_owner else None
             counts = (answer.version, answer.cversion, answer.data_length, answer.num_children)
             return f"stat {zxids} {owner} {counts}"
@@ -113,5 +135,8 @@ class Answers:
             return f"[{', '.join(self._shown(found) for found in answer)}]"
         return repr(answer)
 
-    def _renamed(self, zxid: int) -> int:
-        return self._zxids.setdefault(zxid, len(self._zxids))
+    def _renamed(self, zxid: int) -> str:
+        if zxid not in self._zxids:
+            self._zxids[zxid] = len(self._zxids)
+            insort(self._in_order, zxid)
+        return f"{self._zxids[zxid]}@{bisect_left(self._in_order, zxid)}"
