@@ -32,6 +32,8 @@
 
 from __future__ import annotations
 
+_MAX_REASON_CHARS = 1_000
+
 
 class KafkaCoordError(Exception):
     """Base of all errors here. ``exit_code`` is what the CLI exits with."""
@@ -54,11 +56,13 @@ class InvalidPattern(SettingsError):
 
 
 class MalformedValue(KafkaCoordError, ValueError):
-    """A value that cannot be decoded. ``where`` is its znode path or file, ``reason`` what is wrong with it."""
+    """A value that cannot be decoded. ``where`` is its znode path or file, ``reason`` what is wrong with it, cut where
+    it repeats so much of the value that whoever wrote that could fill our logs."""
 
     exit_code = 3
 
     def __init__(self, where: str, reason: str) -> None:
+        reason = reason if len(reason) <= _MAX_REASON_CHARS else f"{reason[:_MAX_REASON_CHARS]}…"
         super().__init__(f"{where}: {reason}")
         self.where = where
         self.reason = reason

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_coord.errors import MalformedValue, NoNode
+from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, Store, WatchEvent
 
@@ -57,16 +58,17 @@ class Broker:
 def _host_port(value: Mapping[str, Any], where: str) -> str:
     host, port = value.get("host"), value.get("port")
     if not isinstance(host, str) or not host or not isinstance(port, int) or not 0 < port < 65_536:
-        raise MalformedValue(where, f"no usable address: host {host!r}, port {port!r}")
+        raise MalformedValue(where, f"no usable address: host {fields.shown(host)}, port {fields.shown(port)}")
     return _address(host, port)
 
 
 def _listener(endpoint: object, protocols: Mapping[str, Any], where: str) -> Listener:
-    name, separator, rest = str(endpoint).partition("://")
+    name, separator, rest = endpoint.partition("://") if isinstance(endpoint, str) else ("", "", "")
     host, colon, port = rest.rpartition(":")
-    if not separator or not colon or not name or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise MalformedValue(where, f"endpoint {str(endpoint)[:80]!r} is not NAME://host:port")
-    protocol = str(protocols.get(name, name)).upper()
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
+    if not separator or not colon or not name or not is_port:
+        raise MalformedValue(where, f"endpoint {fields.shown(endpoint, 80)} is not NAME://host:port")
+    protocol = fields.plain(protocols.get(name, name)).upper()
     return Listener(name, protocol, _address(host.strip("[]"), int(port)))
 
 

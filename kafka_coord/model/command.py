@@ -118,7 +118,7 @@ def _partition_list(found: Any, where: str) -> list[int]:
         raise MalformedValue(where, "the partitions of a stop-fetcher are not a list of numbers")
     for partition in found:
         if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition <= MAX_PARTITION:
-            raise MalformedValue(where, f"{str(partition)[:40]!r} is not a partition number")
+            raise MalformedValue(where, f"{fields.shown(partition)} is not a partition number")
     return found
 
 
@@ -130,7 +130,7 @@ def _partition(written: str, where: str) -> int:
 
 def _start_point(point: Any, where: str) -> StartPoint:
     if not isinstance(point, dict):
-        raise MalformedValue(where, f"{str(point)[:40]!r} is not a start point such as {{'offset': 12, 'stream': 0}}")
+        raise MalformedValue(where, f"{fields.shown(point)} is not a start point such as {{'offset': 12, 'stream': 0}}")
     offset = fields.number(point, "offset", where, at_least=NO_OFFSET)
     stream = fields.number(point, "stream", where, 0, at_least=0)
     if stream >= MAX_STREAMS:

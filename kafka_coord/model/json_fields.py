@@ -38,7 +38,7 @@ def load(raw: bytes, where: str) -> dict[str, Any]:
         raise MalformedValue(where, f"a JSON {type(value).__name__} where an object belongs")
     version = value.get("version")
     if not isinstance(version, int) or isinstance(version, bool):
-        raise MalformedValue(where, f"field 'version' is {version!r}, not a number")
+        raise MalformedValue(where, f"field 'version' is {shown(version)}, not a number")
     if version != VERSION:
         raise UnknownVersion(where, f"version {version}; this release knows version {VERSION}")
     return value
@@ -48,7 +48,7 @@ def text(value: Json, field: str, where: str, default: str | None = None) -> str
     """A string field; ``default`` where it is absent, :class:`MalformedValue` where it is no string."""
     found = value.get(field, default)
     if not isinstance(found, str):
-        raise MalformedValue(where, f"field {field!r} is {_short(found)}, not a string")
+        raise MalformedValue(where, f"field {field!r} is {shown(found)}, not a string")
     return found
 
 
@@ -56,7 +56,7 @@ def number(value: Json, field: str, where: str, default: int | None = None, *, a
     """An integer field within 64 bits; bounds are checked as well."""
     found = value.get(field, default)
     if not isinstance(found, int) or isinstance(found, bool) or abs(found) >= 1 << 63:
-        raise MalformedValue(where, f"field {field!r} is {_short(found)}, not a 64-bit integer")
+        raise MalformedValue(where, f"field {field!r} is {shown(found)}, not a 64-bit integer")
     if at_least is not None and found < at_least:
         raise MalformedValue(where, f"field {field!r} is {found}, less than {at_least}")
     return found
@@ -66,10 +66,19 @@ def mapping(value: Json, field: str, where: str, default: Json | None = None) ->
     """An object field."""
     found = value.get(field, default)
     if not isinstance(found, dict):
-        raise MalformedValue(where, f"field {field!r} is {_short(found)}, not an object")
+        raise MalformedValue(where, f"field {field!r} is {shown(found)}, not an object")
     return found
 
 
-def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "…"
+def shown(value: object, most: int = 60) -> str:
+    """A value as messages repeat it. What JSON may nest is deeper than what ``repr`` can follow."""
+    try:
+        written = repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} nested very deep"
+    return written if len(written) <= most else written[: most - 1] + "…"
+
+
+def plain(value: object) -> str:
+    """A value that should be a string, as one: for what only people read, where others wrote numbers before."""
+    return value if isinstance(value, str) else shown(value)

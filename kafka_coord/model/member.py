@@ -94,7 +94,8 @@ class Subscription:
             raise MalformedValue(where, f"field 'pattern' is {value['pattern']!r}, not one of {kinds}") from None
         for name, streams in written.items():
             if not isinstance(streams, int) or isinstance(streams, bool) or not 1 <= streams <= MAX_STREAMS:
-                raise MalformedValue(where, f"{streams!r} streams for {name[:60]!r}: use 1 to {MAX_STREAMS}")
+                shown = fields.shown(streams)
+                raise MalformedValue(where, f"{shown} streams for {name[:60]!r}: use 1 to {MAX_STREAMS}")
         if kind is SubscriptionKind.STATIC:
             for topic in written:
                 if not is_legal(topic):
@@ -170,7 +171,7 @@ class Member:
             rejoin_grace_ms=grace_ms,
             host=_optional_text(value, "host", where),
             client=_optional_text(value, "client", where),
-            timestamp=str(timestamp)[:40],
+            timestamp=fields.plain(timestamp)[:40],
         )
 
 

@@ -195,7 +195,7 @@ class CoordinatorInfo:
             broker_id=fields.number(value, "brokerid", where),
             epoch=fields.number(value, "epoch", where, 0),
             timestamp=fields.text(value, "timestamp", where, ""),
-            endpoints={k: str(v) for k, v in fields.mapping(value, "endpoints", where, {}).items()},
+            endpoints={k: fields.plain(v) for k, v in fields.mapping(value, "endpoints", where, {}).items()},
         )
 
 
@@ -259,7 +259,11 @@ class Decision:
             stopped=fields.number(value, "stopped", where, 0),
             stopped_ms=duration("stopped_ms"),
             settled_ms=duration("settled_ms"),
-            moves={c: {k: str(v) for k, v in found.items()} for c, found in moves.items() if isinstance(found, dict)},
+            moves={
+                consumer: {kind: fields.plain(what) for kind, what in found.items()}
+                for consumer, found in moves.items()
+                if isinstance(found, dict)
+            },
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kafka_coord.errors import MalformedValue
+from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 
 MAX_PARTITION = (1 << 31) - 1
@@ -116,7 +117,7 @@ class PartitionSet:
     def from_json(cls, value: Any, where: str) -> PartitionSet:
         """Strict inverse of :meth:`to_json`; raises :class:`MalformedValue`."""
         if not isinstance(value, dict):
-            raise MalformedValue(where, f"partitions are {str(value)[:60]!r}, not an object of topics")
+            raise MalformedValue(where, f"partitions are {fields.shown(value)}, not an object of topics")
         topics = {}
         total = 0
         for topic, written in value.items():
@@ -151,7 +152,7 @@ def ranges(numbers: Iterable[int]) -> str:
 def parse_ranges(written: object, where: str) -> frozenset[int]:
     """``"0-3,7"`` → ``{0,1,2,3,7}``; raises :class:`MalformedValue`."""
     if not isinstance(written, str) or (written and not _RANGES.fullmatch(written)):
-        raise MalformedValue(where, f"{str(written)[:60]!r} is not a list of partitions such as '0-3,7'")
+        raise MalformedValue(where, f"{fields.shown(written)} is not a list of partitions such as '0-3,7'")
     numbers: set[int] = set()
     for part in filter(None, written.split(",")):
         low, _, high = part.partition("-")

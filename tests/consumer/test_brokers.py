@@ -43,6 +43,9 @@ def test_every_form_kafka_has_written_is_read(znode: bytes, listeners: list[List
 @pytest.mark.parametrize(
     "znode",
     [
+        '{"endpoints":["A://h:²"]}'.encode(),  # digits to isdigit(), and none to int()
+        b'{"endpoints":["A://h:' + b"9" * 5_000 + b'"]}',  # more digits than int() takes
+        b'{"endpoints":[' + b"[" * 900 + b"]" * 900 + b"]}",
         b"",
         b"[]",
         b'{"host":"b1"}',

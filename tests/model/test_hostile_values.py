@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -217,6 +218,48 @@ def test_a_small_value_cannot_make_a_large_one(bomb):
     assert refused
     assert time.process_time() - began < 10
     assert peak < 300 << 20
+
+
+_FIELDS = (
+    *("version", "subscription", "pattern", "capacity", "mode", "timestamp", "incarnation", "owned", "streams", "type"),
+    *("place", "members", "inputs", "partitions", "offsets", "group", "by", "endpoints", "decisions", "topic_ids"),
+)
+
+
+@kinds
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_what_is_nested_as_deep_as_json_goes_is_refused_and_not_followed(kind, opening):
+    closing = {b"[": b"]", b'{"a":': b"}"}[opening]
+    good = dump(_LEAST[kind])[1:]
+    for depth in range(sys.getrecursionlimit() - 160, sys.getrecursionlimit(), 3):
+        deep = opening * depth + (b"" if opening == b"[" else b"1") + closing * depth
+        for name in _FIELDS:
+            decode(kind, b'{"version":1,' + good[:-1] + b',"%s":%s}' % (name.encode(), deep))
+
+
+_LEAST: dict[str, dict[str, Any]] = {
+    "registration": {"subscription": {"t": 1}},
+    "ledger": {"incarnation": 1},
+    "assignment": {"generation": 1, "epoch": 1, "inputs": "", "assignor": "", "members": {}},
+    "command": {"type": "stop-fetcher", "generation": 1, "epoch": 1, "incarnation": 1, "partitions": {}},
+    "request": {"type": "look", "group": "g"},
+    "settings": {"assignor": "range"},
+    "pause": {"by": ""},
+    "coordinator": {"brokerid": 1, "epoch": 1, "timestamp": ""},
+    "history": {"decisions": []},
+}
+
+
+@pytest.mark.parametrize("field", ["version", "by", "since_ms"])
+def test_whoever_writes_nonsense_cannot_fill_our_logs_with_it(field):
+    raw = dump({"version": 1} | {field: ["x" * 100] * 8_000})
+    with pytest.raises(MalformedValue) as refused:
+        Pause.from_json(load(raw, "/x"), "/x")
+    assert len(str(refused.value)) < 200
+
+
+def test_a_reason_that_repeats_too_much_is_cut():
+    assert len(str(MalformedValue("/x", "y" * 1_000_000))) < 1_100
 
 
 def test_one_owner_for_each_partition_of_a_target():
