@@ -34,6 +34,9 @@ VARIABLE_PREFIX = "KAFKA_COORD_"
 DEFAULT_HOSTS = "localhost:2181"
 DEFAULT_SESSION_TIMEOUT_MS = 10_000
 
+_MAX_FILE_BYTES = 1_000_000
+_MAX_FILE_DEPTH = 16
+
 _SHORT_VARIABLES = {"zookeeper.hosts": "KAFKA_COORD_ZOOKEEPER"}
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])")
 _SECRET_PROPERTY = re.compile(r"password|secret|token|\.key$|\.pem$|sasl\.jaas", re.IGNORECASE)
@@ -124,23 +127,25 @@ def _one_of(*allowed: str) -> Callable[[Any], str]:
 
 
 def _readable_file(value: Any) -> Path:
-    path = Path(_text(str(value))).expanduser()
     try:
+        path = Path(_text(str(value))).expanduser()
         with path.open("rb"):
             return path
     except OSError as error:
         raise ValueError(error.strerror or "cannot be read") from None
+    except RuntimeError as error:  # ~somebody, of whom no home directory is known
+        raise ValueError(str(error)) from None
 
 
 def host_and_port(written: str) -> tuple[str, int]:
     """``"host:9092"`` or ``"[::1]:9092"`` → host and port; raises ValueError with the reason."""
     match = _HOST.match(written)
     if match is None:
-        raise ValueError(f"{written!r} has no host")
+        raise ValueError(f"{written[:100]!r} has no host")
     host, rest = match.group(), written[match.end() :]
     port = rest.removeprefix(":")
     if rest == port or not (port.isascii() and port.isdigit() and 0 <= int(port[:6]) <= 65_535 and len(port) <= 5):
-        raise ValueError(f"{written!r} has no port from 1 to 65535")
+        raise ValueError(f"{written[:100]!r} has no port from 1 to 65535")
     return host.strip("[]"), int(port)
 
 
@@ -343,11 +348,32 @@ def _section(settings: type[_Section], section: str, found: Mapping[str, _Found]
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as opened:
+            raw = opened.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise SettingsError(f"settings file {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"settings file {path} is not TOML: {error}") from None
+    if len(raw) > _MAX_FILE_BYTES:
+        raise SettingsError(f"settings file {path} is longer than {_MAX_FILE_BYTES} bytes")
+    try:
+        tables = tomllib.loads(raw.decode())
+    except (ValueError, RecursionError) as error:  # numbers, dates and text that cannot be are ValueErrors
+        raise SettingsError(f"settings file {path} is not TOML: {str(error)[:200]}") from None
+    if _nests_deeper(tables, _MAX_FILE_DEPTH):
+        raise SettingsError(f"settings file {path} nests tables deeper than {_MAX_FILE_DEPTH}: no setting does")
+    return tables
+
+
+def _nests_deeper(tables: Mapping[str, Any], most: int) -> bool:
+    """Dotted keys nest deeper than anything that calls itself could follow."""
+    level: list[Any] = [tables]
+    for _ in range(most):
+        level = [
+            below
+            for one in level
+            for below in (one.values() if isinstance(one, dict) else one)
+            if isinstance(below, dict | list)
+        ]
+    return bool(level)
 
 
 def _from_file(tables: Mapping[str, Any], file: str) -> dict[str, _Found]:

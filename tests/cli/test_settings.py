@@ -74,6 +74,27 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, toml: str, said: str) ->
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        ("x = " + "[" * 5_000 + "]" * 5_000, "is not TOML"),
+        ("x = " + "9" * 5_000, "is not TOML"),
+        ("kafka." + "a." * 5_000 + "a = 1", "nests tables deeper"),
+        ("serve." + "a." * 5_000 + "a = 1", "nests tables deeper"),
+        ("#" * 1_000_001, "is longer than"),
+        ('zookeeper.tls_ca_file = "~nobody-of-that-name/x"', "zookeeper.tls_ca_file"),
+        ('zookeeper.tls_ca_file = "\\u0000"', "zookeeper.tls_ca_file"),
+    ],
+    ids=lambda written: written[:20],
+)
+def test_a_file_made_to_break_things_is_one_sentence(tmp_path: Path, toml: str, said: str) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(toml)
+    with pytest.raises(SettingsError, match=said) as refused:
+        load_settings(environ={}, file=file)
+    assert len(str(refused.value)) < 1_000
+
+
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(SettingsError, match=r"/no/such\.toml cannot be read: No such file"):
         load_settings(environ={}, file="/no/such.toml")
