@@ -55,7 +55,8 @@ def _read_csv(file: str, key_column: str | None) -> Generator[KeyValue, None, No
         if not header:
             raise MalformedValue(file, "has no line of column names")
         if key_column is not None and key_column not in header:
-            raise SettingsError(f"--key {key_column!r} is no column of {file}; there are {', '.join(header)}")
+            named = ", ".join(name[:60] for name in header[:20])
+            raise SettingsError(f"--key {key_column!r} is no column of {file}; there are {named}")
         key_at = header.index(key_column) if key_column is not None else None
         try:
             for row in rows:

@@ -137,9 +137,12 @@ def duration_ms(written: str) -> int:
     """An ISO 8601 duration such as ``P1DT2H30M`` or ``PT15S``, in ms. Raises :class:`SettingsError`."""
     match = _DURATION.fullmatch(written.strip())
     if match is None or not any(match.groups()):
-        raise SettingsError(f"duration {written!r} is not of the form PnDTnHnMnS, for example P1DT12H or PT15M")
+        raise SettingsError(f"duration {written[:60]!r} is not of the form PnDTnHnMnS, for example P1DT12H or PT15M")
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+    milliseconds = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+    if milliseconds > _MAX_OFFSET:
+        raise SettingsError(f"duration {written[:60]!r} is longer than a time in ms can be (63 bits)")
+    return round(milliseconds)
 
 
 def time_ms(written: str) -> int:
@@ -148,11 +151,12 @@ def time_ms(written: str) -> int:
         moment = datetime.fromisoformat(written.strip())
     except ValueError:
         raise SettingsError(
-            f"time {written!r} is not of the form YYYY-MM-DDTHH:MM:SS.sss, with Z or +HH:MM behind if it is not UTC"
+            f"time {written[:60]!r} is not of the form YYYY-MM-DDTHH:MM:SS.sss, with Z or +HH:MM behind where it is not"
+            " UTC"
         ) from None
     milliseconds = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     if milliseconds < 0:
-        raise SettingsError(f"time {written!r} is before 1970: no record is that old")
+        raise SettingsError(f"time {written[:60]!r} is before 1970: no record is that old")
     return milliseconds
 
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from kafka_coord.errors import SettingsError
 
 DEFAULT_PORT = 2181
+MAX_CHARS = 10_000
 EXAMPLE = "zk1:2181,zk2:2181/kafka"
 
 
@@ -48,6 +49,9 @@ def _resolves(host: str) -> bool:
 
 def parse_connect_string(hosts: str) -> ConnectString:
     """Raises :class:`SettingsError` saying which part cannot be used."""
+    if len(hosts) > MAX_CHARS:
+        raise SettingsError(f"ZooKeeper hosts of {len(hosts)} characters; at most {MAX_CHARS} are taken")
+    shown = repr(hosts[:200])
     written, slash, rest = hosts.strip().partition("/")
     servers = []
     for server in written.split(","):
@@ -55,11 +59,13 @@ def parse_connect_string(hosts: str) -> ConnectString:
             parts = urlsplit(f"//{server.strip()}")
             host, port = parts.hostname, parts.port
         except ValueError as error:
-            raise SettingsError(f"ZooKeeper server {server!r} in {hosts!r}: {error}; write {EXAMPLE!r}") from None
+            raise SettingsError(
+                f"ZooKeeper server {server[:100]!r} in {shown}: {str(error)[:100]}; write {EXAMPLE!r}"
+            ) from None
         if not host or parts.username is not None:
-            raise SettingsError(f"ZooKeeper server {server!r} in {hosts!r} is not host:port; write {EXAMPLE!r}")
+            raise SettingsError(f"ZooKeeper server {server[:100]!r} in {shown} is not host:port; write {EXAMPLE!r}")
         servers.append(f"[{host}]:{port or DEFAULT_PORT}" if ":" in host else f"{host}:{port or DEFAULT_PORT}")
     chroot = (slash + rest).rstrip("/")
     if any(segment in {"", ".", ".."} or "\0" in segment for segment in chroot.split("/")[1:]):
-        raise SettingsError(f"chroot {chroot!r} in {hosts!r} is not a ZooKeeper path; write {EXAMPLE!r}")
+        raise SettingsError(f"chroot {chroot[:100]!r} in {shown} is not a ZooKeeper path; write {EXAMPLE!r}")
     return ConnectString(tuple(servers), chroot)

@@ -99,7 +99,10 @@ def test_durations(written: str, ms: int) -> None:
     assert duration_ms(written) == ms
 
 
-@pytest.mark.parametrize("written", ["", "P", "PT", "1h", "P1W", "PT-5S", "P1DT", "PT1S2H", "PT1,5S"])
+@pytest.mark.parametrize(
+    "written",
+    ["", "P", "PT", "1h", "P1W", "PT-5S", "P1DT", "PT1S2H", "PT1,5S"],
+)
 def test_what_is_no_duration_is_refused(written: str) -> None:
     with pytest.raises(SettingsError, match="PnDTnHnMnS"):
         duration_ms(written)
@@ -122,6 +125,12 @@ def test_times_are_utc_unless_they_say_otherwise(written: str, ms: int) -> None:
 def test_what_is_no_time_is_refused(written: str) -> None:
     with pytest.raises(SettingsError):
         time_ms(written)
+
+
+@pytest.mark.parametrize("written", ["P" + "9" * 400 + "D", "P99999999999999D"])
+def test_a_duration_no_time_can_be_apart_is_refused(written: str) -> None:
+    with pytest.raises(SettingsError, match="longer than"):
+        duration_ms(written)
 
 
 def test_csv_as_kafka_writes_it() -> None:

@@ -33,6 +33,13 @@ def test_what_cannot_be_used_is_named_with_an_example(written: str) -> None:
         parse_connect_string(written)
 
 
+def test_what_is_far_too_long_is_refused_at_once_and_not_repeated() -> None:
+    for written in ("h:1," * 100_000, "x" * 9_000 + ":y"):
+        with pytest.raises(SettingsError) as refused:
+            parse_connect_string(written)
+        assert len(str(refused.value)) < 700
+
+
 def test_paths_go_below_the_chroot_and_come_back() -> None:
     where = parse_connect_string("zk/kafka")
     for path in ("/", "/brokers", "/kafka", "/kafka/kafka"):

@@ -51,6 +51,6 @@ def read_lines(path: Path, decode: Callable[[Mapping[str, Any]], T]) -> list[T]:
     for line in content.split(b"\n")[:-1]:
         try:
             found.append(decode(json.loads(line)))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise MalformedValue(f"{path}:{len(found) + 1}", f"not a line of a journal ({error!r})") from error
     return found
