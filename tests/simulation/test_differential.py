@@ -3,6 +3,8 @@
 import os
 from contextlib import suppress
 
+import pytest
+
 from kafka_coord.dev.simulation.comparison import Answers, sequence_of
 from kafka_coord.dev.simulation.scheduler import VirtualClock
 from kafka_coord.dev.simulation.server import SimulatedZooKeeper
@@ -14,6 +16,7 @@ SEQUENCES = int(os.environ.get("SEQUENCES", "50"))
 CLIENTS = 2
 
 
+@pytest.mark.timeout(max(240, SEQUENCES))
 def test_random_operations_are_answered_alike(zk_hosts: str) -> None:
     base = connect(zk_hosts, session_timeout_ms=10_000)
     try:

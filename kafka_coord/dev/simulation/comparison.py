@@ -24,8 +24,9 @@ from kafka_coord.zk.store import (
 )
 
 _PATHS = ("/a", "/b", "/a/x", "/a/y", "/a/x/d", "/b/x", "/n/x")
-_MADE = tuple(f"{path}{number:010d}" for path in ("/a/x", "/b/x", "/n/x", "/a") for number in range(4))
-"""What sequential creates may have made: deleted, the numbers that follow must not depend on it."""
+_PARENTS = ("/a", "/b", "/n")
+_COUNTED = ("/a/x", "/b/x")
+"""Prefixes of sequential znodes: a few, so that some are made, deleted and made again."""
 
 Call = Callable[[Store, Callable[[WatchEvent], None]], Any]
 
@@ -37,14 +38,19 @@ def end_session(_store: Store, _watcher: Callable[[WatchEvent], None]) -> None:
 def sequence_of(seed: int, length: int = 30, clients: int = 2) -> list[tuple[int, str, Call]]:
     """Calls of one seed: which client makes it, what it is, and the call."""
     rng = random.Random(seed)  # noqa: S311 - a seed that replays is the point
-    return [(rng.randrange(clients), *_call(rng)) for _ in range(length)]
+    calls = [_single(Create(path)) for path in _PARENTS if rng.random() < 0.7]
+    calls += [_call(rng) for _ in range(length)]
+    return [(rng.randrange(clients), *call) for call in calls]
 
 
 def _op(rng: random.Random) -> Op:
     path, version = rng.choice(_PATHS), rng.choice((-1, -1, -1, 0, 1, 2))
-    kind = rng.randrange(6)
-    if kind == 5:
-        return Delete(rng.choice(_MADE), version)
+    kind = rng.randrange(8)
+    if kind >= 5:
+        path = rng.choice(_COUNTED)
+        if rng.random() < 0.5:
+            return Create(path, ephemeral=rng.random() < 0.5, sequence=True)
+        return Delete(f"{path}{rng.randrange(3):010d}")
     if kind < 2:
         return Create(path, b"%d" % rng.randrange(100), rng.random() < 0.25, rng.random() < 0.3)
     if kind == 2:
@@ -58,8 +64,7 @@ def _call(rng: random.Random) -> tuple[str, Call]:
         return "its session ends", end_session
     watched = rng.random() < 0.6
     if kind <= 2:
-        op = _op(rng)
-        return f"{op}", lambda store, _: _one(store, op)
+        return _single(_op(rng))
     if kind <= 4:
         ops = [_op(rng) for _ in range(rng.randint(1, 4))]
         return f"multi {ops}", lambda store, _: store.multi(ops)
@@ -72,6 +77,10 @@ def _call(rng: random.Random) -> tuple[str, Call]:
     if kind == 8:
         return "listings", lambda store, watcher: store.children_many(_PATHS, watcher if watched else None)
     return "read", lambda store, _: store.read_many([kind(p) for p in _PATHS for kind in (GetData, GetChildren)])
+
+
+def _single(op: Op) -> tuple[str, Call]:
+    return f"{op}", lambda store, _: _one(store, op)
 
 
 def _one(store: Store, op: Op) -> Any:
