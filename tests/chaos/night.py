@@ -95,6 +95,16 @@ class Night:
         """As if that consumer process had written nothing after ``t``."""
         self._entries = [entry for entry in self._entries if entry[0] <= t or not entry[1].startswith(f"{process} ")]
 
+    def nothing(self) -> None:
+        """As if nothing had been written at all."""
+        self._entries.clear()
+        (self.directory / "audit.json").unlink()
+
+    def tear(self, process: str) -> None:
+        """What a process killed in the middle of a line leaves."""
+        with next(self.directory.glob(f"consumers/{process}.jsonl")).open("a") as journal:
+            journal.write('{"t":5019.9,"k":"hand')
+
     def judged(self, *, group: Group | None = None) -> Report:
         """Writes everything down and has it judged."""
         write_run(self.directory, replace(self.run, groups=(group,)) if group else self.run)

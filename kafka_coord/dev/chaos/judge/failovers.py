@@ -15,6 +15,8 @@ DECIDED_S = 0.3
 ELECTED_S = 0.5
 """Beyond the session timeout, until a killed coordinator is replaced."""
 _AROUND_S = 2.0
+_UNFENCED = frozenset({"unfenced-write", "stale-epoch"})
+"""What the audit calls a write of who is not, or not any more, the coordinator."""
 
 
 def _elected_at(records: Records, t: float) -> Event | None:
@@ -170,7 +172,11 @@ def frozen(records: Records, audit: dict[str, object] | None) -> Ruling:
                     (records.at(fault.begin, "SIGSTOP"), records.at(fault.end, "SIGCONT")),
                 )
             )
-    seen = "the audit found every coordinator's write fenced" if audit is not None else "no audit: its writes not seen"
+    unfenced = [one for one in _found(audit) if isinstance(one, dict) and one.get("rule") in _UNFENCED]
+    findings += [
+        Finding(Rule.FROZEN_COORDINATOR, Severity.VIOLATION, "ZooKeeper's log", _sentence(one)) for one in unfenced[:10]
+    ]
+    seen = "no audit: its writes not seen" if audit is None else f"{len(unfenced)} writes not fenced, by the audit"
     return ruling(
         Rule.FROZEN_COORDINATOR,
         findings,
@@ -186,19 +192,27 @@ def audited(records: Records) -> tuple[Ruling, dict[str, object] | None]:
     if not path.exists():
         return ruling(Rule.AUDIT, (), checked="there is no audit.json", exercised=False), None
     audit: dict[str, object] = json.loads(path.read_bytes())
-    found = audit.get("violations")
-    violations = found if isinstance(found, list) else []
-    findings = [
-        Finding(Rule.AUDIT, Severity.VIOLATION, "ZooKeeper's log", _sentence(one), ()) for one in violations[:100]
+    findings = [Finding(Rule.AUDIT, Severity.VIOLATION, "ZooKeeper's log", _sentence(one)) for one in _found(audit)]
+    warnings = audit.get("warnings")
+    findings += [
+        Finding(Rule.AUDIT, Severity.WARNING, "ZooKeeper's log", _sentence(one))
+        for one in (warnings if isinstance(warnings, list) else ())
     ]
     checked = audit.get("checked")
     told = ", ".join(f"{name} {value}" for name, value in checked.items()) if isinstance(checked, dict) else ""
     return ruling(Rule.AUDIT, findings, checked=told or "audit.json"), audit
 
 
+def _found(audit: dict[str, object] | None) -> list[object]:
+    found = (audit or {}).get("violations")
+    return found if isinstance(found, list) else []
+
+
 def _sentence(violation: object) -> str:
     if isinstance(violation, dict):
-        return " ".join(f"{name}={value}" for name, value in violation.items())
+        told = {name: value for name, value in violation.items() if value not in {None, ""}}
+        what = ": ".join(str(told.pop(name)) for name in ("rule", "what") if name in told)
+        return " ".join([what, *(f"{name}={value}" for name, value in told.items())]).strip()
     return str(violation)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from statistics import median
 
 from kafka_coord.dev.chaos.journal import Kind, Usage
@@ -21,7 +22,8 @@ _SAMPLES = 3
 
 
 def convergence(records: Records) -> Ruling:
-    """Every group is settled within bounded time of the last fault."""
+    """Every group is settled within bounded time of the last fault; by the consumers' own files too each partition has
+    an owner at the end, whatever ZooKeeper says."""
     bound_s = SETTLE_S + records.run.setup.session_timeouts_ms.get("consumer", 0) / 1000
     quiet = next((event.t for event in records.of(Kind.QUIET)), None)
     findings: list[Finding] = []
@@ -43,6 +45,8 @@ def convergence(records: Records) -> Ruling:
                     (records.at(quiet, "the last fault was over"),),
                 )
             )
+    if quiet is not None:
+        findings += _ownerless(records)
     return ruling(
         Rule.CONVERGENCE,
         findings,
@@ -51,6 +55,22 @@ def convergence(records: Records) -> Ruling:
         exercised=quiet is not None,
         figures={"slowest_s": max(took, default=0.0)},
     )
+
+
+def _ownerless(records: Records) -> Iterator[Finding]:
+    books = {(book.group, book.partition): book.ownerships for book in records.books}
+    for group in records.run.groups:
+        for partition in records.subscribed(group):
+            owners = books.get((group.name, partition), ())
+            if not any(owner.begin <= records.until <= owner.end for owner in owners):
+                last = max(owners, key=lambda owner: owner.end, default=None)
+                yield Finding(
+                    Rule.CONVERGENCE,
+                    Severity.VIOLATION,
+                    f"group {group.name} {partition}",
+                    "by the consumers' own files nobody had it at the end",
+                    (records.at(last.end, f"{last.process}: {last.ending}"),) if last is not None else (),
+                )
 
 
 def no_leaks(records: Records) -> Ruling:
@@ -164,9 +184,9 @@ def explained(records: Records) -> Ruling:
 
 
 def unmoved(records: Records) -> Ruling:
-    """A partition is not taken from a consumer to be given back to it, except in an eager group."""
-    eager = {life.journal.group for life in records.lives if life.journal.consumer.startswith("eager")}
-    eager |= {group.name for group in records.run.groups if any("eager" in kind for kind in group.members)}
+    """A partition is not taken from a consumer to be given back to it, except in an eager group. Under a fault it may:
+    the one it was to go to has died meanwhile."""
+    eager = {group.name for group in records.run.groups if any("eager" in kind for kind in group.members)}
     findings: list[Finding] = []
     stops = 0
     for book in records.books:
@@ -174,11 +194,12 @@ def unmoved(records: Records) -> Ruling:
             continue
         for before, after in zip(book.ownerships, book.ownerships[1:], strict=False):
             stops += before.ending is Ending.STOPPED
-            if before.ending is Ending.STOPPED and not before.unsettled and after.pid == before.pid:
+            if before.ending is Ending.STOPPED and not before.unsettled and after.process == before.process:
+                excused = records.faults.under_way(before.end, after.begin)
                 findings.append(
                     Finding(
                         Rule.UNMOVED,
-                        Severity.WARNING,
+                        Severity.WARNING if excused else Severity.VIOLATION,
                         book.where,
                         f"{before} gave it up and was given it again {after.begin - before.end:.3f} s later",
                         (records.at(before.end, "stopped"), records.at(after.begin, "started")),

@@ -1,0 +1,162 @@
+"""What the judge of a chaos run finds in groups and processes: each rule is broken on purpose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kafka_coord.dev.chaos.journal import Group, Kind, Phase, Usage
+from kafka_coord.dev.chaos.judge.findings import Rule, Severity, Status
+from tests.chaos.night import T0, T1, Night, broken, of, violations
+
+LEAN = Usage(0, "serve:1", 77, 60 * 2**20, 20, 30, 5)
+
+
+def test_a_group_that_is_never_settled_has_not_converged(night: Night) -> None:
+    night.forget("settled group:g")
+    night.event(109, Kind.SETTLED, "group:g")
+    (found,) = violations(night.judged(), Rule.CONVERGENCE)
+    assert found.where == "group g"
+    assert "never after the last fault" in found.message
+
+
+def test_a_group_that_is_settled_late_has_not_converged(night: Night) -> None:
+    night.forget("settled group:g", "ended")
+    night.event(150, Kind.SETTLED, "group:g")
+    night.forget_after("c2.12", 140)
+    night.stopped(161, "c2.12", T0, T1)
+    night.closed(162, "c2.12")
+    night.event(160, Kind.ENDED)
+    (found,) = violations(night.judged(), Rule.CONVERGENCE)
+    assert "only 40.0 s after" in found.message
+
+
+def test_a_partition_that_by_the_files_nobody_has_at_the_end_is_told(night: Night) -> None:
+    night.forget("c2.12 stopped t-0 t-1")
+    night.stopped(139, "c2.12", T1)
+    night.stopped(141, "c2.12", T0)
+    report = night.judged()
+    (found,) = violations(report, Rule.CONVERGENCE)
+    assert found.where == "group g t-1"
+    assert broken(report) == {Rule.CONVERGENCE}
+
+
+@pytest.mark.parametrize(
+    ("grown", "told"),
+    [
+        (replace(LEAN, threads=40), "threads"),
+        (replace(LEAN, descriptors=90), "descriptors"),
+        (replace(LEAN, rss_bytes=200 * 2**20), "rss_bytes"),
+    ],
+)
+def test_a_process_that_grows_leaks(night: Night, grown: Usage, told: str) -> None:
+    for number in range(14):
+        night.used(5 + 10 * number, LEAN if number < 10 else grown)
+    (found,) = violations(night.judged(), Rule.NO_LEAKS)
+    assert found.where == "serve:1 (pid 77)"
+    assert found.message.startswith(f"{told} grew from")
+
+
+def test_two_processes_of_one_name_are_not_compared(night: Night) -> None:
+    for number in range(14):
+        night.used(5 + 10 * number, Usage(0, "serve:1", 70 + number // 7, 60 * 2**20, 20 + 40 * (number // 7), 30, 5))
+    assert night.judged().held
+
+
+def test_znodes_that_nothing_explains_leak(night: Night) -> None:
+    night.used(136, Usage(0, "zookeeper", znodes=700))
+    (found,) = violations(night.judged(), Rule.NO_LEAKS)
+    assert "znodes grew by 200" in found.message
+
+
+def test_znodes_of_new_partitions_are_no_leak(night: Night) -> None:
+    night.event(40, Kind.TOPIC_ADDED, "topic:u", topic="u", partitions=30)
+    night.used(136, Usage(0, "zookeeper", znodes=700))
+    assert night.judged().held
+
+
+def test_a_membership_lost_without_a_fault_is_told(night: Night) -> None:
+    night.forget("expire consumer:c2", "kill consumer:c1", "c1.13 opened", "c1.13 closed")
+    report = night.judged()
+    (found,) = violations(report, Rule.EXPLAINED)
+    assert found.where == "group g c2"
+    assert "2 partitions with it" in found.message
+
+
+def test_a_partition_taken_and_given_back_with_nothing_going_on_was_paused(night: Night) -> None:
+    night.stopped(135, "c2.12", T0)
+    night.started(136, "c2.12", {T0: 120})
+    report = night.judged()
+    (found,) = violations(report, Rule.UNMOVED)
+    assert "given it again 1.000 s later" in found.message
+    assert broken(report) == {Rule.UNMOVED}
+
+
+def test_a_partition_taken_and_given_back_under_a_fault_is_to_be_looked_at(night: Night) -> None:
+    night.event(134.9, Kind.PAUSE, "group:g")
+    night.stopped(135, "c2.12", T0)
+    night.started(136, "c2.12", {T0: 120})
+    report = night.judged()
+    assert [found.severity for found in of(report, Rule.UNMOVED).findings] == [Severity.WARNING]
+    assert report.held
+
+
+def test_an_eager_group_gives_up_everything(night: Night) -> None:
+    night.stopped(135, "c2.12", T0)
+    night.started(136, "c2.12", {T0: 120})
+    assert night.judged(group=Group("g", topics=("t",), members=("library, eager",))).held
+
+
+def test_a_process_that_ended_by_itself_is_told(night: Night) -> None:
+    night.event(100, Kind.DIED, "consumer:c1", exit_code=3)
+    (found,) = violations(night.judged(), Rule.COMPLETE)
+    assert "exit code 3" in found.message
+
+
+def test_a_consumer_that_neither_left_nor_was_killed_is_told(night: Night) -> None:
+    night.forget("c1.13 closed")
+    (found,) = violations(night.judged(), Rule.COMPLETE)
+    assert found.where == "consumers/c1.13.jsonl"
+
+
+@pytest.mark.parametrize("name", ["baseline", "quiet", "ended"])
+def test_a_run_that_was_broken_off_is_told(night: Night, name: str) -> None:
+    night.forget(name)
+    report = night.judged()
+    assert f"it never came to {name}" in [found.message for found in violations(report, Rule.COMPLETE)]
+
+
+def test_the_last_line_of_a_killed_process_may_be_torn(night: Night) -> None:
+    night.add(19.9, "torn", lambda: night.tear("c1.11"))
+    assert night.judged().held
+
+
+def test_what_was_not_exercised_is_said_to_be_so(night: Night) -> None:
+    night.nothing()
+    report = night.judged()
+    said = {ruling.rule: ruling.status for ruling in report.rulings}
+    assert said.pop(Rule.COMPLETE) is Status.BROKEN
+    assert set(said) == set(Rule) - {Rule.COMPLETE}
+    assert set(said.values()) == {Status.NOT_EXERCISED}
+
+
+def test_a_freeze_without_an_audit_is_not_judged(night: Night) -> None:
+    (night.directory / "audit.json").unlink()
+    report = night.judged()
+    assert of(report, Rule.AUDIT).status is Status.NOT_EXERCISED
+    assert of(report, Rule.FROZEN_COORDINATOR).status is Status.NOT_EXERCISED
+
+
+def test_a_kill_of_a_coordinator_that_leads_nothing_exercises_nothing(night: Night) -> None:
+    night.forget("kill serve:2", "elected serve:3")
+    night.event(60, Kind.KILL, "serve:3", pid=9)
+    assert of(night.judged(), Rule.KILLED_FAILOVER).status is Status.NOT_EXERCISED
+
+
+def test_a_fault_that_overlaps_a_kill_excuses_its_figure(night: Night) -> None:
+    night.forget("elected serve:3")
+    night.event(75, Kind.ELECTED, "serve:3", epoch=3)
+    night.event(60.5, Kind.FREEZE, "zookeeper:1", Phase.BEGIN)
+    night.event(66, Kind.FREEZE, "zookeeper:1", Phase.END)
+    assert of(night.judged(), Rule.KILLED_FAILOVER).status is Status.NOT_EXERCISED
