@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kafka_coord.dev.chaos.journal import Kind
 from kafka_coord.dev.chaos.judge.evidence import Book, Records
 from kafka_coord.dev.chaos.judge.faults import cause_of
 from kafka_coord.dev.chaos.judge.ownership import Ending, Ownership
+
+_NOTICED_S = 2.0
+"""Within which a consumer that wakes notices that its membership is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,8 @@ def costs(records: Records) -> tuple[Cost, ...]:
                 group=book.group,
                 lost=before.ending in {Ending.LOST, Ending.DIED},
             )
-            found.setdefault(cause.label, []).append((max(0.0, after.begin - before.end), cause.alone))
+            since = _worked_until(records, before, after)
+            found.setdefault(cause.label, []).append((max(0.0, after.begin - since), cause.alone))
     table = [_cost(cause, values) for cause, values in found.items()]
     return tuple(sorted(table, key=lambda cost: -cost.max_s))
 
@@ -50,6 +55,15 @@ def _gaps(book: Book) -> list[tuple[Ownership, Ownership]]:
         if before.ending is not Ending.OPEN and before.end != float("inf"):
             found.append((before, after))
     return found
+
+
+def _worked_until(records: Records, before: Ownership, after: Ownership) -> float:
+    """A frozen owner is none from the moment it was frozen, although it notices its loss only when it wakes."""
+    if before.ending is Ending.LOST:
+        for fault in records.faults.of(Kind.FREEZE, role="consumer", name=before.consumer):
+            if before.begin <= fault.begin <= after.begin and fault.begin <= before.end <= fault.end + _NOTICED_S:
+                return fault.begin
+    return before.end
 
 
 def _cost(cause: str, values: Sequence[tuple[float, bool]]) -> Cost:

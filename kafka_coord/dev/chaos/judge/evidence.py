@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,12 +17,13 @@ from kafka_coord.dev.chaos.journal import (
     Run,
     Stretch,
     Usage,
-    read_consumers,
+    read_consumer,
     read_events,
     read_produced,
     read_resources,
     read_run,
 )
+from kafka_coord.dev.chaos.journal.consumers import CONSUMERS
 from kafka_coord.dev.chaos.judge.faults import Faults, faults_of
 from kafka_coord.dev.chaos.judge.findings import Evidence
 from kafka_coord.dev.chaos.judge.ownership import Life, Ownership, life_of
@@ -61,10 +62,9 @@ class Records:
         self.run: Run = read_run(directory)
         self.events: tuple[Event, ...] = read_events(directory)
         self.resources: tuple[Usage, ...] = read_resources(directory)
-        self.journals: tuple[ConsumerJournal, ...] = read_consumers(directory)
         self.until = max(
             [event.t for event in self.events if event.kind == Kind.ENDED]
-            or [journal.lines[-1].t for journal in self.journals]
+            or [event.t for event in self.events]
             or [self.run.started]
         )
         session_s = max(self.run.setup.session_timeouts_ms.values(), default=0) / 1000
@@ -74,15 +74,22 @@ class Records:
             for event in self.events
             if event.kind == Kind.KILL and event.role == "consumer" and event.detail.get("pid")
         }
-        self.lives: tuple[Life, ...] = tuple(
-            life_of(journal, lambda one: self._killed.get((one.consumer, one.pid)), self.until)
-            for journal in self.journals
-        )
+        self.lives: tuple[Life, ...] = tuple(sorted(self._lives(), key=lambda life: life.journal.lines[0].t))
+        self.journals: tuple[ConsumerJournal, ...] = tuple(life.journal for life in self.lives)
         self.books: tuple[Book, ...] = _books(self.lives)
         self.written = _written(directory)
         self.produced = {
             partition: merged(Span(run.first, run.end) for run in runs) for partition, runs in self.written.items()
         }
+
+    def _lives(self) -> Iterator[Life]:
+        """One file after the other: of its lines only the first and the last are kept."""
+        for path in sorted((self.directory / CONSUMERS).glob("*.jsonl")):
+            journal = read_consumer(path)
+            if journal is not None:
+                life = life_of(journal, lambda one: self._killed.get((one.consumer, one.pid)), self.until)
+                life.journal = replace(journal, lines=(journal.lines[0], journal.lines[-1]))
+                yield life
 
     def at(self, t: float, what: str) -> Evidence:
         """Evidence of that moment (monotonic seconds)."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kafka_coord.dev.chaos.judge.findings import Finding, Severity, Status
+from kafka_coord.dev.chaos.journal import Event
+from kafka_coord.dev.chaos.judge.findings import Finding, Rule, Severity, Status
 from kafka_coord.dev.chaos.judge.judging import Report
 
 REPORT_PAGE = "report.md"
@@ -65,6 +67,10 @@ def _page(report: Report) -> Iterator[str]:
         (Severity.WARNING, "To be looked at"),
     ):
         yield from _told(title, [finding for finding in findings if finding.severity is severity])
+    yield "## What was done"
+    yield ""
+    yield ", ".join(f"{n} {label}" for label, n in report.done.items())
+    yield ""
     yield "## Partitions without an owner, by what was done"
     yield ""
     yield "| cause | n | p50 | p99 | max | alone: n | p50 | max |"
@@ -77,17 +83,27 @@ def _page(report: Report) -> Iterator[str]:
     yield ""
     yield "'alone': no other fault was under way. Where a fault overlaps others the cause is the likeliest one."
     yield ""
-    yield "## What was done"
-    yield ""
-    yield ", ".join(f"{n} {label}" for label, n in report.done.items())
-    yield ""
-    yield "## When"
+    yield from _figures(
+        "Failover of the coordinator", report, (Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER, Rule.FROZEN_COORDINATOR)
+    )
+    yield from _figures("Resources", report, (Rule.NO_LEAKS,))
+    yield "## When (seconds of the run, UTC of the logs)"
     yield ""
     yield "```text"
     for event in report.events:
         detail = " ".join(f"{name}={value}" for name, value in event.detail.items() if name not in {"pid", "offsets"})
-        yield f"{event.t - run.started:8.1f}s  {event.kind} {event.target} {detail}".rstrip()
+        yield f"{event.t - run.started:8.1f}s  {_clock(event)}  {event.kind} {event.target} {detail}".rstrip()
     yield "```"
+
+
+def _figures(title: str, report: Report, rules: tuple[Rule, ...]) -> Iterator[str]:
+    yield f"## {title}"
+    yield ""
+    for ruling in report.rulings:
+        if ruling.rule in rules:
+            bound = f" (allowed: {ruling.bound})" if ruling.bound else ""
+            yield f"- {ruling.rule}: {ruling.status}. {ruling.checked}{bound}"
+    yield ""
 
 
 def _told(title: str, findings: list[Finding]) -> Iterator[str]:
@@ -102,6 +118,10 @@ def _told(title: str, findings: list[Finding]) -> Iterator[str]:
     if len(findings) > _MOST_TOLD:
         yield f"- … and {len(findings) - _MOST_TOLD} more (report.json has them all)"
     yield ""
+
+
+def _clock(event: Event) -> str:
+    return datetime.fromtimestamp(event.wall, UTC).strftime("%H:%M:%S")
 
 
 def _s(seconds: float) -> str:
