@@ -36,6 +36,7 @@ DEFAULT_SESSION_TIMEOUT_MS = 10_000
 
 _MAX_FILE_BYTES = 1_000_000
 _MAX_FILE_DEPTH = 16
+_TEXT_OR_COMMENT = re.compile(rb"\"[^\"\n]*\"|'[^'\n]*'|#[^\n]*")
 
 _SHORT_VARIABLES = {"zookeeper.hosts": "KAFKA_COORD_ZOOKEEPER"}
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])")
@@ -352,14 +353,23 @@ def _read_file(path: Path) -> dict[str, Any]:
             raw = opened.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise SettingsError(f"settings file {path} cannot be read: {error.strerror}") from None
+    return parse_toml(raw, f"settings file {path}")
+
+
+def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
+    """The tables of a TOML file made by people, ``what`` being its name in messages. Raises :class:`SettingsError`, for
+    what is longer or deeper than any of ours, too: ``tomllib`` takes time quadratic in the depth of a dotted key."""
     if len(raw) > _MAX_FILE_BYTES:
-        raise SettingsError(f"settings file {path} is longer than {_MAX_FILE_BYTES} bytes")
+        raise SettingsError(f"{what} is longer than {_MAX_FILE_BYTES} bytes")
+    deep = f"{what} nests tables deeper than {_MAX_FILE_DEPTH}: no setting does"
+    if any(line.count(b".") > _MAX_FILE_DEPTH for line in _TEXT_OR_COMMENT.sub(b"", raw).split(b"\n")):
+        raise SettingsError(deep)
     try:
         tables = tomllib.loads(raw.decode())
     except (ValueError, RecursionError) as error:  # numbers, dates and text that cannot be are ValueErrors
-        raise SettingsError(f"settings file {path} is not TOML: {str(error)[:200]}") from None
+        raise SettingsError(f"{what} is not TOML: {str(error)[:200]}") from None
     if _nests_deeper(tables, _MAX_FILE_DEPTH):
-        raise SettingsError(f"settings file {path} nests tables deeper than {_MAX_FILE_DEPTH}: no setting does")
+        raise SettingsError(deep)
     return tables
 
 

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kafka_coord.errors import SettingsError
 from kafka_coord.model.names import is_legal
+from kafka_coord.settings import parse_toml
 from kafka_coord.zk.acl import ANY_GROUP, ANYONE, MAX_IDENTITIES, AclPlan, Identity
 
-MAX_FILE_BYTES = 1_000_000
+_MAX_FILE_BYTES = 1_000_000
 _ROLES = ("coordinators", "operators", "readers", "consumers")
 
 
@@ -38,7 +38,7 @@ def read_identities(file: Path) -> AclPlan:
     """Raises :class:`SettingsError` naming the file, the key and what would do."""
     try:
         with file.open("rb") as opened:
-            raw = opened.read(MAX_FILE_BYTES + 1)
+            raw = opened.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise SettingsError(f"identities file {file} cannot be read: {error.strerror}") from None
     return parse_identities(raw, str(file))
@@ -46,12 +46,7 @@ def read_identities(file: Path) -> AclPlan:
 
 def parse_identities(raw: bytes, where: str) -> AclPlan:
     """As :func:`read_identities`, of bytes."""
-    if len(raw) > MAX_FILE_BYTES:
-        raise SettingsError(f"identities file {where} is longer than {MAX_FILE_BYTES} bytes")
-    try:
-        table = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise SettingsError(f"identities file {where} is not TOML: {str(error)[:200]}") from None
+    table = parse_toml(raw, f"identities file {where}")
     unknown = sorted(set(table) - set(_ROLES))
     if unknown:
         raise SettingsError(f"{unknown[0][:60]!r} in {where} is no role; there are {', '.join(_ROLES)}")
