@@ -82,7 +82,11 @@ def evictions(observation: Observation, standing: Standing) -> Evictions:
 
 
 def offset_steps(observation: Observation, standing: Standing, holders: Iterable[Ledger]) -> list[Step]:
-    """Resets and deletions of offsets, each done or refused. ``holders`` are the ledgers that count as holding."""
+    """Resets and deletions of offsets, each done or refused. ``holders`` are the ledgers that count as holding.
+
+    One that is to be done is the only one: what each writes is worked out from what is there before any is written,
+    and the next would find it otherwise. The others wait for the next look.
+    """
     asked = [r for r in pending(observation) if r.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS}]
     steps: list[Step] = []
     ledgers = list(holders) if asked else []
@@ -93,10 +97,10 @@ def offset_steps(observation: Observation, standing: Standing, holders: Iterable
         if fault:
             steps.append(refused(request, fault))
         elif reset:
-            steps += [WriteOffsets(request), done(request, f"offsets of {len(partitions)} partitions written")]
+            return [*steps, WriteOffsets(request), done(request, f"offsets of {len(partitions)} partitions written")]
         else:
             deletion = DeleteOffsets(request, partitions)
-            steps += [deletion, done(request, f"offsets of {len(partitions)} partitions deleted")]
+            return [*steps, deletion, done(request, f"offsets of {len(partitions)} partitions deleted")]
     return steps
 
 

@@ -38,10 +38,12 @@ def move(
     *,
     moving: bool,
     evicted: frozenset[str],
+    starting: bool,
     decides_streams: bool,
 ) -> Moves:
     """Plans the writes to live members. ``others`` are ledgers of consumers nothing is written to, as they will be
-    then; what they hold is held. With ``moving`` false only releases are written."""
+    then; what they hold is held. With ``moving`` false only releases are written, and without ``starting``
+    nothing is started: offsets are being set, and the next look starts there."""
     moves = Moves()
     staying = {consumer: draft for consumer, draft in drafts.items() if consumer not in evicted}
     if target is not None and moving:
@@ -49,7 +51,7 @@ def move(
             _decide_stop(draft, target, observation, moves)
         muted = [observation.ledgers[consumer] for consumer in standing.muted if consumer in observation.ledgers]
         stale = stale_topics([*(draft.ledger for draft in drafts.values()), *muted], observation.topics)
-        wanted = _wanted(staying, drafts.values(), target, observation, stale)
+        wanted = _wanted(staying, drafts.values(), target, observation, stale) if starting else {}
         _decide_starts(staying, wanted, [*(d.ledger for d in drafts.values()), *others], observation, standing, moves)
     named = target.members.keys() if target is not None else frozenset()
     writing = {

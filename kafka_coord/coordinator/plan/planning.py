@@ -19,7 +19,7 @@ from kafka_coord.coordinator.plan.moves import move
 from kafka_coord.coordinator.plan.retarget import Decided, decide_target
 from kafka_coord.coordinator.plan.standing import Standing, standing_of
 from kafka_coord.coordinator.plan.summary import sentence_of, state_of
-from kafka_coord.coordinator.steps import GroupState, Plan, RemoveGroup, Step
+from kafka_coord.coordinator.steps import DeleteOffsets, GroupState, Plan, RemoveGroup, Step, WriteOffsets
 from kafka_coord.model import Observation
 
 
@@ -31,7 +31,8 @@ def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
 
     Steps come in this order: consumers that are gone are forgotten; evictions; the new target; the ledgers of
     consumers in grace are cut down to it; offsets; then one write for each live member, those that only release or
-    stop first, and every start after the release it needs.
+    stop first, and every start after the release it needs. What is started begins at the offsets found before any of
+    this is written, so nothing is started by a plan that sets offsets for an operator.
     """
     standing = standing_of(observation)
     removal = removal_steps(observation, standing)
@@ -60,6 +61,8 @@ def _write(
     drafts = live_drafts(observation, standing)
     kept, kept_steps = cut_down(observation, standing, thrown_out, target)
     muted = [observation.ledgers[consumer] for consumer in standing.muted if consumer in observation.ledgers]
+    holders = [*(draft.ledger for draft in drafts.values()), *kept, *muted]
+    offsets = offset_steps(observation, standing, holders)
     moves = move(
         observation,
         standing,
@@ -68,16 +71,16 @@ def _write(
         target,
         moving=decided.moving,
         evicted=frozenset(thrown_out.reasons),
+        starting=not any(isinstance(step, WriteOffsets | DeleteOffsets) for step in offsets),
         decides_streams=target is not None and getattr(assignors.get(target.assignor), "decides_streams", False),
     )
     forgotten, forget_steps = forget(observation, standing, thrown_out)
-    holders = [*(draft.ledger for draft in drafts.values()), *kept, *muted]
     steps: list[Step] = [
         *forget_steps,
         *thrown_out.steps(drafts, observation, standing),
         *decided.steps,
         *kept_steps,
-        *offset_steps(observation, standing, holders),
+        *offsets,
         *moves.steps,
         *other_answers(observation, standing),
     ]

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.coordinator.steps import DeleteOffsets, GroupState, SetTarget, WriteOffsets
-from kafka_coord.model import PartitionSet, Pause, RequestType, Subscription, TopicPartition
+from kafka_coord.coordinator.steps import DeleteOffsets, GroupState, SetTarget, WriteLedger, WriteOffsets
+from kafka_coord.model import (
+    NO_PARTITIONS,
+    PartitionSet,
+    Pause,
+    RequestType,
+    StartFetcher,
+    Subscription,
+    TopicPartition,
+)
 from tests.coordinator.plan.world import World
 
 
@@ -141,16 +149,50 @@ def test_offsets_of_what_nobody_holds_are_reset(world):
     assert world.told_offsets == {TopicPartition("planes", 0): 12}
 
 
-def test_offsets_are_reset_before_the_start_that_reads_them(world):
+def started(steps) -> PartitionSet:
+    commands = [command for step in steps if isinstance(step, WriteLedger) for command in step.commands]
+    return PartitionSet.of(tp for one in commands if isinstance(one, StartFetcher) for tp in one.partitions)
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        {"type": RequestType.RESET_OFFSETS, "offsets": {TopicPartition("flights", 0): 12}},
+        {"type": RequestType.DELETE_OFFSETS, "partitions": PartitionSet({"flights": [0]})},
+    ],
+)
+def test_what_an_operator_sets_is_started_by_a_later_look_which_reads_it(world, request_of):
     world.leave("c1")
     world.leave("c2")
     world.settle()
-    world.join("c3")
-    world.ask(type=RequestType.RESET_OFFSETS, offsets={TopicPartition("flights", 0): 12})
+    world.join("c3", Subscription.to(["flights", "planes"]))
+    request = world.ask(**request_of)
 
-    kinds = [type(step).__name__ for step in world.look().steps]
+    decided = world.look()
 
-    assert kinds.index("WriteOffsets") < kinds.index("WriteLedger")
+    assert any(isinstance(step, WriteOffsets | DeleteOffsets) for step in decided.steps)
+    assert answer(world, request)[0] == "done"
+    assert started(decided.steps) == NO_PARTITIONS
+    assert started(world.look().steps) == PartitionSet({"flights": range(8), "planes": range(2)})
+    world.check_settled(world.settle())
+
+
+def test_of_several_requests_that_set_offsets_each_look_does_one(world):
+    world.leave("c1")
+    world.leave("c2")
+    world.settle()
+    first = world.ask(type=RequestType.RESET_OFFSETS, offsets={TopicPartition("flights", 0): 12})
+    refused = world.ask(type=RequestType.RESET_OFFSETS, offsets={TopicPartition("trains", 0): 0})
+    second = world.ask(type=RequestType.RESET_OFFSETS, offsets={TopicPartition("flights", 0): 7})
+
+    decided = world.look()
+
+    assert [step.request.request_id for step in decided.steps if isinstance(step, WriteOffsets)] == [first.request_id]
+    assert answer(world, first)[0] == "done"
+    world.settle()
+    assert answer(world, refused)[0] == "refused"
+    assert answer(world, second)[0] == "done"
+    assert world.told_offsets == {TopicPartition("flights", 0): 7}
 
 
 @pytest.mark.parametrize(
