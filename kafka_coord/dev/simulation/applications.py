@@ -10,13 +10,23 @@ from kafka_coord.model import StartPoint, TopicPartition
 
 
 class SimulatedLog:
-    """What Kafka holds: for each partition the offset of its next record. Record *o* is the number *o*."""
+    """What Kafka holds: for each partition the offset of its next record. Record *o* is the number *o*.
+
+    ``topics`` are those that exist, with what tells a topic from another one made later under its name.
+    """
 
     def __init__(self) -> None:
         self.ends: dict[TopicPartition, int] = {}
+        self.topics: dict[str, int] = {}
 
     def append(self, partition: TopicPartition, count: int) -> None:
         self.ends[partition] = self.ends.get(partition, 0) + count
+
+    def delete(self, topic: str) -> None:
+        """The topic is gone, with all its records."""
+        self.topics.pop(topic, None)
+        for partition in [partition for partition in self.ends if partition.topic == topic]:
+            del self.ends[partition]
 
 
 class SimulatedFetchers:
@@ -29,8 +39,12 @@ class SimulatedFetchers:
         may_hand_out: Callable[[], bool],
         handed: Callable[[TopicPartition, int, int], None],
         wake: Callable[[], None],
+        topic_of: Callable[[TopicPartition], int | None],
     ) -> None:
+        """``topic_of``: which topic of that name a partition that is being taken over was meant to be of."""
         self._log = log
+        self._topic_of = topic_of
+        self._topics: dict[TopicPartition, int | None] = {}
         self._may_hand_out = may_hand_out
         self._handed = handed
         self._wake = wake
@@ -47,7 +61,11 @@ class SimulatedFetchers:
             return False
         ends = self._log.ends
         there = [
-            p for p, holding in self.holdings.items() if holding.wanted and ends.get(p, 0) > max(holding.position, 0)
+            p
+            for p, holding in self.holdings.items()
+            if holding.wanted
+            and ends.get(p, 0) > max(holding.position, 0)
+            and self._log.topics.get(p.topic) == self._topics[p]  # brokers know one topic from another by its id
         ]
         for partition in sorted(there):
             holding = self.holdings[partition]
@@ -73,6 +91,7 @@ class SimulatedFetchers:
         for partition, point in starts.items():
             if partition not in self.holdings:
                 self.holdings[partition] = Holding(partition, point.offset)
+                self._topics[partition] = self._topic_of(partition)
 
     def resolved(self) -> bool:
         return True

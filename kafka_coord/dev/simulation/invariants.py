@@ -51,6 +51,10 @@ class Judge:
         self.targets: dict[str, Assignment] = {}
         self.frontier: dict[tuple[str, TopicPartition], int] = {}
         self.unclean: set[tuple[str, TopicPartition]] = set()
+        self.eager: set[str] = set()
+        """Groups that stop everything before anything starts: what does not move is paused there all the same."""
+        self.resets = 0
+        """How many offsets were set by an operator."""
         self._offsets: dict[tuple[str, TopicPartition], int] = {}
         self._generations: dict[str, tuple[int, int]] = {}
         self._epoch = -1
@@ -116,7 +120,7 @@ class Judge:
         target = Assignment.from_json(fields.load(change.data, change.path), 0, change.path)
         before = self._generations.get(group, (-1, -1))
         self._check(
-            target.generation >= before[0] and target.epoch >= before[1],
+            target.generation > before[0] and target.epoch >= before[1],
             f"generation and epoch of {group} went from {before} to {(target.generation, target.epoch)}",
         )
         self._generations[group] = (target.generation, target.epoch)
@@ -138,7 +142,8 @@ class Judge:
         if isinstance(command, StopFetcher):
             target = self.targets.get(group)
             staying = target.members.get(consumer, PartitionSet()) & command.partitions if target else PartitionSet()
-            self._check(not staying, f"{change.path} pauses what does not move: {staying}")
+            if group not in self.eager and not self._of_earlier_topic(ledger, staying):
+                self._check(not staying, f"{change.path} pauses what does not move: {staying}")
             self._check(not command.partitions - ledger.stopping, f"{change.path} stops more than the ledger says")
             return
         self._check(not command.partitions - ledger.owned, f"{change.path} starts more than the ledger says")
@@ -148,6 +153,15 @@ class Judge:
                 point.offset == (-1 if stored is None else stored),
                 f"{change.path}: {partition} at {point}, stored is {stored}",
             )
+
+    def _of_earlier_topic(self, ledger: Ledger, partitions: PartitionSet) -> bool:
+        """Whether these are held of topics that are gone, and others have their names now."""
+
+        def gone(topic: str) -> bool:
+            node = self._tree.nodes.get(layout.broker_topic(topic))
+            return node is None or ledger.topic_ids.get(topic, "").rpartition(" ")[2] != str(node.czxid)
+
+        return bool(partitions) and all(gone(topic) for topic in {partition.topic for partition in partitions})
 
     def _acknowledged(self, witness: Witness, group: str, consumer: str, change: Change) -> None:
         if change.before is None:
@@ -182,6 +196,9 @@ class Judge:
             return
         offset, before = decode_offset(change.data, change.path), self._offsets.get((group, partition), -1)
         self._offsets[group, partition] = offset
+        if self._is_coordinator(transaction.session):
+            self._set_for_operator(group, partition, offset)
+            return
         self._check(offset >= before, f"{change.path} went back from {before} to {offset}")
         witness = self._witness_of(transaction.session)
         if witness is not None:
@@ -189,6 +206,23 @@ class Judge:
             holds = ledger is not None and ledger.incarnation == witness.incarnation and partition in ledger.held
             if not holds:
                 self._break(f"{change.path} was committed by {witness.consumer}, who does not hold it: {ledger}")
+
+    def _set_for_operator(self, group: str, partition: TopicPartition, offset: int) -> None:
+        """A coordinator writes an offset for an operator only, and of what nobody holds once that is written."""
+        paths = (layout.request(name) for name in self._tree.nodes[layout.REQUESTS].children)
+        asked = any(b"reset-offsets" in self._tree.nodes[path].data for path in paths)
+        self._check(asked, f"the offset of {partition} of {group} was set, and nobody asked for it")
+        held = [name for name, ledger in self.ledgers.get(group, {}).items() if partition in ledger.held]
+        self._check(not held, f"the offset of {partition} of {group} was set while {held} held it")
+        self.resets += 1
+        self.frontier[group, partition] = offset
+        self.unclean.discard((group, partition))
+
+    def topic_gone(self, topic: str) -> None:
+        """Deleted, with its records: one of the same name begins anew."""
+        for key in [key for key in self.frontier if key[1].topic == topic]:
+            del self.frontier[key]
+            self.unclean.discard(key)
 
     def _departed(self, group: str, consumer: str, change: Change) -> None:
         ledger = self.ledgers.get(group, {}).get(consumer)

@@ -10,10 +10,11 @@ from typing import Any
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
-from kafka_coord.coordinator import translate
+from kafka_coord.coordinator import handler, translate
 from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.handler import RebalanceRequestHandler
 from kafka_coord.coordinator.offsets import read_start_offsets
-from kafka_coord.coordinator.plan import drafts
+from kafka_coord.coordinator.plan import drafts, retarget
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.dev.simulation.applications import SimulatedFetchers
 from kafka_coord.model import NO_PARTITIONS, Ledger
@@ -124,6 +125,38 @@ def _acknowledge_without_starting() -> Patch:
     return SimulatedFetchers, "hold", lambda _self, _starts: None
 
 
+def _generation_not_increased() -> Patch:
+    original = retarget._next_generation
+
+    def next_generation(observation: Any) -> int:
+        return observation.assignment.generation if observation.assignment is not None else original(observation)
+
+    return retarget, "_next_generation", next_generation
+
+
+def _bit_cleared_after_looking() -> Patch:
+    original, observe = RebalanceRequestHandler._handle, vars(handler)["observe"]
+
+    def handle(self: Any, group: str) -> None:
+        bits = self._queue._groups_being_rebalanced
+        bits.add(group)
+
+        def look(*given: Any, **options: Any) -> Any:
+            try:
+                return observe(*given, **options)
+            finally:
+                bits.discard(group)
+
+        vars(handler)["observe"] = look
+        try:
+            original(self, group)
+        finally:
+            vars(handler)["observe"] = observe
+            bits.discard(group)
+
+    return RebalanceRequestHandler, "_handle", handle
+
+
 MUTATIONS: dict[str, Callable[[], Patch]] = {
     "no epoch check": _no_epoch_check,
     "no token check": _no_token_check,
@@ -140,6 +173,8 @@ MUTATIONS: dict[str, Callable[[], Patch]] = {
     "commands in any order": _commands_in_any_order,
     "a lost election reply answered by trying again": _lost_reply_answered_by_trying_again,
     "acknowledge without starting": _acknowledge_without_starting,
+    "generation not increased": _generation_not_increased,
+    "bit cleared after looking": _bit_cleared_after_looking,
 }
 
 

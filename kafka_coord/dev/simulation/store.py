@@ -81,6 +81,8 @@ class SimulatedStore(Store):
         self.server = server
         self.dead = False
         """The process was killed: nothing it still tries may reach the tree."""
+        self.asking = ""
+        """Where its last request is, while it is under way."""
         self._clock = clock
         self._around = surroundings
         self._session = SimulatedSession(SessionState.CONNECTING, 0, timeout_ms, SessionProof())
@@ -273,6 +275,7 @@ class SimulatedStore(Store):
         connection = self._connection
         self._connected(connection, doing)
         sent_at = self._clock.monotonic()
+        self.asking = "before the effect of a request"
         self._around.before_effect(self, doing)
         self._connected(connection, doing)
         failure: Exception | None = None
@@ -287,7 +290,9 @@ class SimulatedStore(Store):
             self.server.catch_up(self.replica)  # a follower answers a write once it has applied it
             if self.remote is not None:
                 self.remote.heard_at = max(self.remote.heard_at, sent_at)
+        self.asking = "between the effect of a request and its reply"
         self._around.before_reply(self, doing)
+        self.asking = ""
         self._connected(connection, doing)
         self._session.proof.answered(sent_at, through_leader=writes)
         if failure is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections import deque
+import random
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -15,22 +16,31 @@ from kafka_coord.coordinator.assignors import load_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.simulation.applications import SimulatedFetchers, SimulatedLog
 from kafka_coord.dev.simulation.invariants import InvariantBroken, Judge
 from kafka_coord.dev.simulation.scheduler import Actor, Scheduler
 from kafka_coord.dev.simulation.server import SimulatedZooKeeper
 from kafka_coord.dev.simulation.store import SimulatedStore
 from kafka_coord.errors import KafkaCoordError
-from kafka_coord.model import Member, PartitionSet, Request, RequestType, Subscription, TopicPartition
+from kafka_coord.model import Member, Mode, PartitionSet, Request, RequestType, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, SessionState, SetData
 
 SESSION_MS = 4_000
 GROUP = "delays"
-TOPIC = "flights"
-FAULTS = frozenset({"cut", "lost", "freeze", "kill", "grow", "pause", "evict", "rebalance", "resign", "close"})
-OPTIONS = CoordinatorOptions(look_interval_ms=20_000)
+TOPIC, OTHER_TOPIC = "flights", "fares"
+PATTERN = "f.*"
+FAULTS = frozenset(
+    {
+        *("cut", "lost", "freeze", "kill", "close", "expire"),
+        *("grow", "topic", "pause", "pause-group", "evict", "rebalance", "resign", "reset"),
+    }
+)
+LOOK_INTERVALS_MS = (20_000, 600_000)
+"""With the longer one nothing but events brings a group to rest in time: one that is lost is noticed."""
+ENCORES = 3
 TURMOIL = 2_500
 """For how many steps faults happen."""
 STORY_LENGTH = 4_000
@@ -89,6 +99,40 @@ class Process:
         return holding is not None and holding.wanted and self.connector.may_hand_out()
 
 
+@dataclass(frozen=True, slots=True)
+class GroupKind:
+    """What the group's members have in common: how they take part, what by, and which of them subscribe by pattern."""
+
+    mode: Mode
+    assignor: str | None
+    grace_ms: int
+    patterns: str
+    """``none``, ``all``, or ``some``: those whose number is odd."""
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> GroupKind:
+        return cls(
+            mode=Mode.EAGER if rng.random() < 0.15 else Mode.INCREMENTAL,
+            assignor=rng.choice((None, None, None, "range", "roundrobin", "weighted")),
+            grace_ms=rng.choice((0, 0, 0, 1_000, 6_000)),
+            patterns=rng.choice(("none", "all", "some")),
+        )
+
+    def by_pattern(self, consumer: str) -> bool:
+        return self.patterns == "all" or (self.patterns == "some" and int(consumer[1:]) % 2 == 1)
+
+    def member(self, consumer: str, timestamp: str) -> Member:
+        return Member(
+            consumer,
+            0,
+            Subscription.matching(PATTERN) if self.by_pattern(consumer) else Subscription.to([TOPIC]),
+            assignor=self.assignor,
+            mode=self.mode,
+            rejoin_grace_ms=self.grace_ms,
+            timestamp=timestamp,
+        )
+
+
 class World:
     """One history of one seed. ``faults`` are the kinds that may happen in the first ``turmoil`` steps; ``spared``
     are the numbers (from 1, as they come) of those that do not happen all the same."""
@@ -103,12 +147,18 @@ class World:
         self._advances = [(replica, partial(self.server.advance, replica)) for replica in self.server.replicas]
         self._said: deque[tuple[int, float, str]] = deque(maxlen=STORY_LENGTH)
         self.faults, self.turmoil, self.spared = faults, turmoil, spared
+        # Not all kinds in every history: some defects show only where others do not hide them ("swarm testing").
+        self.kinds = sorted(kind for kind in sorted(faults) if self.rng.random() < 0.6) or sorted(faults)
         self.faults_met = 0
         self.fault_rate = self.rng.choice((0.002, 0.005, 0.015))
         self.steps = 0
         self.calm = not faults
         self.log = SimulatedLog()
-        self.partitions = self.rng.randint(2, 6)
+        self.partitions = {TOPIC: self.rng.randint(2, 6)}
+        self.options = CoordinatorOptions(look_interval_ms=self.rng.choice(LOOK_INTERVALS_MS))
+        self.kind = GroupKind.drawn(self.rng)
+        self.occurred: Counter[str] = Counter()
+        self._doomed: set[int] = set()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._events_made = 0
         self._look_at = 0.0
@@ -117,7 +167,11 @@ class World:
         self._owner: dict[int, Process] = {}
         self.judge = Judge(self.server, self._consumer_of, self._is_coordinator)
         self._write(*(Create(path) for path in ("/brokers", layout.BROKER_IDS, layout.BROKER_TOPICS)))
-        self._write(Create(layout.broker_topic(TOPIC), self._topic_value()))
+        if self.kind.mode is Mode.EAGER:
+            self.judge.eager.add(GROUP)
+        self._create_topic(TOPIC, self.partitions[TOPIC])
+        if self.rng.random() < 0.3:
+            self._create_topic(OTHER_TOPIC, self.rng.randint(1, 4))
         for broker_id in range(1, self.rng.randint(2, 3) + 1):
             self._start(f"serve-{broker_id}")
         for number in range(1, self.rng.randint(2, 4) + 1):
@@ -130,20 +184,48 @@ class World:
         while self.steps < self.turmoil:
             self._step()
         self._calm()
-        deadline = self.clock.now + 240
-        limit = self.steps + 60_000
-        while (unrest := self._unrest()) != "":
+        self._come_to_rest()
+        for _ in range(ENCORES if self.faults else 0):
+            self._encore()
+            self._come_to_rest()
+
+    def _encore(self) -> None:
+        """Two events, one right after the other, and nothing else: the second comes while the first is looked into."""
+        self.say("encore")
+        self._grow()
+        self._later(self.rng.random() * 0.05, self._grow)
+        self._look_at_all()
+
+    def _come_to_rest(self) -> None:
+        begin, deadline = self.steps, self.clock.now + 240
+        limit = begin + 60_000
+        while unrest := "more is to happen" if self._events else self._unrest():
             for _ in range(50):
                 self._step()
             if self.clock.now > deadline or self.steps > limit:
-                raise InvariantBroken(f"not at rest {self.steps - self.turmoil} steps after the last fault: {unrest}")
+                raise InvariantBroken(f"not at rest {self.steps - begin} steps after the last event: {unrest}")
 
     def _unrest(self) -> str:
         members = frozenset(name for name, process in self.processes.items() if process.connector is not None)
-        numbers = PartitionSet({TOPIC: range(self.partitions)})
-        found = self.judge.unrest(GROUP, members, numbers)
+        wanted = {topic: range(count) for topic, count in self.partitions.items() if self._is_subscribed(topic)}
+        numbers = PartitionSet(wanted)
+        found = self.judge.unrest(GROUP, members, numbers) or self._unsettled()
         behind = [str(p) for p in numbers if self.judge.frontier.get((GROUP, p), 0) != self.log.ends.get(p, 0)]
         return found or (f"not read to the end: {behind}" if behind else "")
+
+    def _is_subscribed(self, topic: str) -> bool:
+        names = [name for name, process in self.processes.items() if process.connector is not None]
+        return topic == TOPIC or any(self.kind.by_pattern(name) for name in names)
+
+    def _unsettled(self) -> str:
+        """What the elected coordinator believes, where that is not that the group is settled: an event was lost."""
+        for process in self.processes.values():
+            coordinator = process.service.coordinator if process.service is not None and process.alive else None
+            if coordinator is not None and not (coordinator.handler.closed or coordinator.handler.deposed):
+                outcome = coordinator.handler.outcomes.get(GROUP)
+                if outcome is None or outcome.state is not GroupState.STABLE:
+                    return f"{process.name} believes {outcome}"
+        return ""
 
     def _step(self) -> None:
         self.steps += 1
@@ -156,7 +238,10 @@ class World:
                 self._fault()
                 self._look_at_all()
             if rng.random() < 0.02:
-                self.log.append(TopicPartition(TOPIC, rng.randrange(self.partitions)), rng.randint(1, 3))
+                topic = rng.choice(tuple(self.partitions))
+                self.log.append(TopicPartition(topic, rng.randrange(self.partitions[topic])), rng.randint(1, 3))
+            if self.steps % 25 == 0 and self._leaders() > 1:
+                self.occurred["two believe they lead"] += 1
         choices = self._choices()
         if choices:
             rng.choice(choices)()
@@ -164,6 +249,11 @@ class World:
             clock.now = max(clock.now, self._next_moment())
         if self.judge.broken is not None:
             raise self.judge.broken
+
+    def _leaders(self) -> int:
+        """How many instances would decide something now."""
+        coordinators = (p.service.coordinator for p in self.processes.values() if p.service is not None and p.alive)
+        return sum(one is not None and not (one.handler.closed or one.handler.deposed) for one in coordinators)
 
     def _choices(self) -> list[Callable[[], None]]:
         """All that may happen next, each as likely as the other."""
@@ -230,6 +320,7 @@ class World:
         for session_id in [i for i, s in self.server.sessions.items() if now > s.heard_at + s.timeout_s]:
             session = self.server.sessions.pop(session_id)
             if not session.ended:
+                self.occurred["session expired"] += 1
                 self.say(f"session of {self._owner[session_id].name} expires")
                 self.server.end_session(session, self._ms())
         while self._events and self._events[0][0] <= now:
@@ -271,6 +362,7 @@ class World:
     def before_effect(self, store: SimulatedStore, doing: str) -> None:
         self.scheduler.pause()
         if self._loses():
+            self.occurred["request lost"] += 1
             self.say(f"{store.name}: request lost: {doing}")
             self._cut(self.processes[store.name])
         else:
@@ -279,12 +371,13 @@ class World:
     def before_reply(self, store: SimulatedStore, doing: str) -> None:
         self.scheduler.pause()
         if self._loses():
+            self.occurred["reply lost"] += 1
             self.say(f"{store.name}: reply lost: {doing}")
             self._cut(self.processes[store.name])
 
     def _loses(self) -> bool:
         """Whether what travels now is lost."""
-        if self.calm or "lost" not in self.faults or self.rng.random() >= self.fault_rate / 3:
+        if self.calm or "lost" not in self.kinds or self.rng.random() >= self.fault_rate / 3:
             return False
         return not self._spared()
 
@@ -305,7 +398,7 @@ class World:
 
     def _start_service(self, process: Process) -> None:
         broker_id = int(process.name.rpartition("-")[2])
-        service = process.service = CoordinatorService(process.store, broker_id, {}, OPTIONS, _assignors())
+        service = process.service = CoordinatorService(process.store, broker_id, {}, self.options, _assignors())
 
         def body() -> None:
             known = None
@@ -328,6 +421,8 @@ class World:
             else:
                 due = queue.next_due()
                 self.scheduler.sleep(self.clock.now + 0.5 if due is None else due, lambda: len(queue) > 0)
+        if handler.deposed:
+            self.occurred["deposed between look and write"] += 1
 
     def _start_consumer(self, process: Process) -> None:
         awake = [True]
@@ -338,18 +433,25 @@ class World:
         def handed(partition: TopicPartition, begin: int, end: int) -> None:
             self.say(f"{process.name} is handed {partition} [{begin}, {end})")
             remote = process.store.remote
-            self.judge.in_session(process.name, partition, ended=remote is None or remote.ended)
+            if remote is None or remote.session_id not in self._doomed:  # no lease outlives what ends it early
+                self.judge.in_session(process.name, partition, ended=remote is None or remote.ended)
             others = {name: p for name, p in self.processes.items() if p.connector is not None}
             self.judge.handed(GROUP, process.name, partition, begin, end, others)
 
         def registration_value() -> bytes:
-            member = Member(process.name, 0, Subscription.to([TOPIC]), timestamp=str(self._ms()))
-            return fields.dump(member.to_json())
+            return fields.dump(self.kind.member(process.name, str(self._ms())).to_json())
 
         def may_hand_out() -> bool:
             return connector.may_hand_out()
 
-        fetchers = process.fetchers = SimulatedFetchers(self.log, may_hand_out=may_hand_out, handed=handed, wake=wake)
+        def topic_of(partition: TopicPartition) -> int | None:
+            ledger = self.judge.ledgers.get(GROUP, {}).get(process.name)
+            identity = ledger.topic_ids.get(partition.topic, "") if ledger is not None else ""
+            return int(identity.rpartition(" ")[2] or 0)
+
+        fetchers = process.fetchers = SimulatedFetchers(
+            self.log, may_hand_out=may_hand_out, handed=handed, wake=wake, topic_of=topic_of
+        )
         connector = process.connector = Connector(
             process.store,
             ConsumerChannel(process.store, GROUP, process.name),
@@ -407,6 +509,7 @@ class World:
 
     def _kill(self, process: Process) -> None:
         self.say(f"{process.name} is killed")
+        self.occurred[f"killed {process.store.asking or 'between requests'}"] += 1
         process.alive = False
         process.store.dead = True
         for actor in list(process.actors):
@@ -430,38 +533,109 @@ class World:
     # --- faults ------------------------------------------------------------------------------------------------------
 
     def _fault(self) -> None:
-        kind = self.rng.choice(sorted(self.faults))
+        kind = self.rng.choice(self.kinds)
         process = self.processes[self.rng.choice(sorted(self.processes))]
         for_s = self.rng.random() * self.rng.choice((0.1, 1.0, 8.0))
         if self._spared() or (kind in {"cut", "freeze", "kill", "close"} and not process.alive):
             return
         if kind not in {"lost", "kill"}:
             self.say(f"fault: {kind} {process.name}")
-        if kind == "cut":
-            self._cut(process)
-        elif kind == "kill":
-            self._kill(process)
-        elif kind == "freeze":
-            process.frozen = True
-            self._later(for_s, lambda: self._thaw(process))
-        elif kind == "close" and process.connector is not None:
+        self.occurred[kind] += 1
+        strike: dict[str, Callable[[], object]] = {
+            "cut": lambda: self._cut(process),
+            "kill": lambda: self._kill(process),
+            "freeze": lambda: self._freeze(process, for_s),
+            "expire": lambda: self._expire(process),
+            "close": lambda: self._close(process),
+            "grow": self._grow,
+            "topic": self._delete_or_create_topic,
+            "pause": lambda: self._pause(for_s),
+            "pause-group": lambda: self._pause_group(for_s),
+            "reset": lambda: self._ask_for_reset(for_s),
+            "evict": lambda: self._ask(Request(RequestType.EVICT, GROUP, process.name)),
+            "rebalance": lambda: self._ask(Request(RequestType.REBALANCE, GROUP)),
+            "resign": lambda: self._ask(Request(RequestType.RESIGN)),
+            "lost": lambda: None,  # where it travels, not here
+        }
+        strike[kind]()
+
+    def _close(self, process: Process) -> None:
+        if process.connector is not None:
             process.connector.close(3.0)
-        elif kind == "grow":
-            self.partitions += 1
-            self._write(SetData(layout.broker_topic(TOPIC), self._topic_value()))
-        elif kind == "pause" and layout.PAUSED not in self.server.tree.nodes:
-            if layout.CONSUMERS in self.server.tree.nodes:
-                self._write(Create(layout.PAUSED, b"{}"))
-                self._later(for_s, self._lift)
-        elif kind in {"evict", "rebalance", "resign"} and layout.REQUESTS in self.server.tree.nodes:
-            group, consumer = ("", "") if kind == "resign" else (GROUP, process.name if kind == "evict" else "")
-            request = Request(RequestType(kind), group, consumer)
-            self._write(Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True))
+
+    def _freeze(self, process: Process, for_s: float) -> None:
+        process.frozen = True
+        self._later(for_s, lambda: self._thaw(process))
+
+    def _grow(self) -> None:
+        topic = self.rng.choice(tuple(self.partitions))
+        self.partitions[topic] += 1
+        self._write(SetData(layout.broker_topic(topic), self._topic_value(topic)))
+
+    def _pause(self, for_s: float) -> None:
+        nodes = self.server.tree.nodes
+        if layout.PAUSED not in nodes and layout.CONSUMERS in nodes:
+            self._write(Create(layout.PAUSED, b"{}"))
+            self._later(for_s, self._lift)
 
     def _spared(self) -> bool:
         """Numbers the fault that would happen now; whether it does not."""
         self.faults_met += 1
         return self.faults_met in self.spared
+
+    def _expire(self, process: Process) -> None:
+        """The server ends the session before its time: an administrator did, or its clock ran away."""
+        session = process.store.remote
+        if session is not None and not session.ended and self.server.sessions.pop(session.session_id, None) is not None:
+            self._doomed.add(session.session_id)
+            self.server.end_session(session, self._ms())
+
+    def _delete_or_create_topic(self) -> None:
+        if OTHER_TOPIC in self.partitions:
+            self.occurred["topic deleted"] += 1
+            del self.partitions[OTHER_TOPIC]
+            self.log.delete(OTHER_TOPIC)
+            self.judge.topic_gone(OTHER_TOPIC)
+            self._write(Delete(layout.broker_topic(OTHER_TOPIC)))
+            if self.rng.random() < 0.5:
+                return
+        self._create_topic(OTHER_TOPIC, self.rng.randint(1, 4))
+
+    def _create_topic(self, topic: str, partitions: int) -> None:
+        self.occurred["topic created"] += 1
+        self.partitions[topic] = partitions
+        self._write(Create(layout.broker_topic(topic), self._topic_value(topic)))
+        self.log.topics[topic] = self.server.tree.nodes[layout.broker_topic(topic)].czxid
+
+    def _pause_group(self, for_s: float) -> None:
+        path = layout.paused(GROUP)
+        if layout.group(GROUP) in self.server.tree.nodes and path not in self.server.tree.nodes:
+            self._write(Create(path, b"{}"))
+            self._later(for_s, self._lift_group)
+
+    def _lift_group(self) -> None:
+        if layout.paused(GROUP) in self.server.tree.nodes:
+            self._write(Delete(layout.paused(GROUP)))
+            self._ask(Request(RequestType.LOOK, GROUP))  # as the command does that lifts it
+
+    def _ask_for_reset(self, for_s: float) -> None:
+        """An operator stops the consumers and sets the offsets back. Who is still there makes it be refused."""
+        for process in self.processes.values():
+            if process.alive:
+                self._close(process)
+        offsets = {
+            partition: self.rng.randint(0, end)
+            for partition, end in self.log.ends.items()
+            if partition.topic == TOPIC and self.rng.random() < 0.7
+        }
+        if offsets:
+            request = Request(RequestType.RESET_OFFSETS, GROUP, offsets=offsets)
+            self._later(for_s, lambda: self._ask(request))
+
+    def _ask(self, request: Request) -> None:
+        if layout.REQUESTS not in self.server.tree.nodes:
+            return  # before the first instance came up there is nobody to ask
+        self._write(Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True))
 
     def _lift(self) -> None:
         if layout.PAUSED in self.server.tree.nodes:
@@ -472,6 +646,7 @@ class World:
         self.calm = True
         self._look_at_all()
         self._lift()
+        self._lift_group()
         for process in self.processes.values():
             self._thaw(process)
 
@@ -480,8 +655,9 @@ class World:
     def _write(self, *ops: Create | SetData | Delete) -> None:
         self.server.write(ops, 0, self._ms())
 
-    def _topic_value(self) -> bytes:
-        return json.dumps({"version": 3, "partitions": {str(p): [1] for p in range(self.partitions)}}).encode()
+    def _topic_value(self, topic: str) -> bytes:
+        count = self.partitions[topic]
+        return json.dumps({"version": 3, "partitions": {str(p): [1] for p in range(count)}}).encode()
 
     def _consumer_of(self, session_id: int) -> Process | None:
         process = self._owner.get(session_id)
