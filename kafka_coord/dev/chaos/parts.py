@@ -10,6 +10,8 @@ from kafka_coord.dev.chaos.journal import Group, Participant
 PREFIX = "chaos-"
 """What the names of all topics of a run begin with."""
 
+EAGER_GROUP = "eager"
+
 REBALANCE_TIMEOUT_MS = 60_000
 """The groups' own, which is the default: how long a stop-fetcher may stay unanswered."""
 
@@ -68,7 +70,7 @@ def cast(*, third_party: bool) -> tuple[Part, ...]:
         *(Part(f"pattern-{n}", "pattern", pattern=f"{PREFIX}.*", streams=2) for n in (1, 2)),
         Part("slow-1", "slow", (c,), work_s=1.2, batch=300),
         Part("slow-2", "slow", (c,)),
-        *(Part(f"eager-{n}", "eager", (b,), mode="eager") for n in (1, 2)),
+        *(Part(f"eager-{n}", EAGER_GROUP, (b,), mode="eager") for n in (1, 2)),
         Part("mixed-1", "mixed", (c,)),
         Part("mixed-2", "mixed", (c,), kind="third-party" if third_party else "library"),
     ]

@@ -17,7 +17,7 @@ import confluent_kafka
 from kafka_coord.dev.chaos import foreign
 from kafka_coord.dev.chaos.faults import Faults
 from kafka_coord.dev.chaos.journal import EventWriter, Kind, Phase, ResourceWriter, Run, Setup, write_run
-from kafka_coord.dev.chaos.parts import REBALANCE_TIMEOUT_MS, cast, groups_of
+from kafka_coord.dev.chaos.parts import EAGER_GROUP, REBALANCE_TIMEOUT_MS, cast, groups_of
 from kafka_coord.dev.chaos.schedule import CLEAN_STOP, FROZEN, KILLED, Stretch, schedule
 from kafka_coord.dev.chaos.stage import KAFKA_SESSION_MS, SERVE_SESSION_MS, SERVERS, Actor, Stage
 from kafka_coord.dev.chaos.watching import Watch
@@ -123,13 +123,15 @@ class ChaosRun:
     def _stop_and_ask(self, elected: Actor, stage: Stage, faults: Faults, events: EventWriter) -> None:
         """SIGTERM; in that instant and every 50 ms from then on a rebalance is asked for, of one group after another,
         so that whatever the moment of the handover is, something was asked for in it."""
+        # An eager group stops everything at every rebalance, whoever decides it.
+        groups = [group for group in stage.groups() if group != EAGER_GROUP]
         pid = elected.process.pid
         faults.note(Kind.STOP, elected.target, Phase.BEGIN, pid=pid)
         elected.process.terminate()
         with ThreadPoolExecutor(max_workers=_REQUESTS) as asking:
             asked = []
             for number in range(_REQUESTS):
-                group = stage.groups()[number % len(stage.groups())]
+                group = groups[number % len(groups)]
                 asked.append(asking.submit(self._ask, group, stage, events))
                 time.sleep(_REQUESTS_EVERY_S)
             for one in asked:
