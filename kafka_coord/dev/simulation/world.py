@@ -35,7 +35,7 @@ PATTERN = "f.*"
 FAULTS = frozenset(
     {
         *("cut", "lost", "freeze", "kill", "close", "expire"),
-        *("grow", "topic", "pause", "pause-group", "evict", "rebalance", "resign", "reset"),
+        *("grow", "topic", "pause", "pause-group", "evict", "rebalance", "resign", "reset", "depose"),
     }
 )
 LOOK_INTERVALS_MS = (20_000, 600_000)
@@ -192,8 +192,15 @@ class World:
     def _encore(self) -> None:
         """Two events, one right after the other, and nothing else: the second comes while the first is looked into."""
         self.say("encore")
-        self._grow()
-        self._later(self.rng.random() * 0.05, self._grow)
+        after_s = self.rng.random() * 0.05
+        if layout.ids(GROUP) in self.server.tree.nodes and self.rng.random() < 0.5:
+            # Of the kind that nothing follows from, so that nothing else brings the group back to be looked at.
+            stray = layout.registration(GROUP, "stray")
+            self._write(Create(stray, b"not a registration"))
+            self._later(after_s, lambda: self._write(Delete(stray)))
+        else:
+            self._grow()
+            self._later(after_s, self._grow)
         self._look_at_all()
 
     def _come_to_rest(self) -> None:
@@ -555,6 +562,7 @@ class World:
             "evict": lambda: self._ask(Request(RequestType.EVICT, GROUP, process.name)),
             "rebalance": lambda: self._ask(Request(RequestType.REBALANCE, GROUP)),
             "resign": lambda: self._ask(Request(RequestType.RESIGN)),
+            "depose": self._depose,
             "lost": lambda: None,  # where it travels, not here
         }
         strike[kind]()
@@ -562,6 +570,11 @@ class World:
     def _close(self, process: Process) -> None:
         if process.connector is not None:
             process.connector.close(3.0)
+
+    def _depose(self) -> None:
+        """Somebody deletes the elected one's znode, whose session lives on: the next one is elected beside it."""
+        if layout.COORDINATOR in self.server.tree.nodes:
+            self._write(Delete(layout.COORDINATOR))
 
     def _freeze(self, process: Process, for_s: float) -> None:
         process.frozen = True

@@ -1,0 +1,50 @@
+"""Nothing that is said to be simulated silently never happens."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from kafka_coord.dev.simulation.world import FAULTS, World
+from kafka_coord.model import Mode
+
+SEEDS = 60
+
+MOMENTS = {
+    "request lost",
+    "reply lost",
+    "session expired",
+    "topic created",
+    "topic deleted",
+    "killed between requests",
+    "killed before the effect of a request",
+    "killed between the effect of a request and its reply",
+    "two believe they lead",
+    "deposed between look and write",
+    "offsets set by an operator",
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_every_fault_and_every_kind_of_group_occurs() -> None:
+    occurred: Counter[str] = Counter()
+    kinds = []
+    for seed in range(1_000, 1_000 + SEEDS):
+        world = World(seed)
+        broken = world.verdict()
+        assert broken is None, f"seed {seed}: {broken}"
+        occurred += world.occurred
+        occurred["offsets set by an operator"] += world.judge.resets
+        kinds.append(world.kind)
+    assert occurred.keys() >= FAULTS | MOMENTS, sorted((FAULTS | MOMENTS) - occurred.keys())
+    assert {kind.mode for kind in kinds} == {Mode.INCREMENTAL, Mode.EAGER}
+    assert {kind.assignor for kind in kinds} == {None, "range", "roundrobin", "weighted"}
+    assert {kind.patterns for kind in kinds} == {"none", "all", "some"}
+    assert {kind.grace_ms > 0 for kind in kinds} == {True, False}
