@@ -151,7 +151,7 @@ def _nothing_outlives_the_test() -> Iterator[None]:
     deadline = time.monotonic() + 5
     while True:
         # librdkafka's own threads show up as dummies when they call back; they end with their client.
-        new = (thread for thread in threading.enumerate() if thread not in threads)
+        new = (thread for thread in threading.enumerate() if thread not in threads and not _is_sparks(thread))
         left = [f"thread {thread.name}" for thread in new if not isinstance(thread, threading._DummyThread)]
         left += [f"process {pid} ({_command_line(pid)})" for pid in _child_pids() - children]
         if not left:
@@ -159,6 +159,11 @@ def _nothing_outlives_the_test() -> Iterator[None]:
         if time.monotonic() > deadline:
             pytest.fail(f"the test left behind: {', '.join(left)}")
         time.sleep(0.02)
+
+
+def _is_sparks(thread: threading.Thread) -> bool:
+    """By which a Spark session calls functions of this process, for as long as it lives."""
+    return getattr(getattr(thread, "_target", None), "__module__", "").startswith("py4j.")
 
 
 def _child_pids() -> set[int]:

@@ -1,0 +1,267 @@
+"""The query as a member of its group: registered, obeying the channel, planning micro-batches. On Spark's driver."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+
+from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.consumer.connector import Connector
+from kafka_coord.consumer.settings import Membership, membership
+from kafka_coord.errors import BrokerError, ConsumerClosed, KafkaCoordError, NoOffset
+from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
+from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
+from kafka_coord.pipeline.holdings import BatchHoldings
+from kafka_coord.pipeline.options import SourceOptions, StartingOffsets
+from kafka_coord.pipeline.planned import PlannedBatch
+from kafka_coord.pipeline.ranges import NO_RANGES, OffsetRanges
+from kafka_coord.zk import layout
+from kafka_coord.zk.session import connect
+
+log = logging.getLogger(__name__)
+
+_CLOCK_TOLERANCE_MS = 2_000
+"""How far ZooKeeper's clock and the driver's may be apart, for telling what was written after a batch was planned."""
+_CLOSE_S = 10.0
+_WARN_EVERY_S = 10.0
+
+
+class QueryMember:
+    """Registers at once; :meth:`close` leaves. All but the connector's own thread is one thread's, Spark's planner."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._membership: Membership = membership(
+            group=options.group,
+            topics=options.topics or None,
+            white_list=options.pattern,
+            black_list=None,
+            consumer_id=options.consumer_id,
+            streams=1,
+            assignor=None,
+            capacity=options.capacity,
+            rack=None,
+            mode="incremental",
+            rejoin_grace_ms=options.rejoin_grace_ms,
+        )
+        self._wakeup = threading.Event()
+        self._crash: KafkaCoordError | None = None
+        self._store = connect(options.zookeeper, session_timeout_ms=options.session_timeout_ms)
+        self._channel = ConsumerChannel(self._store, options.group, options.consumer_id)
+        self.holdings = BatchHoldings(self._wakeup.set)
+        self._connector = Connector(
+            self._store,
+            self._channel,
+            self.holdings,
+            registration_value=self._registration_value,
+            wake=self._wakeup.set,
+            auto_commit_interval_s=0.2,
+        )
+        self._offsets: OffsetReader | None = None
+        self._bootstrap = ""
+        self._ends: dict[TopicPartition, int] = {}
+        self._warned = -_WARN_EVERY_S
+        self._thread = threading.Thread(target=self._run, name=f"kafka-coord-{options.consumer_id}", daemon=True)
+        self._thread.start()
+
+    # --- planning ----------------------------------------------------------------------------------------------------
+
+    def plan(self, most: int, upto: Mapping[TopicPartition, int] | None = None) -> OffsetRanges:
+        """What the next micro-batch reads: of the partitions that are this query's now, at most ``most`` offsets in
+        all, fairly shared, and none past ``upto`` (partitions not in it: none). Empty when there is nothing new, and
+        while no broker tells where the partitions end (told in the log: brokers come back, and of topics that are
+        deleted the coordinator takes the partitions away).
+
+        Raises what ended the membership for good, and :class:`NoOffset` where records are gone that were to be read
+        and the options say to fail.
+        """
+        self._check()
+        wanted = self.holdings.wanted()
+        if upto is not None:
+            wanted = {tp: position for tp, position in wanted.items() if tp in upto}
+        if not wanted or most < 1:
+            return NO_RANGES
+        try:
+            ends = self._ends = self.latest(PartitionSet.of(wanted))
+            positions = self._positions(wanted, ends)
+        except BrokerError as error:
+            self._warn(f"reads nothing for now: {error}")
+            return NO_RANGES
+        room = {
+            tp: max(0, min(ends[tp], upto.get(tp, 0) if upto is not None else ends[tp]) - position)
+            for tp, position in positions.items()
+            if tp in ends
+        }
+        shares = fair_shares(room, most)
+        planned = {tp: [(positions[tp], positions[tp] + share)] for tp, share in shares.items() if share}
+        if not planned or not self._connector.may_hand_out():
+            return NO_RANGES
+        return self.holdings.take(OffsetRanges(planned))
+
+    def replay(self, batch: PlannedBatch) -> OffsetRanges:
+        """What of a logged micro-batch, whose outcome is not known, is to be read again.
+
+        The group's offsets decide: what lies below them was done by somebody; what lies above and is this query's
+        again, at exactly that point, is read again; the rest is another member's to read. Nothing is lost by it: all
+        above the group's offsets is read by whoever is started there.
+        """
+        self.await_partitions()
+        wanted = self.holdings.wanted()
+        mine: dict[TopicPartition, list[tuple[int, int]]] = {}
+        for partition in batch.ranges.partitions:
+            position = wanted.get(partition)
+            for start, end in batch.ranges.of_partition(partition):
+                if position == NO_OFFSET:
+                    self.holdings.move(partition, start)  # nothing was ever committed: the batch says where it began
+                    position = start
+                if position is not None and start <= position < end:
+                    mine[partition] = [(position, end)]
+        again = self.holdings.take(OffsetRanges(mine))
+        left = batch.ranges - again
+        log.info("reads micro-batch %d again: %s; left to the group: %s", batch.number, again, left)
+        return again
+
+    def resume_behind(self, batch: PlannedBatch) -> None:
+        """The checkpoint says that this micro-batch is done. Where the group does not know of it yet, because the query
+        ended before it could say so, it is told; where somebody wrote the offset since (another owner, an operator),
+        their word stands."""
+        if not batch.ranges:
+            return
+        self.await_partitions()
+        known = OffsetRanges(
+            {
+                tp: [(one.start, one.end) for one in batch.ranges.of_partition(tp)]
+                for tp in batch.ranges.partitions
+                if not self._written_since(tp, batch.planned_ms)
+            }
+        )
+        skipped = self.holdings.skip(known)
+        if skipped:
+            log.info(
+                "micro-batch %d is done by the checkpoint, and not by the group: goes on behind %s",
+                batch.number,
+                skipped,
+            )
+
+    def _written_since(self, partition: TopicPartition, planned_ms: int) -> bool:
+        found = self._store.exists(layout.offset(self._options.group, partition.topic, partition.partition))
+        return found is not None and found.mtime_ms > planned_ms + _CLOCK_TOLERANCE_MS
+
+    def await_partitions(self) -> None:
+        """Until the coordinator has given this query something, or the options' ``waitMs`` are over."""
+        deadline = time.monotonic() + self._options.wait_ms / 1000
+        while not self.holdings.wanted() and (left := deadline - time.monotonic()) > 0:
+            self._check()
+            self.holdings.changed.clear()
+            if not self.holdings.wanted():
+                self.holdings.changed.wait(min(left, 0.2))
+
+    def latest(self, partitions: PartitionSet) -> dict[TopicPartition, int]:
+        """The end of each partition's log, of those whose broker answers. Raises :class:`BrokerError` if none does."""
+        found = self._reader().latest(partitions)
+        if partitions and not found.offsets:
+            self._offsets = None
+            raise BrokerError(f"no end offset of {partitions} could be had: {found.note}")
+        return dict(found.offsets)
+
+    def last_ends(self) -> dict[TopicPartition, int]:
+        """The ends as of the last plan, without asking anybody."""
+        return dict(self._ends)
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers, for those who fetch."""
+        if not self._bootstrap:
+            self._bootstrap = bootstrap_servers(self._store, self._options.kafka)
+        return self._bootstrap
+
+    def _positions(
+        self, wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Where each goes on: what was not known, or is no longer in the log, is settled by the options."""
+        begins = self._reader().earliest(PartitionSet.of(wanted)).offsets
+        positions: dict[TopicPartition, int] = {}
+        for partition, position in wanted.items():
+            if partition not in ends or partition not in begins:
+                continue
+            begin, end = begins[partition], ends[partition]
+            if position == NO_OFFSET:
+                at = begin if self._options.starting_offsets is StartingOffsets.EARLIEST else end
+            elif begin <= position <= end:
+                at = position
+            elif self._options.fail_on_data_loss:
+                raise NoOffset(
+                    f"group {self._options.group} goes on at {position} of {partition}, but its log holds {begin} to "
+                    f"{end}: records were lost, or the topic was made anew. Set the offset with 'kafka-coord groups "
+                    "reset-offsets', or say failOnDataLoss=false to go on at what is there"
+                )
+            else:
+                at = begin if position < begin else end
+                log.warning("goes on at %d of %s: %d is not in its log (%d to %d)", at, partition, position, begin, end)
+            if at != position:
+                self.holdings.move(partition, at)
+            positions[partition] = at
+        return positions
+
+    def _reader(self) -> OffsetReader:
+        if self._offsets is None:
+            self._bootstrap = ""
+            self._offsets = OffsetReader(self.bootstrap, dict(self._options.kafka))
+        return self._offsets
+
+    # --- itself ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leaves the group, with what is done committed. What a micro-batch still works on is read again by others."""
+        self._connector.close(_CLOSE_S)
+        self._wakeup.set()
+        self._thread.join(_CLOSE_S + 5.0)
+        if self._offsets is not None:
+            self._offsets.close()
+
+    def _warn(self, sentence: str) -> None:
+        now = time.monotonic()
+        if now >= self._warned + _WARN_EVERY_S:
+            self._warned = now
+            log.warning("%s", sentence)
+
+    def _check(self) -> None:
+        failure = self._connector.failure or self._crash
+        if failure is not None:
+            raise failure.with_traceback(None)
+        if self._connector.done:
+            raise ConsumerClosed(f"query {self._options.consumer_id!r} has left group {self._options.group!r}")
+
+    def _registration_value(self) -> bytes:
+        return self._membership.registration_value(self._store.session.timeout_ms, int(self._store.clock.time() * 1000))
+
+    def _run(self) -> None:
+        clock = self._store.clock
+        try:
+            while True:
+                self._wakeup.clear()
+                due = self._connector.step()
+                if due is None:
+                    break
+                self._wakeup.wait(max(0.0, due - clock.monotonic()))
+        except KafkaCoordError as error:
+            self._crash = error
+        except Exception as error:  # a defect; the query has to fail of it rather than wait for ever
+            log.exception("crashed consumer=%s", self._options.consumer_id)
+            self._crash = ConsumerClosed(f"the connector of query {self._options.consumer_id!r} crashed: {error!r}")
+        finally:
+            self.holdings.abandon()
+            self._store.close()
+
+
+def fair_shares(room: Mapping[TopicPartition, int], most: int) -> dict[TopicPartition, int]:
+    """At most ``most`` in all: everybody the same, and what some do not need to the others. Deterministic."""
+    shares = dict.fromkeys(room, 0)
+    left = most
+    for at, (partition, size) in enumerate(sorted(room.items(), key=lambda item: (item[1], item[0]))):
+        share = min(size, left // (len(room) - at))
+        shares[partition] = share
+        left -= share
+    return shares

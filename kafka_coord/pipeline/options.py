@@ -1,0 +1,165 @@
+"""The options of the source, as Spark gives them: lower-cased names, values as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kafka_coord.consumer.settings import generated_id
+from kafka_coord.errors import SettingsError
+from kafka_coord.model.names import legal
+
+KAFKA_PREFIX = "kafka."
+DEFAULT_MAX_OFFSETS = 1_000_000
+"""As many records as fit comfortably into the memory of a laptop's executor; Spark's own source has no limit."""
+
+
+class StartingOffsets(StrEnum):
+    """Where a partition begins that has no committed offset."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a query may set. Times in ms. ``kafka`` are librdkafka's own settings, without their prefix.
+
+    ``wait_ms`` is how long the first micro-batch waits for the coordinator to hand out partitions, and a replayed one
+    for those that are still this query's.
+    """
+
+    zookeeper: str
+    group: str
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    consumer_id: str = ""
+    max_offsets_per_trigger: int = DEFAULT_MAX_OFFSETS
+    min_partitions: int = 0
+    starting_offsets: StartingOffsets = StartingOffsets.LATEST
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    session_timeout_ms: int = 10_000
+    rejoin_grace_ms: int = 0
+    capacity: int = 1
+    wait_ms: int = 15_000
+    kafka: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> SourceOptions:
+        """Raises :class:`SettingsError` naming the option that is wrong, missing or unknown."""
+        options = {name.lower(): value for name, value in given.items()}
+        unknown = sorted(name for name in options if name not in _KNOWN and not name.startswith(KAFKA_PREFIX))
+        if unknown:
+            raise SettingsError(
+                f"unknown option {unknown[0]!r} of format kafka_coord; it knows "
+                f"{', '.join(sorted(_KNOWN.values()))} and kafka.* for librdkafka"
+            )
+        topics, pattern = _subscription(options)
+        group = legal("group", _required(options, "group"))
+        consumer_id = options.get("consumerid")
+        return cls(
+            zookeeper=_required(options, "zookeeper"),
+            group=group,
+            topics=topics,
+            pattern=pattern,
+            consumer_id=legal("consumer", consumer_id) if consumer_id else generated_id(group),
+            max_offsets_per_trigger=_number(options, "maxoffsetspertrigger", DEFAULT_MAX_OFFSETS, 1),
+            min_partitions=_number(options, "minpartitions", 0, 0),
+            starting_offsets=_choice(options, "startingoffsets", StartingOffsets.LATEST),
+            fail_on_data_loss=_truth(options, "failondataloss", default=True),
+            include_headers=_truth(options, "includeheaders", default=False),
+            session_timeout_ms=_number(options, "sessiontimeoutms", 10_000, 100),
+            rejoin_grace_ms=_number(options, "rejoingracems", 0, 0),
+            capacity=_number(options, "capacity", 1, 1),
+            wait_ms=_number(options, "waitms", 15_000, 0),
+            kafka={name.removeprefix(KAFKA_PREFIX): v for name, v in options.items() if name.startswith(KAFKA_PREFIX)},
+        )
+
+
+_KNOWN = {
+    name.lower(): name
+    for name in (
+        "zookeeper",
+        "group",
+        "topics",
+        "subscribePattern",
+        "consumerId",
+        "maxOffsetsPerTrigger",
+        "minPartitions",
+        "startingOffsets",
+        "failOnDataLoss",
+        "includeHeaders",
+        "sessionTimeoutMs",
+        "rejoinGraceMs",
+        "capacity",
+        "waitMs",
+        "ranges",
+    )
+}
+
+
+def _required(options: Mapping[str, str], name: str) -> str:
+    value = options.get(name, "").strip()
+    if not value:
+        raise SettingsError(f"option {_KNOWN[name]!r} of format kafka_coord is missing")
+    return value
+
+
+def _subscription(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    topics, pattern = options.get("topics"), options.get("subscribepattern")
+    if (topics is None) == (pattern is None):
+        raise SettingsError("give one of the options 'topics' (a comma-separated list) and 'subscribePattern'")
+    if pattern is not None:
+        return (), pattern
+    names = tuple(name.strip() for name in (topics or "").split(",") if name.strip())
+    if not names:
+        raise SettingsError("option 'topics' names no topic")
+    return tuple(legal("topic", name) for name in names), None
+
+
+def _number(options: Mapping[str, str], name: str, default: int, least: int) -> int:
+    text = options.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise SettingsError(f"option {_KNOWN[name]!r} is {text!r}: use a whole number from {least} on")
+    return value
+
+
+def _truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name)
+    if text is None:
+        return default
+    if text.lower() not in {"true", "false"}:
+        raise SettingsError(f"option {_KNOWN[name]!r} is {text!r}: use true or false")
+    return text.lower() == "true"
+
+
+def _choice(options: Mapping[str, str], name: str, default: StartingOffsets) -> StartingOffsets:
+    text = options.get(name)
+    if text is None:
+        return default
+    if text.startswith("{"):
+        raise SettingsError(
+            f"option {_KNOWN[name]!r} as JSON is not for a group, whose committed offsets say where to begin: "
+            f"set them with 'kafka-coord groups reset-offsets'; here say {' or '.join(StartingOffsets)}"
+        )
+    try:
+        return StartingOffsets(text.lower())
+    except ValueError:
+        raise SettingsError(f"option {_KNOWN[name]!r} is {text!r}: use {' or '.join(StartingOffsets)}") from None
+
+
+def parse_ranges(text: str) -> object:
+    """The JSON of the batch reader's ``ranges``; raises :class:`SettingsError`."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SettingsError(f"option 'ranges' is not JSON: {error}") from None

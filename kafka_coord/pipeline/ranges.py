@@ -1,0 +1,172 @@
+"""Which offsets of which partitions: sets of ranges, their algebra, and the key they give a batch. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import TopicPartition
+from kafka_coord.model.names import is_legal
+
+MAX_OFFSET = (1 << 63) - 1
+
+
+class OffsetRange(NamedTuple):
+    """The offsets ``start`` to ``end - 1``."""
+
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets; not all of them need have held a record (compaction, transactions)."""
+        return self.end - self.start
+
+
+class OffsetRanges:
+    """An immutable set of offsets of any number of partitions, kept as few sorted ranges of each."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self, ranges: Mapping[TopicPartition, Iterable[tuple[int, int]]] | None = None) -> None:
+        kept = {tp: _merged(found) for tp, found in (ranges or {}).items()}
+        self._ranges: dict[TopicPartition, tuple[OffsetRange, ...]] = {tp: r for tp, r in sorted(kept.items()) if r}
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[str, int, int, int]]) -> OffsetRanges:
+        """From (topic, partition, start, end), ``end`` being the offset after the last."""
+        found: dict[TopicPartition, list[tuple[int, int]]] = {}
+        for topic, partition, start, end in rows:
+            found.setdefault(TopicPartition(topic, partition), []).append((start, end))
+        return cls(found)
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """The partitions with at least one offset here, sorted."""
+        return tuple(self._ranges)
+
+    def of_partition(self, partition: TopicPartition) -> tuple[OffsetRange, ...]:
+        """The ranges of one partition, sorted and apart from each other; empty where there are none."""
+        return self._ranges.get(partition, ())
+
+    def rows(self) -> Iterator[tuple[str, int, int, int]]:
+        """(topic, partition, start, end), sorted: the inverse of :meth:`of`."""
+        return ((tp.topic, tp.partition, r.start, r.end) for tp, found in self._ranges.items() for r in found)
+
+    @property
+    def size(self) -> int:
+        """How many offsets in all."""
+        return sum(r.size for found in self._ranges.values() for r in found)
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OffsetRanges) and self._ranges == other._ranges
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._ranges.items()))
+
+    def __contains__(self, record: tuple[str, int, int]) -> bool:
+        topic, partition, offset = record
+        return any(r.start <= offset < r.end for r in self.of_partition(TopicPartition(topic, partition)))
+
+    def __or__(self, other: OffsetRanges) -> OffsetRanges:
+        return OffsetRanges(
+            {tp: (*self.of_partition(tp), *other.of_partition(tp)) for tp in self._ranges.keys() | other._ranges.keys()}
+        )
+
+    def __and__(self, other: OffsetRanges) -> OffsetRanges:
+        return OffsetRanges(
+            {
+                tp: [
+                    (max(a.start, b.start), min(a.end, b.end))
+                    for a in found
+                    for b in other.of_partition(tp)
+                    if a.start < b.end and b.start < a.end
+                ]
+                for tp, found in self._ranges.items()
+            }
+        )
+
+    def __sub__(self, other: OffsetRanges) -> OffsetRanges:
+        return OffsetRanges({tp: _without(found, other.of_partition(tp)) for tp, found in self._ranges.items()})
+
+    def key(self, group: str) -> str:
+        """A name for exactly these offsets of this group, the same wherever and whenever it is worked out: 32 hex
+        digits, fit for a file's name or a primary key."""
+        written = json.dumps([group, *self.rows()], separators=(",", ":"))
+        return hashlib.sha256(written.encode()).hexdigest()[:32]
+
+    def __str__(self) -> str:
+        """``flights-0[0,500) flights-1[0,20)[40,50)``, or ``nothing``."""
+        return (
+            " ".join(f"{tp}{''.join(f'[{r.start},{r.end})' for r in found)}" for tp, found in self._ranges.items())
+            or "nothing"
+        )
+
+    def __repr__(self) -> str:
+        return f"OffsetRanges({self})"
+
+    def to_json(self) -> dict[str, dict[str, list[list[int]]]]:
+        """``{"flights": {"0": [[0, 500]]}}``."""
+        found: dict[str, dict[str, list[list[int]]]] = {}
+        for tp, ranges in self._ranges.items():
+            found.setdefault(tp.topic, {})[str(tp.partition)] = [list(r) for r in ranges]
+        return found
+
+    @classmethod
+    def from_json(cls, value: Any, where: str) -> OffsetRanges:
+        """Strict inverse of :meth:`to_json`; raises :class:`MalformedValue`."""
+        found: dict[TopicPartition, list[tuple[int, int]]] = {}
+        try:
+            for topic, partitions in value.items():
+                for partition, ranges in partitions.items():
+                    found[TopicPartition(_topic(topic), int(partition))] = [_range(r) for r in ranges]
+        except (AttributeError, TypeError, ValueError) as error:
+            raise MalformedValue(where, f"not offset ranges: {str(value)[:80]!r} ({error})") from None
+        return cls(found)
+
+
+NO_RANGES = OffsetRanges()
+
+
+def _topic(name: object) -> str:
+    if not isinstance(name, str) or not is_legal(name):
+        raise ValueError(f"{str(name)[:60]!r} is not a legal topic name")
+    return name
+
+
+def _range(value: Any) -> tuple[int, int]:
+    start, end = value
+    if not (type(start) is type(end) is int and 0 <= start < end <= MAX_OFFSET):
+        raise ValueError(f"{value!r} is not a range of offsets")
+    return start, end
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> tuple[OffsetRange, ...]:
+    merged: list[OffsetRange] = []
+    for start, end in sorted(ranges):
+        if end <= start:
+            continue
+        if merged and start <= merged[-1].end:
+            merged[-1] = OffsetRange(merged[-1].start, max(end, merged[-1].end))
+        else:
+            merged.append(OffsetRange(start, end))
+    return tuple(merged)
+
+
+def _without(ranges: tuple[OffsetRange, ...], taken: tuple[OffsetRange, ...]) -> Iterator[tuple[int, int]]:
+    for start, end in ranges:
+        at = start
+        for hole in taken:
+            if hole.end <= at or hole.start >= end:
+                continue
+            if at < hole.start:
+                yield at, hole.start
+            at = max(at, hole.end)
+        if at < end:
+            yield at, end

@@ -1,0 +1,226 @@
+"""``format("kafka_coord")``: the source as Spark sees it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from kafka_coord.errors import SettingsError
+from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.pipeline.fetching import fetch
+from kafka_coord.pipeline.member import QueryMember
+from kafka_coord.pipeline.options import SourceOptions, parse_ranges
+from kafka_coord.pipeline.planned import PlannedBatch, require_group
+from kafka_coord.pipeline.ranges import OffsetRanges
+
+if TYPE_CHECKING:
+    import pyarrow
+
+log = logging.getLogger(__name__)
+
+SHORT_NAME = "kafka_coord"
+SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+HEADERS = ", headers array<struct<key: string, value: binary>>"
+
+_EVERYTHING = (1 << 62) - 1
+_SLOTS = 2
+"""Into how many tasks a micro-batch is packed where ``minPartitions`` does not say: one task per range triples the time
+of a small one."""
+
+
+class KafkaCoordSource(DataSource):
+    """The data source. Its options are those of :class:`~kafka_coord.pipeline.options.SourceOptions`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return SHORT_NAME
+
+    def schema(self) -> str:
+        headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
+        return SCHEMA + (HEADERS if headers else "")
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        del schema
+        return GroupStreamReader(SourceOptions.of(dict(self.options)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        del schema
+        return RangesReader(dict(self.options))
+
+
+@dataclass
+class Task(InputPartition):
+    """What one task reads: (topic, partition, first, end) one after the other, from these brokers."""
+
+    ranges: tuple[tuple[str, int, int, int], ...]
+    settings: dict[str, str]
+    headers: bool
+    fail: bool
+
+
+class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches out of what the group's coordinator has given to this query.
+
+    It is pickled and sent to the executors, for :meth:`read` alone: the member it plans with stays behind.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._member: QueryMember | None = None
+        self._last: PlannedBatch | None = None
+        self._upto: dict[TopicPartition, int] | None = None
+        self._resumed = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_member": None, "_last": None, "_upto": None, "_resumed": True}
+
+    # --- on the driver -----------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name, as are those below
+        self._joined()
+        return PlannedBatch(self._options.group).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._options.max_offsets_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """The ends of what is this query's now; what comes to it later is left for the next run."""
+        member = self._joined()
+        member.await_partitions()
+        wanted = member.holdings.wanted()
+        self._upto = member.latest(PartitionSet.of(wanted)) if wanted else {}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        member = self._joined()
+        before = self._decoded(start)
+        if not self._resumed:
+            self._resumed = True
+            if self._last is None:
+                member.resume_behind(before)
+            if before.number == 0:
+                member.await_partitions()
+        if self._last is not None and before.number < self._last.number:
+            return self._last.to_json()  # planned, and not run yet
+        member.holdings.done()
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else _EVERYTHING
+        if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
+            raise SettingsError(f"Spark asks for {limit!r}, which format kafka_coord does not know")
+        ranges = member.plan(most, self._upto)
+        if not ranges:
+            return start
+        self._last = PlannedBatch(
+            self._options.group, before.number + 1, ranges, self._options.consumer_id, time.time_ns() // 1_000_000
+        )
+        return self._last.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        member = self._joined()
+        batch = self._decoded(end)
+        if batch == self._decoded(start):
+            return []
+        if self._last is None or batch.number != self._last.number:
+            ranges = member.replay(batch)
+            self._last = batch
+        else:
+            ranges = self._last.ranges
+        return tasks(ranges, member.bootstrap, self._options)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        ends = self._member.last_ends() if self._member is not None else {}
+        if not ends:
+            return None
+        found: dict[str, Any] = {}
+        for partition, end in sorted(ends.items()):
+            found.setdefault(partition.topic, {})[str(partition.partition)] = end
+        return found
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing. Spark calls it when the micro-batch after ``end`` is planned already, and what is done it has said
+        by then: as the ``start`` of that one."""
+
+    def stop(self) -> None:
+        if self._member is not None:
+            self._member.close()
+            self._member = None
+
+    def _joined(self) -> QueryMember:
+        if self._member is None:
+            self._member = QueryMember(self._options)
+        return self._member
+
+    def _decoded(self, value: Mapping[str, Any]) -> PlannedBatch:
+        batch = PlannedBatch.from_json(value)
+        require_group(batch, self._options.group)
+        return batch
+
+    # --- on an executor ----------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return _read(partition)
+
+
+class RangesReader(DataSourceReader):
+    """Exactly the offsets of the option ``ranges``: ``{"flights": {"0": [[0, 500]]}}``. Of no group, and commits
+    nothing."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        if "ranges" not in given:
+            raise SettingsError(
+                'a batch read needs the option \'ranges\': {"topic": {"partition": [[first, end], …]}}, '
+                "end being the offset after the last"
+            )
+        self._ranges = OffsetRanges.from_json(parse_ranges(given["ranges"]), "option 'ranges'")
+        given.setdefault("group", "none")
+        if "subscribepattern" not in given:
+            given.setdefault("topics", ",".join({tp.topic: None for tp in self._ranges.partitions}) or "none")
+        self._options = SourceOptions.of(given)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from kafka_coord.monitor.lag import bootstrap_servers
+        from kafka_coord.zk.session import connect
+
+        store = connect(self._options.zookeeper)
+        try:
+            return tasks(self._ranges, bootstrap_servers(store, self._options.kafka), self._options)
+        finally:
+            store.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return _read(partition)
+
+
+def _read(partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+    if not isinstance(partition, Task):
+        raise TypeError(f"{partition!r} is no task of this source")
+    return fetch(partition.ranges, partition.settings, headers=partition.headers, fail=partition.fail)
+
+
+def tasks(ranges: OffsetRanges, bootstrap: str, options: SourceOptions) -> list[Task]:
+    """The ranges packed into a few tasks of about the same size; large ones are cut."""
+    rows = list(ranges.rows())
+    if not rows:
+        return []
+    slots = max(1, options.min_partitions or _SLOTS)
+    piece = max(1, -(-ranges.size // slots))
+    packed: list[list[tuple[str, int, int, int]]] = [[]]
+    room = piece
+    for topic, partition, start, end in rows:
+        at = start
+        while at < end:
+            if room == 0:
+                packed.append([])
+                room = piece
+            size = min(room, end - at)
+            packed[-1].append((topic, partition, at, at + size))
+            at += size
+            room -= size
+    settings = {**options.kafka, "bootstrap.servers": bootstrap}
+    return [Task(tuple(one), settings, options.include_headers, options.fail_on_data_loss) for one in packed]

@@ -1,0 +1,129 @@
+"""A streaming query as a member of a group: real Spark, real brokers, real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.monitor.offsets import read_committed
+from kafka_coord.zk.session import connect
+from tests.end_to_end.parties import coordinator
+from tests.waiting import eventually
+
+
+@pytest.fixture(autouse=True)
+def elected(kafka_cluster) -> Iterator[CoordinatorService]:
+    with coordinator(kafka_cluster.zookeeper) as service:
+        yield service
+
+
+class Seen:
+    """What a query's micro-batches held."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, int]] = []
+        self.values: list[bytes] = []
+        self.batches = 0
+
+    def __call__(self, rows: Any, _batch_id: int) -> None:
+        found = rows.select("partition", "offset", "value").collect()
+        self.records += [(row[0], row[1]) for row in found]
+        self.values += [bytes(row[2]) for row in found]
+        self.batches += 1
+
+
+def committed(zookeeper: str, group: str) -> dict[int, int]:
+    store = connect(zookeeper)
+    try:
+        found = read_committed(store, group, read_cluster(store).topics)
+        return {tp.partition: offset for tp, offset in found.offsets.items()}
+    finally:
+        store.close()
+
+
+def test_a_query_reads_a_topic_once_and_commits_it_to_the_group(kafka_cluster, query, numbered, make_topic):
+    topic = make_topic(partitions=3)
+    written = numbered(topic, 3)
+    written.burst(900)
+    seen = Seen()
+    query("spark-once", topic, seen, maxOffsetsPerTrigger=250)
+    eventually(lambda: len(seen.records) >= 900, within_s=150)
+    assert Counter(seen.records) == Counter((p, o) for p in range(3) for o in range(300))
+    assert sorted(map(int, seen.values)) == list(range(900))
+    assert seen.batches >= 4, "no micro-batch held more than it may"
+    eventually(lambda: committed(kafka_cluster.zookeeper, "spark-once") == {0: 300, 1: 300, 2: 300}, within_s=20)
+
+
+def test_partitions_move_between_a_query_and_a_consumer_while_both_run(
+    kafka_cluster, query, reader, numbered, make_topic
+):
+    topic = make_topic(partitions=4)
+    producer = numbered(topic, 4, per_second=500).start()
+    seen = Seen()
+    query("spark-shared", topic, seen)
+    eventually(lambda: len(seen.records) > 300, within_s=150)
+    consumer = reader("spark-shared", topic, "plain")
+    eventually(lambda: len(consumer.given) > 200, within_s=90)
+    consumer.stop()
+    counted = len(seen.records)
+    eventually(lambda: len(seen.records) > counted + 500, within_s=90)
+    total = sum(producer.stop().values())
+    eventually(lambda: len(seen.records) + len(consumer.given) >= total, within_s=90)
+    given = Counter(seen.records) + Counter(consumer.given)
+    assert len(given) == total
+    assert set(given.values()) == {1}, "a clean handover gives no record twice"
+
+
+def test_a_query_that_is_stopped_and_started_goes_on_where_it_was(kafka_cluster, query, numbered, make_topic):
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(200)
+    first = Seen()
+    running = query("spark-again", topic, first)
+    eventually(lambda: len(first.records) == 200, within_s=150)
+    running.stop()
+    numbered(topic, 2).burst(200)
+    second = Seen()
+    query("spark-again", topic, second)
+    eventually(lambda: len(second.records) >= 200, within_s=150)
+    assert Counter(first.records) + Counter(second.records) == Counter((p, o) for p in range(2) for o in range(200))
+
+
+def test_a_micro_batch_that_failed_is_read_again(query, numbered, make_topic):
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(200)
+    seen = Seen()
+
+    def failing(rows: Any, batch_id: int) -> None:
+        rows.count()
+        raise RuntimeError("the sink is away")
+
+    broken = query("spark-failed", topic, failing, consumerId="one")
+    eventually(lambda: not broken.isActive, within_s=150)
+    assert "the sink is away" in str(broken.exception())
+    query("spark-failed", topic, seen, consumerId="one")
+    eventually(lambda: len(seen.records) >= 200, within_s=150)
+    assert Counter(seen.records) == Counter((p, o) for p in range(2) for o in range(100))
+
+
+def test_exact_ranges_are_read_as_a_batch(spark, kafka_cluster, numbered, make_topic):
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(200)
+    ranges = json.dumps({topic: {"0": [[10, 20]], "1": [[0, 5], [90, 100]]}})
+    rows = (
+        spark.read.format("kafka_coord")
+        .options(zookeeper=kafka_cluster.zookeeper, ranges=ranges)
+        .load()
+        .select("partition", "offset", "value", "timestampType")
+        .collect()
+    )
+    assert sorted((row[0], row[1]) for row in rows) == [
+        *((0, offset) for offset in range(10, 20)),
+        *((1, offset) for offset in (*range(5), *range(90, 100))),
+    ]
+    assert {row[3] for row in rows} == {0}
