@@ -27,6 +27,7 @@ class Counting:
     def __init__(self, store: KazooStore) -> None:
         self._store = store
         self.multis: list[list[Op]] = []
+        self.acl_bytes = store.acl_bytes
 
     def multi(self, ops: list[Op]) -> object:
         self.multis.append(list(ops))

@@ -27,6 +27,8 @@ log = logging.getLogger("kafka_coord.chaos.worker")
 
 _WAIT_S = 0.25
 _AGAIN_S = 0.5
+_RETRY_S = 0.05
+_TRIES = 20
 _FETCHING = {
     "fetch.wait.max.ms": 300,
     "queued.min.messages": 2_000,
@@ -113,15 +115,23 @@ class Work:
                 self._commit()
 
     def _commit(self) -> None:
-        """Commits all this thread was handed."""
-        claimed = dict(self._done)
-        try:
-            self._consumer.commit()
-        except (MembershipLost, StoreUnavailable, ConsumerClosed) as error:
-            log.warning("could not commit consumer=%s: %s", self._part.name, error)
-        else:
-            # Those stopped meanwhile were committed by that, and may have been started again somewhere else by now.
-            self._claim({partition: end for partition, end in claimed.items() if self._done.get(partition) == end})
+        """Commits all that was handed out of what is held, by its offsets: what comes back without an error is stored."""
+        for _ in range(_TRIES):
+            held = self._consumer.assignment()
+            offsets = {partition: end for partition, end in dict(self._done).items() if partition in held}
+            if not offsets:
+                return
+            try:
+                self._consumer.commit(offsets)
+            except MembershipLost as error:  # one of them was stopped meanwhile, or all are lost
+                log.info("commits again consumer=%s: %s", self._part.name, error)
+                time.sleep(_RETRY_S)
+            except (StoreUnavailable, ConsumerClosed) as error:
+                log.warning("could not commit consumer=%s: %s", self._part.name, error)
+                return
+            else:
+                self._claim(offsets)
+                return
 
     def _commit_before_stop(self, partitions: frozenset[TopicPartition]) -> None:
         while True:
@@ -155,6 +165,8 @@ class Work:
 
     def _on_lost(self, partitions: frozenset[TopicPartition]) -> None:
         self._gone = True
+        for partition in partitions:
+            self._done.pop(partition, None)
         self._journal.lost(partitions)
 
 

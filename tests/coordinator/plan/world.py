@@ -207,7 +207,8 @@ class World:
             registered = dict(self.members)
             decided = self.look()
             obeyed = self.obey_all()
-            if not obeyed and registered == self.members:
+            wrote = decided.steps and decided.state is not GroupState.DEAD  # whoever wrote looks again
+            if not obeyed and not wrote and registered == self.members:
                 decided = self.look()
                 return self.look() if decided.state is GroupState.DEAD else decided
         raise AssertionError(f"not settled after {most} passes: {decided.sentence}")
