@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from kafka_coord import Consumer, KafkaCoordError
+from kafka_coord.consumer.consumer import Partition
 from kafka_coord.consumer.stream import Stream
 from kafka_coord.dev.chaos.journal import ConsumerWriter
 from kafka_coord.dev.chaos.parts import Part
@@ -115,10 +116,12 @@ class Work:
                 self._commit()
 
     def _commit(self) -> None:
-        """Commits all that was handed out of what is held, by its offsets: what comes back without an error is stored."""
+        """Commits all that was handed out of what is held, by its offsets: what then raises nothing is stored."""
         for _ in range(_TRIES):
             held = self._consumer.assignment()
-            offsets = {partition: end for partition, end in dict(self._done).items() if partition in held}
+            offsets: dict[Partition, int] = {
+                partition: end for partition, end in dict(self._done).items() if partition in held
+            }
             if not offsets:
                 return
             try:
@@ -130,7 +133,7 @@ class Work:
                 log.warning("could not commit consumer=%s: %s", self._part.name, error)
                 return
             else:
-                self._claim(offsets)
+                self._claim({TopicPartition(*partition): end for partition, end in offsets.items()})
                 return
 
     def _commit_before_stop(self, partitions: frozenset[TopicPartition]) -> None:
