@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import threading
@@ -11,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -21,13 +21,13 @@ from kafka_coord.consumer.counters import ConsumerStats
 from kafka_coord.consumer.fetchers import KafkaFetchers, client_settings
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.reset import OffsetReset
+from kafka_coord.consumer.running import ConnectorThread
 from kafka_coord.consumer.settings import between, membership, offset_reset, one_of, stream_count
 from kafka_coord.consumer.stream import DEFAULT_MAX_RECORDS, Stream
 from kafka_coord.errors import (
     BrokerError,
     ConsumerClosed,
     ConsumerError,
-    KafkaCoordError,
     MembershipLost,
     SettingsError,
     StoreUnavailable,
@@ -156,7 +156,6 @@ class Consumer:
         self._kafka = client_settings(group, self._membership.consumer, kafka or {})
         self._pid = os.getpid()
         self._closed = False
-        self._crash: KafkaCoordError | None = None
         self._wakeup = threading.Event()
         self._store, self._owns_store = _store(zookeeper, store, session_timeout_ms, zk_options)
         self._channel = ConsumerChannel(self._store, group, self._membership.consumer)
@@ -173,7 +172,7 @@ class Consumer:
             self._store,
             self._channel,
             self._fetchers,
-            registration_value=self._registration_value,
+            registration_value=partial(self._membership.registration_value, self._store),
             wake=self._wakeup.set,
             auto_commit_interval_s=interval_ms / 1000 or None,
             on_start=on_start,
@@ -184,7 +183,15 @@ class Consumer:
         self._brokers = BrokerDirectory(self._store, self._wakeup.set, protocol=protocol, listener=listener)
         self._brokers_due = 0.0
         self._streams = tuple(Stream(fetcher, self._check_process) for fetcher in self._fetchers.streams)
-        self._thread = threading.Thread(target=self._run, name=f"kafka-coord-{self._membership.consumer}", daemon=True)
+        self._thread = ConnectorThread(
+            self._connector,
+            self._store,
+            self._channel,
+            self._wakeup,
+            consumer=self._membership.consumer,
+            meanwhile=self._find_brokers,
+            at_end=self._let_go,
+        )
         self._thread.start()
         _open_consumers.add(self)
 
@@ -244,7 +251,7 @@ class Consumer:
         """
         self._check_process()
         self._check()
-        on_connector = threading.current_thread() is self._thread
+        on_connector = self._thread.is_current
         wanted = self._asked(offsets) if offsets is not None else self._consumed(on_connector=on_connector)
         if on_connector:
             if wanted:
@@ -384,8 +391,7 @@ class Consumer:
         self._closed = True
         give_up = bool(leave) and self._membership.rejoin_grace_ms > 0
         self._connector.close(timeout_s, self._eviction() if give_up else ())
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s + 15.0)
+        self._thread.join(timeout_s + 15.0)
 
     def _eviction(self) -> tuple[Op, ...]:
         request = Request(
@@ -415,34 +421,12 @@ class Consumer:
 
     # --- the connector's thread --------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        clock = self._store.clock
-        try:
-            while True:
-                self._wakeup.clear()
-                due = self._connector.step()
-                if due is None:
-                    break
-                due = min(due, self._find_brokers(clock.monotonic()))
-                self._wakeup.wait(max(0.0, due - clock.monotonic()))
-        except KafkaCoordError as error:
-            self._crash = error
-        except Exception as error:  # a defect; the application has to hear of it rather than wait for ever
-            log.exception("crashed consumer=%s", self.consumer_id)
-            self._crash = ConsumerError(f"the connector of consumer {self.consumer_id!r} crashed: {error!r}")
-        finally:
-            self._leave_after_crash()
-            self._fetchers.abandon()
-            self._fetchers.close()
-            if self._owns_store:
-                self._store.close()
-            _open_consumers.discard(self)
-
-    def _leave_after_crash(self) -> None:
-        registration = self._connector.registration
-        if registration is not None:  # nobody obeys commands for it any more: let others have the partitions
-            with contextlib.suppress(KafkaCoordError):
-                self._channel.leave(registration, {})
+    def _let_go(self) -> None:
+        self._fetchers.abandon()
+        self._fetchers.close()
+        if self._owns_store:
+            self._store.close()
+        _open_consumers.discard(self)
 
     def _find_brokers(self, now: float) -> float:
         """Keeps the fetchers told of the brokers; when to look again."""
@@ -465,9 +449,6 @@ class Consumer:
         self._fetchers.connect(self._brokers.addresses)
         return self._brokers_due
 
-    def _registration_value(self) -> bytes:
-        return self._membership.registration_value(self._store.session.timeout_ms, int(self._store.clock.time() * 1000))
-
     def _may_hand_out(self) -> bool:
         return self._connector.may_hand_out()
 
@@ -481,9 +462,7 @@ class Consumer:
             )
 
     def _check(self) -> None:
-        failure = self._connector.failure or self._crash
-        if failure is not None:
-            raise failure.with_traceback(None)
+        self._thread.check()
         if self._closed or self._connector.done:
             raise ConsumerClosed(f"consumer {self.consumer_id!r} is closed")
         if self._brokers.problem and not self._brokers.addresses:

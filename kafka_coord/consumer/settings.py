@@ -20,6 +20,7 @@ from kafka_coord.model.member import MAX_GRACE_MS
 from kafka_coord.model.names import legal
 from kafka_coord.model.streams import MAX_STREAMS
 from kafka_coord.version import __version__
+from kafka_coord.zk.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class Membership:
     mode: Mode
     rejoin_grace_ms: int
 
-    def registration_value(self, session_timeout_ms: int, now_ms: int) -> bytes:
-        """The value of ``ids/<consumer>``."""
+    def registration_value(self, store: Store) -> bytes:
+        """The value of ``ids/<consumer>``, by the store's session and clock."""
         member = Member(
             consumer=self.consumer,
             incarnation=0,
@@ -45,11 +46,11 @@ class Membership:
             capacity=self.capacity,
             rack=self.rack,
             mode=self.mode,
-            session_timeout_ms=session_timeout_ms,
+            session_timeout_ms=store.session.timeout_ms,
             rejoin_grace_ms=self.rejoin_grace_ms,
             host=socket.gethostname(),
             client=f"kafka-coord-python/{__version__} pid={os.getpid()}",
-            timestamp=str(now_ms),
+            timestamp=str(int(store.clock.time() * 1000)),
         )
         return fields.dump(member.to_json())
 

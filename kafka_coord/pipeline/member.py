@@ -6,11 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
+from kafka_coord.consumer.running import ConnectorThread
 from kafka_coord.consumer.settings import Membership, membership
-from kafka_coord.errors import BrokerError, ConsumerClosed, KafkaCoordError, NoOffset
+from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
 from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
 from kafka_coord.pipeline.holdings import BatchHoldings
@@ -47,7 +49,6 @@ class QueryMember:
             rejoin_grace_ms=options.rejoin_grace_ms,
         )
         self._wakeup = threading.Event()
-        self._crash: KafkaCoordError | None = None
         self._store = connect(options.zookeeper, session_timeout_ms=options.session_timeout_ms)
         self._channel = ConsumerChannel(self._store, options.group, options.consumer_id)
         self.holdings = BatchHoldings(self._wakeup.set)
@@ -55,7 +56,7 @@ class QueryMember:
             self._store,
             self._channel,
             self.holdings,
-            registration_value=self._registration_value,
+            registration_value=partial(self._membership.registration_value, self._store),
             wake=self._wakeup.set,
             auto_commit_interval_s=0.2,
         )
@@ -63,7 +64,14 @@ class QueryMember:
         self._bootstrap = ""
         self._ends: dict[TopicPartition, int] = {}
         self._warned = -_WARN_EVERY_S
-        self._thread = threading.Thread(target=self._run, name=f"kafka-coord-{options.consumer_id}", daemon=True)
+        self._thread = ConnectorThread(
+            self._connector,
+            self._store,
+            self._channel,
+            self._wakeup,
+            consumer=options.consumer_id,
+            at_end=self._let_go,
+        )
         self._thread.start()
 
     # --- planning ----------------------------------------------------------------------------------------------------
@@ -216,7 +224,6 @@ class QueryMember:
     def close(self) -> None:
         """Leaves the group, with what is done committed. What a micro-batch still works on is read again by others."""
         self._connector.close(_CLOSE_S)
-        self._wakeup.set()
         self._thread.join(_CLOSE_S + 5.0)
         if self._offsets is not None:
             self._offsets.close()
@@ -228,32 +235,13 @@ class QueryMember:
             log.warning("%s", sentence)
 
     def _check(self) -> None:
-        failure = self._connector.failure or self._crash
-        if failure is not None:
-            raise failure.with_traceback(None)
+        self._thread.check()
         if self._connector.done:
             raise ConsumerClosed(f"query {self._options.consumer_id!r} has left group {self._options.group!r}")
 
-    def _registration_value(self) -> bytes:
-        return self._membership.registration_value(self._store.session.timeout_ms, int(self._store.clock.time() * 1000))
-
-    def _run(self) -> None:
-        clock = self._store.clock
-        try:
-            while True:
-                self._wakeup.clear()
-                due = self._connector.step()
-                if due is None:
-                    break
-                self._wakeup.wait(max(0.0, due - clock.monotonic()))
-        except KafkaCoordError as error:
-            self._crash = error
-        except Exception as error:  # a defect; the query has to fail of it rather than wait for ever
-            log.exception("crashed consumer=%s", self._options.consumer_id)
-            self._crash = ConsumerClosed(f"the connector of query {self._options.consumer_id!r} crashed: {error!r}")
-        finally:
-            self.holdings.abandon()
-            self._store.close()
+    def _let_go(self) -> None:
+        self.holdings.abandon()
+        self._store.close()
 
 
 def fair_shares(room: Mapping[TopicPartition, int], most: int) -> dict[TopicPartition, int]:

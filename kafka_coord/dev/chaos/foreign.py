@@ -5,17 +5,13 @@ The consumer itself is the one of the tests (``tests/third_party/consumer.py``),
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import logging
-import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer
@@ -23,6 +19,7 @@ from confluent_kafka import TopicPartition as Assigned
 
 import kafka_coord
 from kafka_coord.dev.chaos.journal import ConsumerWriter
+from kafka_coord.dev.chaos.member import AGAIN_S, run
 from kafka_coord.dev.chaos.parts import Part
 from kafka_coord.model import TopicPartition
 
@@ -53,6 +50,11 @@ class Fetcher:
         known = self._clients.pop((topic, partition), None)
         if known is not None:
             known[0].close()
+
+    def close(self) -> None:
+        """Closes all clients."""
+        for of in list(self._clients):
+            self.forget(*of)
 
     def _client(self) -> Consumer:
         return Consumer(
@@ -135,39 +137,10 @@ def work(part: Part, zookeeper: str, bootstrap: str, journal: ConsumerWriter, st
                         journal.handed(since, time.monotonic(), [(topic, partition, offset, int(value or b"-1"))])
         except passing as error:
             log.warning("again soon consumer=%s: %r", part.name, error)
-            stopping.wait(0.5)
+            stopping.wait(AGAIN_S)
         else:
             journal.closed()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The process."""
-    parser = argparse.ArgumentParser(prog="kafka_coord.dev.chaos.foreign", description=__doc__)
-    parser.add_argument("--zookeeper", required=True)
-    parser.add_argument("--bootstrap", required=True)
-    parser.add_argument("--part", required=True, type=Part.from_argument)
-    parser.add_argument("--directory", required=True, type=Path)
-    given = parser.parse_args(arguments)
-    part: Part = given.part
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kazoo").setLevel(logging.ERROR)
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    with ConsumerWriter(
-        given.directory,
-        consumer=part.name,
-        group=part.group,
-        pid=os.getpid(),
-        session_timeout_ms=part.session_timeout_ms,
-    ) as journal:
-        work(part, given.zookeeper, given.bootstrap, journal, stopping)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("kafka_coord.dev.chaos.foreign", __doc__, work, None))

@@ -15,13 +15,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
 from kafka_coord.dev.chaos.journal import ProducedWriter
 from kafka_coord.dev.chaos.parts import PREFIX
+from kafka_coord.dev.stopping import stopping_event
 
 _TICK_S = 0.05
 _LOOK_S = 2.0
@@ -122,13 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--directory", required=True, type=Path)
     parser.add_argument("--per-s", type=float, default=400.0)
     given = parser.parse_args(arguments)
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stopping = stopping_event(signal.SIGTERM)
     return 1 if Producing(given.bootstrap, given.directory, given.per_s).run(stopping) else 0
 
 

@@ -171,10 +171,9 @@ class Stage:
         """A consumer of this description, not started yet, and busy."""
         link = self._network.link([server.port for server in self._zookeepers])
         skew = self._skew_file(f"consumer-{part.name}")
-        foreigner = part.kind == "third-party"
-        module = foreign.__name__ if foreigner else "kafka_coord.dev.chaos.worker"
-        arguments = ["--zookeeper", _hosts(link), "--part", part.to_argument(), "--directory", str(self.directory)]
-        arguments += ["--bootstrap", self.bootstrap] if foreigner else []
+        module = foreign.__name__ if part.kind == "third-party" else "kafka_coord.dev.chaos.worker"
+        arguments = ["--zookeeper", _hosts(link), "--bootstrap", self.bootstrap]
+        arguments += ["--part", part.to_argument(), "--directory", str(self.directory)]
         process = ChildProcess(part.name, _skewed(skew, module, arguments), self._log(f"consumer-{part.name}"))
         written = self.directory / "consumers"
 

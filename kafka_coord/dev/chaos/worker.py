@@ -5,21 +5,17 @@ It writes down what its application sees, and nothing that the library or ZooKee
 
 from __future__ import annotations
 
-import argparse
 import logging
-import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import FrameType
+from collections.abc import Mapping
 
-from kafka_coord import Consumer, KafkaCoordError
+from kafka_coord import Consumer
 from kafka_coord.consumer.consumer import Partition
 from kafka_coord.consumer.stream import Stream
 from kafka_coord.dev.chaos.journal import ConsumerWriter
+from kafka_coord.dev.chaos.member import AGAIN_S, run
 from kafka_coord.dev.chaos.parts import Part
 from kafka_coord.errors import ConsumerClosed, ConsumerIdInUse, MembershipLost, StoreUnavailable
 from kafka_coord.model import TopicPartition
@@ -27,7 +23,6 @@ from kafka_coord.model import TopicPartition
 log = logging.getLogger("kafka_coord.chaos.worker")
 
 _WAIT_S = 0.25
-_AGAIN_S = 0.5
 _RETRY_S = 0.05
 _TRIES = 20
 _FETCHING = {
@@ -141,7 +136,7 @@ class Work:
             try:
                 self._consumer.commit()
             except StoreUnavailable:
-                time.sleep(_AGAIN_S)  # acknowledged without it, the next owner would begin at the commit before
+                time.sleep(AGAIN_S)  # acknowledged without it, the next owner would begin at the commit before
             else:
                 return self._claim({tp: self._done[tp] for tp in partitions if tp in self._done})
 
@@ -173,50 +168,18 @@ class Work:
         self._journal.lost(partitions)
 
 
-def work(part: Part, zookeeper: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
-    """As a supervisor would have it: begun again where ZooKeeper is away, or the name still another's."""
+def work(part: Part, zookeeper: str, _bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
+    """As a supervisor would have it: begun again where ZooKeeper is away, or the name still another's. ZooKeeper knows
+    the brokers."""
     while not stopping.is_set():
         try:
             Work(part, zookeeper, journal, stopping).run()
         except (ConsumerIdInUse, StoreUnavailable) as error:
             log.warning("again soon consumer=%s: %s", part.name, error)
-            stopping.wait(_AGAIN_S)
+            stopping.wait(AGAIN_S)
         else:
             return
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The process. Exit code 0 after a clean leave, else that of the error."""
-    parser = argparse.ArgumentParser(prog="kafka_coord.dev.chaos.worker", description=__doc__)
-    parser.add_argument("--zookeeper", required=True)
-    parser.add_argument("--part", required=True, type=Part.from_argument)
-    parser.add_argument("--directory", required=True, type=Path)
-    given = parser.parse_args(arguments)
-    part: Part = given.part
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kafka_coord.zk.kazoo").setLevel(logging.ERROR)
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    journal = ConsumerWriter(
-        given.directory,
-        consumer=part.name,
-        group=part.group,
-        pid=os.getpid(),
-        session_timeout_ms=part.session_timeout_ms,
-    )
-    with journal:
-        try:
-            work(part, given.zookeeper, journal, stopping)
-        except KafkaCoordError as error:
-            log.exception("ended consumer=%s", part.name)
-            return error.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("kafka_coord.dev.chaos.worker", __doc__, work, None))

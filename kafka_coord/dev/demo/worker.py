@@ -9,18 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import signal
 import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from kafka_coord import Consumer, KafkaCoordError, Record
 from kafka_coord.dev.demo.expected import AirlineTotal
 from kafka_coord.dev.demo.journal import Change, JournalWriter, Run
+from kafka_coord.dev.stopping import stopping_event
 from kafka_coord.model import PartitionSet, TopicPartition
 
 log = logging.getLogger("kafka_coord.demo.worker")
@@ -109,13 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--session-timeout-ms", type=int, default=6_000)
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    stopping = stopping_event()
     try:
         with JournalWriter(given.journal) as journal:
             journal.joined(now_ms())

@@ -1,0 +1,90 @@
+"""The thread that a connector runs on, for whoever owns it: the consumer, a Spark query."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+
+from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.consumer.connector import Connector
+from kafka_coord.errors import ConsumerError, KafkaCoordError
+from kafka_coord.zk.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class ConnectorThread:
+    """Steps the connector when it is due or ``wakeup`` is set, until it has left, failed for good, or crashed.
+
+    After a crash nobody would obey commands for the member any more: it leaves its group, so that others get the
+    partitions, and :attr:`failure` says why. ``meanwhile`` is called after every step with the time, and says when it
+    wants to be called again; ``at_end`` once, on this thread, whatever ended it.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        store: Store,
+        channel: ConsumerChannel,
+        wakeup: threading.Event,
+        *,
+        consumer: str,
+        at_end: Callable[[], None],
+        meanwhile: Callable[[float], float] = lambda _now: float("inf"),
+    ) -> None:
+        self._connector = connector
+        self._clock = store.clock
+        self._channel = channel
+        self._wakeup = wakeup
+        self._consumer = consumer
+        self._meanwhile = meanwhile
+        self._at_end = at_end
+        self._crash: KafkaCoordError | None = None
+        self._thread = threading.Thread(target=self._run, name=f"kafka-coord-{consumer}", daemon=True)
+
+    def start(self) -> None:
+        """Once."""
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises what ended the membership for good, if something has."""
+        failure = self._connector.failure or self._crash
+        if failure is not None:
+            raise failure.with_traceback(None)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on it: in a callback of the connector."""
+        return threading.current_thread() is self._thread
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for its end, called from it or not."""
+        self._wakeup.set()
+        if not self.is_current:
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._wakeup.clear()
+                due = self._connector.step()
+                if due is None:
+                    break
+                due = min(due, self._meanwhile(self._clock.monotonic()))
+                self._wakeup.wait(max(0.0, due - self._clock.monotonic()))
+        except KafkaCoordError as error:
+            self._crash = error
+        except Exception as error:  # a defect; the application has to hear of it rather than wait for ever
+            log.exception("crashed consumer=%s", self._consumer)
+            self._crash = ConsumerError(f"the connector of consumer {self._consumer!r} crashed: {error!r}")
+        finally:
+            self._leave_after_crash()
+            self._at_end()
+
+    def _leave_after_crash(self) -> None:
+        registration = self._connector.registration
+        if registration is not None:
+            with contextlib.suppress(KafkaCoordError):
+                self._channel.leave(registration, {})
