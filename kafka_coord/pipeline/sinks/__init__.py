@@ -1,0 +1,11 @@
+"""Where a query's rows go so that each record's are there exactly once, whatever crashes and whoever owns what.
+
+The offsets that were written are noted in the sink itself, in the same atomic step as their rows: what a crash has
+Spark repeat is recognised and left out.
+"""
+
+from kafka_coord.pipeline.sinks.batches import Batch, exactly_once, offsets_of
+from kafka_coord.pipeline.sinks.database import DatabaseTable
+from kafka_coord.pipeline.sinks.parquet import Appended, ParquetTable, read_table
+
+__all__ = ["Appended", "Batch", "DatabaseTable", "ParquetTable", "exactly_once", "offsets_of", "read_table"]

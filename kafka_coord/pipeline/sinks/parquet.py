@@ -1,0 +1,248 @@
+"""A parquet table that holds every record once, whoever writes it: any number of Spark applications at a time.
+
+An append writes its rows aside first, then commits them with the offsets they cover in one file of the table's log. A
+batch that is repeated after a crash, perhaps cut differently, or whose partition another member of the group has
+written meanwhile, loses what the table covers already before it is committed. Readers see commits and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kafka_coord.errors import NotFound, RequestRefused, SettingsError
+from kafka_coord.model.names import legal
+from kafka_coord.pipeline.ranges import NO_RANGES, OffsetRanges
+from kafka_coord.pipeline.sinks import files
+from kafka_coord.pipeline.sinks.batches import ForeachBatch, outside, require_key_columns
+from kafka_coord.pipeline.sinks.log import Overtaken, TableLog
+from kafka_coord.pipeline.sinks.manifest import Commit, Piece, TableState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+DAY_S = 24 * 3600.0
+_COMMITS = "_commits"
+_DATA = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What became of a batch: the offsets it added and their ``rows``, and those ``repeated`` that the table had."""
+
+    ranges: OffsetRanges
+    repeated: OffsetRanges
+    rows: int
+
+
+class ParquetTable:
+    """A table in a directory, written by members of one ``group``; made by its first append. One thread's.
+
+    ``path`` has to be mounted at the same place on all machines of a cluster. Raises :class:`SettingsError` for an
+    object store or other file system, and at the first append :class:`RequestRefused` where the table belongs to
+    another group.
+    """
+
+    def __init__(self, spark: SparkSession, path: str | os.PathLike[str], *, group: str) -> None:
+        self._spark = spark
+        self._group = legal("group", group)
+        self.path = files.local_directory(path)
+        self._log = TableLog(self.path / _COMMITS)
+
+    def foreach_batch(self, transform: Callable[[DataFrame], DataFrame] | None = None) -> ForeachBatch:
+        """A function for ``writeStream.foreachBatch``. ``transform`` is applied to each batch; it keeps the columns
+        topic, partition and offset, and may leave rows out or make several of one."""
+
+        def append(rows: DataFrame, _batch_id: int) -> None:
+            self.append(transform(rows) if transform is not None else rows)
+
+        return append
+
+    def append(self, rows: DataFrame) -> Appended:
+        """Add a batch, but for what the table covers already: of each partition, from its lowest to its highest offset.
+
+        The batch is computed once. If anything fails, a full disk or a lost worker, the table is as it was. Raises
+        :class:`SettingsError` where the columns are not the table's.
+        """
+        require_key_columns(rows)
+        state = self._require_mine(rows.schema)
+        piece, there = self._stage(rows)
+        repeated = NO_RANGES
+        while piece is not None:
+            if again := there & state.covered:
+                repeated, there = repeated | again, there - again
+                piece = self._restage(piece, rows.schema, again)
+                if piece is None:
+                    break
+            files.settle(self._files(piece))
+            try:
+                self._log.commit(state, Commit(_now_ms(), ranges=there, piece=piece))
+            except Overtaken as overtaken:
+                state = overtaken.state
+                continue
+            log.debug("appended rows=%d ranges=%s", piece.rows, there)
+            return Appended(there, repeated, piece.rows)
+        if repeated:
+            log.info("leaves out what the table has already ranges=%s", repeated)
+        return Appended(NO_RANGES, repeated, 0)
+
+    def state(self) -> TableState:
+        """The table now: its pieces, rows and covered offsets."""
+        return self._log.load()
+
+    def covered(self) -> OffsetRanges:
+        """The offsets whose records, or their absence, the table holds."""
+        return self.state().covered
+
+    def read(self) -> DataFrame:
+        """The table as of now; later commits do not change what this reads."""
+        return read_table(self._spark, self.path)
+
+    def forget(self, topic: str) -> None:
+        """Take offsets of a topic as never written, because it was deleted and made anew: its next records are
+        others. The rows stay. Raises :class:`NotFound`."""
+        state = self._log.load()
+        while True:
+            mine = OffsetRanges(
+                {tp: state.covered.of_partition(tp) for tp in state.covered.partitions if tp.topic == topic}
+            )
+            if not mine:
+                raise NotFound(f"{self.path} holds nothing of the topic {topic!r}")
+            try:
+                self._log.commit(state, Commit(_now_ms(), forget=mine))
+            except Overtaken as overtaken:
+                state = overtaken.state
+            else:
+                return
+
+    def sweep(self, *, older_than_s: float = DAY_S) -> int:
+        """Delete what writers left aside that crashed before they committed, if it was last written longer ago than
+        that (longer than any batch takes, in seconds). How many pieces."""
+        state = self._log.load()
+        named = {piece.name for piece in state.pieces}
+        before = time.time() - older_than_s
+        old = [
+            folder
+            for folder in (self.path / _DATA).glob("*")
+            if folder.name not in named and files.newest_s(folder) < before
+        ]
+        for folder in old:
+            shutil.rmtree(folder, ignore_errors=True)
+        return len(old)
+
+    def _require_mine(self, schema: StructType) -> TableState:
+        wanted = _plain(schema)
+        state = self._log.load()
+        if state.number < 0:
+            if foreign := sorted(path.name for path in self.path.glob("*") if path.name not in {_COMMITS, _DATA}):
+                raise RequestRefused(
+                    f"{self.path} is no table and not empty (it holds {foreign[0]!r}): name another directory"
+                )
+            try:
+                state = self._log.commit(state, Commit(_now_ms(), group=self._group, schema=wanted))
+            except Overtaken as overtaken:
+                state = overtaken.state
+        if state.group != self._group:
+            raise RequestRefused(
+                f"the table {self.path} is written by the group {state.group!r}; the group {self._group!r} would write "
+                "every record a second time: name another directory"
+            )
+        if state.schema != wanted:
+            raise SettingsError(
+                f"the table {self.path} has the columns {_columns(state.schema)}, the batch has {_columns(wanted)}: "
+                "write to another directory, or select the table's columns"
+            )
+        return state
+
+    def _stage(self, rows: DataFrame) -> tuple[Piece | None, OffsetRanges]:
+        """Writes the rows as a piece that belongs to nothing yet, and says which offsets they are from."""
+        name = uuid.uuid4().hex
+        folder = self.path / _DATA / name
+        try:
+            rows.write.parquet(folder.as_uri())
+            written = tuple(sorted(path.name for path in folder.glob("*.parquet")))
+            count, there = _contents(folder / file for file in written)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        if not count:
+            shutil.rmtree(folder, ignore_errors=True)
+            return None, NO_RANGES
+        return Piece(name, written, count), there
+
+    def _restage(self, piece: Piece, schema: StructType, without: OffsetRanges) -> Piece | None:
+        rows = self._spark.read.schema(schema).parquet(*(path.as_uri() for path in self._files(piece)))
+        anew, _ = self._stage(outside(rows, without))
+        shutil.rmtree(self.path / _DATA / piece.name, ignore_errors=True)
+        return anew
+
+    def _files(self, piece: Piece) -> list[Path]:
+        return [self.path / _DATA / piece.name / file for file in piece.files]
+
+
+def read_table(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
+    """The rows of a table as of now: what is committed, and nothing else. Raises :class:`NotFound`."""
+    folder = files.local_directory(path)
+    state = TableLog(folder / _COMMITS).load()
+    if state.number < 0:
+        raise NotFound(f"there is no table at {folder}")
+    there = [(folder / _DATA / piece.name / file).as_uri() for piece in state.pieces for file in piece.files]
+    schema = _struct(state.schema)
+    return spark.read.schema(schema).parquet(*there) if there else spark.createDataFrame([], schema)
+
+
+def _contents(paths: Iterable[Path]) -> tuple[int, OffsetRanges]:
+    """How many rows these files hold, and of which offsets."""
+    import pyarrow.parquet as pq
+
+    count = 0
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for path in paths:
+        rows = pq.read_table(path, columns=["topic", "partition", "offset"])
+        count += rows.num_rows
+        for row in rows.group_by(["topic", "partition"]).aggregate([("offset", "min"), ("offset", "max")]).to_pylist():
+            low, high = found.get((row["topic"], row["partition"]), (row["offset_min"], row["offset_max"]))
+            found[row["topic"], row["partition"]] = min(low, row["offset_min"]), max(high, row["offset_max"])
+    return count, OffsetRanges.of((*partition, low, high + 1) for partition, (low, high) in found.items())
+
+
+def _struct(schema: str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(schema))
+
+
+def _plain(schema: StructType) -> str:
+    """Names and types as JSON; whether a value may be missing is no property of the table."""
+    return json.dumps(_nullable(schema.jsonValue()))
+
+
+def _nullable(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_nullable(one) for one in value]
+    if isinstance(value, dict):
+        return {
+            name: True if name in {"nullable", "containsNull", "valueContainsNull"} else _nullable(one)
+            for name, one in value.items()
+            if name != "metadata"
+        } | ({"metadata": {}} if "metadata" in value else {})
+    return value
+
+
+def _columns(schema: str) -> str:
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in _struct(schema).fields)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
