@@ -33,7 +33,7 @@ _WARN_EVERY_S = 10.0
 class QueryMember:
     """Registers at once; :meth:`close` leaves. All but the connector's own thread is one thread's, Spark's planner."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, holdings: type[BatchHoldings] = BatchHoldings) -> None:
         self._options = options
         self._membership: Membership = membership(
             group=options.group,
@@ -51,7 +51,7 @@ class QueryMember:
         self._wakeup = threading.Event()
         self._store = connect(options.zookeeper, session_timeout_ms=options.session_timeout_ms)
         self._channel = ConsumerChannel(self._store, options.group, options.consumer_id)
-        self.holdings = BatchHoldings(self._wakeup.set)
+        self.holdings = holdings(self._wakeup.set)
         self._connector = Connector(
             self._store,
             self._channel,

@@ -30,7 +30,8 @@ def chaos() -> None:
 @click.option(
     "--per-s", type=click.FloatRange(1.0), default=400.0, show_default=True, help="Records produced a second."
 )
-def run(minutes: float, seed: int | None, directory: Path | None, per_s: float) -> None:
+@click.option("--spark", is_flag=True, help="A Spark query too, in a group with a plain consumer: half a core more.")
+def run(minutes: float, seed: int | None, directory: Path | None, per_s: float, spark: bool) -> None:
     """Break everything for so many minutes, and judge what came of it.
 
     The directory keeps journals, logs and ZooKeeper's transaction logs; report.md says what was done, what was
@@ -44,7 +45,7 @@ def run(minutes: float, seed: int | None, directory: Path | None, per_s: float) 
     seed = int(time.time()) % 1_000_000 if seed is None else seed
     directory = directory or Path(tempfile.mkdtemp(prefix=f"kafka-coord-chaos-{seed}-"))
     click.echo(f"seed {seed}, {minutes:g} minutes, everything is written to {directory}", err=True)
-    ChaosRun(Options(directory, minutes, seed, per_s), lambda line: click.echo(line, err=True)).run()
+    ChaosRun(Options(directory, minutes, seed, per_s, spark), lambda line: click.echo(line, err=True)).run()
     _judge(directory)
 
 

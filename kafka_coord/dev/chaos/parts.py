@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass, replace
 
 from kafka_coord.dev.chaos.journal import Group, Participant
 
+MODULES = {"library": "worker", "third-party": "foreign", "spark": "spark"}
+"""The kinds of consumers, and the module beside this one that is the process of each."""
+
 PREFIX = "chaos-"
 """What the names of all topics of a run begin with."""
 
@@ -19,7 +22,7 @@ REBALANCE_TIMEOUT_MS = 60_000
 @dataclass(frozen=True, slots=True)
 class Part:
     """One consumer. ``commit_every`` records it commits itself, 0: automatically. ``work_s`` is what a batch of up to
-    ``batch`` records takes it. ``kind`` is ``library`` or ``third-party``."""
+    ``batch`` records takes it. ``kind`` is one of :data:`MODULES`."""
 
     name: str
     group: str
@@ -61,8 +64,8 @@ TOPICS = {f"{PREFIX}a": 12, f"{PREFIX}b": 6, f"{PREFIX}c": 6}
 """Topics at the start, and their partitions."""
 
 
-def cast(*, third_party: bool) -> tuple[Part, ...]:
-    """The consumers at the start: six groups that differ in what consumers can differ in."""
+def cast(*, third_party: bool, spark: bool = False) -> tuple[Part, ...]:
+    """The consumers at the start: six groups that differ in what consumers can differ in, and one shared with Spark."""
     a, b, c = (f"{PREFIX}{letter}" for letter in "abc")
     parts = [
         *(Part(f"auto-{n}", "auto", (a,), rejoin_grace_ms=8_000 if n == 3 else 0) for n in (1, 2, 3)),
@@ -74,6 +77,8 @@ def cast(*, third_party: bool) -> tuple[Part, ...]:
         Part("mixed-1", "mixed", (c,)),
         Part("mixed-2", "mixed", (c,), kind="third-party" if third_party else "library"),
     ]
+    if spark:
+        parts += [Part("spark-1", "spark", (b,), kind="spark"), Part("spark-2", "spark", (b,))]
     return tuple(parts)
 
 
@@ -85,7 +90,8 @@ def groups_of(parts: tuple[Part, ...]) -> tuple[Group, ...]:
 
 def another(like: Part, number: int) -> Part:
     """One more for the same group."""
-    return replace(like, name=f"{like.group}-x{number}")
+    kind = "library" if like.kind == "spark" else like.kind  # one Spark is enough for a machine that does all else too
+    return replace(like, name=f"{like.group}-x{number}", kind=kind)
 
 
 def _group(name: str, parts: list[Part]) -> Group:

@@ -41,6 +41,7 @@ class Options:
     minutes: float = 3.0
     seed: int = 1
     per_s: float = 400.0
+    spark: bool = False
 
 
 class ChaosRun:
@@ -50,7 +51,7 @@ class ChaosRun:
         self._options = options
         self._tell_line = tell
         self._begin = time.monotonic()
-        self._parts = cast(third_party=foreign.SOURCE.is_file())
+        self._parts = cast(third_party=foreign.SOURCE.is_file(), spark=options.spark)
         if not foreign.SOURCE.is_file():
             self._tell(f"no third-party consumer: {foreign.SOURCE} is not there (it comes with a checkout)")
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from kafka_coord.dev.chaos import foreign
 from kafka_coord.dev.chaos.links import Link, Network
-from kafka_coord.dev.chaos.parts import TOPICS, Part
+from kafka_coord.dev.chaos.parts import MODULES, TOPICS, Part
 from kafka_coord.dev.chaos.skewed import set_skew
 from kafka_coord.dev.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.ports import LOOPBACK, free_port
@@ -171,7 +170,7 @@ class Stage:
         """A consumer of this description, not started yet, and busy."""
         link = self._network.link([server.port for server in self._zookeepers])
         skew = self._skew_file(f"consumer-{part.name}")
-        module = foreign.__name__ if part.kind == "third-party" else "kafka_coord.dev.chaos.worker"
+        module = f"kafka_coord.dev.chaos.{MODULES[part.kind]}"
         arguments = ["--zookeeper", _hosts(link), "--bootstrap", self.bootstrap]
         arguments += ["--part", part.to_argument(), "--directory", str(self.directory)]
         process = ChildProcess(part.name, _skewed(skew, module, arguments), self._log(f"consumer-{part.name}"))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from kafka_coord.dev.chaos.journal.lines import Appending, read_lines
 from kafka_coord.dev.chaos.journal.records import Stretch, plain, stretches, stretches_of
@@ -84,6 +84,13 @@ class ConsumerWriter(Appending):
     def __init__(self, directory: Path, *, consumer: str, group: str, pid: int, session_timeout_ms: int) -> None:
         super().__init__(directory / CONSUMERS / f"{consumer}.{pid}.jsonl")
         self._write("opened", consumer=consumer, group=group, pid=pid, session_timeout_ms=session_timeout_ms)
+
+    @classmethod
+    def appending(cls, path: Path) -> Self:
+        """One more writer of a file another process has opened, where a consumer is two processes."""
+        writer = cls.__new__(cls)
+        Appending.__init__(writer, path)
+        return writer
 
     def started(self, offsets: Mapping[TopicPartition, int | None]) -> None:
         """From ``on_start``; the offset is ``consumer.position(partition)`` there."""

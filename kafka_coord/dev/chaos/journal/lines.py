@@ -18,6 +18,7 @@ class Appending:
     """A file appended to, a line in one write. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
         self._lock = threading.Lock()
