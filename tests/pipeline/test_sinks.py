@@ -12,12 +12,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from kafka_coord.errors import MalformedValue, NotFound, RequestRefused, SettingsError
 from kafka_coord.model import TopicPartition
 from kafka_coord.pipeline.ranges import OffsetRanges
-from kafka_coord.pipeline.sinks import DatabaseTable, ParquetTable, exactly_once, files, read_table
+from kafka_coord.pipeline.sinks import DatabaseTable, ParquetTable, TableWriter, exactly_once, files, read_table
 from kafka_coord.pipeline.sinks.log import STATE_EVERY, Overtaken, TableLog
 from kafka_coord.pipeline.sinks.manifest import Commit, Piece, TableState, commit_name
 
@@ -88,6 +89,31 @@ def test_two_writers_at_a_time_add_every_record_once(spark, batch, tmp_path):
         thread.join(120)
     assert not failures
     assert held(read_table(spark, tmp_path / "table")) == once((0, 0, 30))
+
+
+def test_a_plain_program_and_spark_write_one_table(spark, batch, tmp_path):
+    def arrow(start: int, end: int) -> pa.Table:
+        offsets = range(start, end)
+        return pa.table(
+            {
+                "topic": pa.array(["flights"] * len(offsets), pa.string()),
+                "partition": pa.array([0] * len(offsets), pa.int32()),
+                "offset": pa.array(offsets, pa.int64()),
+                "value": pa.array([f"0/{offset}" for offset in offsets], pa.string()),
+            }
+        )
+
+    plain = TableWriter(tmp_path / "table", group="delays")
+    table = ParquetTable(spark, tmp_path / "table", group="delays")
+    assert plain.append_arrow(arrow(0, 10)).rows == 10
+    assert table.append(batch({0: (5, 15)})).rows == 5
+    assert plain.append_arrow(arrow(12, 20)).rows == 5
+    assert plain.append_arrow(arrow(0, 20)).rows == 0
+    assert plain.append_arrow(arrow(0, 0)).rows == 0
+    assert held(table.read()) == once((0, 0, 20))
+    assert sorted(plain.read_arrow()["offset"].to_pylist()) == list(range(20))
+    with pytest.raises(SettingsError, match="has the columns"):
+        plain.append_arrow(arrow(20, 22).drop_columns(["value"]))
 
 
 def test_a_transform_may_leave_rows_out_and_make_several_of_one(spark, batch, tmp_path):

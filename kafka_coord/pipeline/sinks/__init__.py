@@ -6,6 +6,15 @@ Spark repeat is recognised and left out.
 
 from kafka_coord.pipeline.sinks.batches import Batch, exactly_once, offsets_of
 from kafka_coord.pipeline.sinks.database import DatabaseTable
-from kafka_coord.pipeline.sinks.parquet import Appended, ParquetTable, read_table
+from kafka_coord.pipeline.sinks.parquet import Appended, ParquetTable, TableWriter, read_table
 
-__all__ = ["Appended", "Batch", "DatabaseTable", "ParquetTable", "exactly_once", "offsets_of", "read_table"]
+__all__ = [
+    "Appended",
+    "Batch",
+    "DatabaseTable",
+    "ParquetTable",
+    "TableWriter",
+    "exactly_once",
+    "offsets_of",
+    "read_table",
+]

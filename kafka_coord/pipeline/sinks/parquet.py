@@ -22,11 +22,12 @@ from kafka_coord.errors import NotFound, RequestRefused, SettingsError
 from kafka_coord.model.names import legal
 from kafka_coord.pipeline.ranges import NO_RANGES, OffsetRanges
 from kafka_coord.pipeline.sinks import files
-from kafka_coord.pipeline.sinks.batches import ForeachBatch, outside, require_key_columns
+from kafka_coord.pipeline.sinks.batches import ForeachBatch, require_key_columns
 from kafka_coord.pipeline.sinks.log import Overtaken, TableLog
 from kafka_coord.pipeline.sinks.manifest import Commit, Piece, TableState
 
 if TYPE_CHECKING:
+    import pyarrow
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -46,56 +47,30 @@ class Appended:
     rows: int
 
 
-class ParquetTable:
-    """A table in a directory, written by members of one ``group``; made by its first append. One thread's.
+class TableWriter:
+    """Appends Arrow tables to a parquet table in a directory; needs no Spark, and may be one of several writers at a
+    time, Spark's among them. All are members of one ``group``. One thread's.
 
     ``path`` has to be mounted at the same place on all machines of a cluster. Raises :class:`SettingsError` for an
     object store or other file system, and at the first append :class:`RequestRefused` where the table belongs to
     another group.
     """
 
-    def __init__(self, spark: SparkSession, path: str | os.PathLike[str], *, group: str) -> None:
-        self._spark = spark
+    def __init__(self, path: str | os.PathLike[str], *, group: str) -> None:
         self._group = legal("group", group)
         self.path = files.local_directory(path)
         self._log = TableLog(self.path / _COMMITS)
 
-    def foreach_batch(self, transform: Callable[[DataFrame], DataFrame] | None = None) -> ForeachBatch:
-        """A function for ``writeStream.foreachBatch``. ``transform`` is applied to each batch; it keeps the columns
-        topic, partition and offset, and may leave rows out or make several of one."""
+    def append_arrow(self, rows: pyarrow.Table) -> Appended:
+        """As :meth:`ParquetTable.append`. A consumer commits its offsets to the group after this."""
+        import pyarrow.parquet as pq
+        from pyspark.sql.pandas.types import from_arrow_schema
 
-        def append(rows: DataFrame, _batch_id: int) -> None:
-            self.append(transform(rows) if transform is not None else rows)
+        def write(folder: Path) -> None:
+            folder.mkdir(parents=True)
+            pq.write_table(rows, folder / "part-0.parquet")
 
-        return append
-
-    def append(self, rows: DataFrame) -> Appended:
-        """Add a batch, but for what the table covers already: of each partition, from its lowest to its highest offset.
-
-        The batch is computed once. If anything fails, a full disk or a lost worker, the table is as it was. Raises
-        :class:`SettingsError` where the columns are not the table's.
-        """
-        require_key_columns(rows)
-        state = self._require_mine(rows.schema)
-        piece, there = self._stage(rows)
-        repeated = NO_RANGES
-        while piece is not None:
-            if again := there & state.covered:
-                repeated, there = repeated | again, there - again
-                piece = self._restage(piece, rows.schema, again)
-                if piece is None:
-                    break
-            files.settle(self._files(piece))
-            try:
-                self._log.commit(state, Commit(_now_ms(), ranges=there, piece=piece))
-            except Overtaken as overtaken:
-                state = overtaken.state
-                continue
-            log.debug("appended rows=%d ranges=%s", piece.rows, there)
-            return Appended(there, repeated, piece.rows)
-        if repeated:
-            log.info("leaves out what the table has already ranges=%s", repeated)
-        return Appended(NO_RANGES, repeated, 0)
+        return self._append(from_arrow_schema(rows.schema), write)
 
     def state(self) -> TableState:
         """The table now: its pieces, rows and covered offsets."""
@@ -105,9 +80,12 @@ class ParquetTable:
         """The offsets whose records, or their absence, the table holds."""
         return self.state().covered
 
-    def read(self) -> DataFrame:
-        """The table as of now; later commits do not change what this reads."""
-        return read_table(self._spark, self.path)
+    def read_arrow(self) -> pyarrow.Table:
+        """The committed rows. Raises :class:`NotFound` where there is no table."""
+        import pyarrow.parquet as pq
+
+        state = _there(self._log, self.path)
+        return pq.read_table([str(file) for piece in state.pieces for file in self._files(piece)])
 
     def forget(self, topic: str) -> None:
         """Take offsets of a topic as never written, because it was deleted and made anew: its next records are
@@ -165,12 +143,34 @@ class ParquetTable:
             )
         return state
 
-    def _stage(self, rows: DataFrame) -> tuple[Piece | None, OffsetRanges]:
-        """Writes the rows as a piece that belongs to nothing yet, and says which offsets they are from."""
+    def _append(self, schema: StructType, write: Callable[[Path], None]) -> Appended:
+        state = self._require_mine(schema)
+        piece, there = self._stage(write)
+        repeated = NO_RANGES
+        while piece is not None:
+            if again := there & state.covered:
+                repeated, there = repeated | again, there - again
+                piece = self._restage(piece, again)
+                if piece is None:
+                    break
+            files.settle(self._files(piece))
+            try:
+                self._log.commit(state, Commit(_now_ms(), ranges=there, piece=piece))
+            except Overtaken as overtaken:
+                state = overtaken.state
+                continue
+            log.debug("appended rows=%d ranges=%s", piece.rows, there)
+            return Appended(there, repeated, piece.rows)
+        if repeated:
+            log.info("leaves out what the table has already ranges=%s", repeated)
+        return Appended(NO_RANGES, repeated, 0)
+
+    def _stage(self, write: Callable[[Path], None]) -> tuple[Piece | None, OffsetRanges]:
+        """Has rows written as a piece that belongs to nothing yet, and says which offsets they are from."""
         name = uuid.uuid4().hex
         folder = self.path / _DATA / name
         try:
-            rows.write.parquet(folder.as_uri())
+            write(folder)
             written = tuple(sorted(path.name for path in folder.glob("*.parquet")))
             count, there = _contents(folder / file for file in written)
         except BaseException:
@@ -181,9 +181,17 @@ class ParquetTable:
             return None, NO_RANGES
         return Piece(name, written, count), there
 
-    def _restage(self, piece: Piece, schema: StructType, without: OffsetRanges) -> Piece | None:
-        rows = self._spark.read.schema(schema).parquet(*(path.as_uri() for path in self._files(piece)))
-        anew, _ = self._stage(outside(rows, without))
+    def _restage(self, piece: Piece, without: OffsetRanges) -> Piece | None:
+        """The piece's rows but for these offsets', as another."""
+        import pyarrow.parquet as pq
+
+        def write(folder: Path) -> None:
+            folder.mkdir()
+            for file in self._files(piece):
+                rows = pq.read_table(file)
+                pq.write_table(rows.filter(~_mask(rows, without)), folder / file.name)
+
+        anew, _ = self._stage(write)
         shutil.rmtree(self.path / _DATA / piece.name, ignore_errors=True)
         return anew
 
@@ -191,15 +199,62 @@ class ParquetTable:
         return [self.path / _DATA / piece.name / file for file in piece.files]
 
 
+class ParquetTable(TableWriter):
+    """The same for the batches of a Spark query."""
+
+    def __init__(self, spark: SparkSession, path: str | os.PathLike[str], *, group: str) -> None:
+        super().__init__(path, group=group)
+        self._spark = spark
+
+    def foreach_batch(self, transform: Callable[[DataFrame], DataFrame] | None = None) -> ForeachBatch:
+        """A function for ``writeStream.foreachBatch``. ``transform`` is applied to each batch; it keeps the columns
+        topic, partition and offset, and may leave rows out or make several of one."""
+
+        def append(rows: DataFrame, _batch_id: int) -> None:
+            self.append(transform(rows) if transform is not None else rows)
+
+        return append
+
+    def append(self, rows: DataFrame) -> Appended:
+        """Add a batch, but for what the table covers already: of each partition, from its lowest to its highest offset.
+
+        The batch is computed once. If anything fails, a full disk or a lost worker, the table is as it was. Raises
+        :class:`SettingsError` where the columns are not the table's.
+        """
+        require_key_columns(rows)
+        return self._append(rows.schema, lambda folder: rows.write.parquet(folder.as_uri()))
+
+    def read(self) -> DataFrame:
+        """The table as of now; later commits do not change what this reads."""
+        return read_table(self._spark, self.path)
+
+
 def read_table(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
     """The rows of a table as of now: what is committed, and nothing else. Raises :class:`NotFound`."""
     folder = files.local_directory(path)
-    state = TableLog(folder / _COMMITS).load()
-    if state.number < 0:
-        raise NotFound(f"there is no table at {folder}")
+    state = _there(TableLog(folder / _COMMITS), folder)
     there = [(folder / _DATA / piece.name / file).as_uri() for piece in state.pieces for file in piece.files]
     schema = _struct(state.schema)
     return spark.read.schema(schema).parquet(*there) if there else spark.createDataFrame([], schema)
+
+
+def _there(log_: TableLog, folder: Path) -> TableState:
+    state = log_.load()
+    if state.number < 0:
+        raise NotFound(f"there is no table at {folder}")
+    return state
+
+
+def _mask(rows: pyarrow.Table, ranges: OffsetRanges) -> Any:
+    """Which rows' offsets are within the ranges: an array of booleans."""
+    import numpy as np
+
+    topics = rows["topic"].to_numpy()
+    partitions, offsets = rows["partition"].to_numpy(), rows["offset"].to_numpy()
+    found = np.zeros(rows.num_rows, dtype=bool)
+    for topic, partition, start, end in ranges.rows():
+        found |= (topics == topic) & (partitions == partition) & (offsets >= start) & (offsets < end)
+    return found
 
 
 def _contents(paths: Iterable[Path]) -> tuple[int, OffsetRanges]:
