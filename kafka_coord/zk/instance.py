@@ -45,9 +45,13 @@ class InstanceRegistration:
         """
         session_id = self._store.session.session_id
         try:
-            self._store.create(self._path, self._value(), ephemeral=True)
-        except NodeExists:
-            self._look_at_holder(session_id)
+            try:
+                self._store.create(self._path, self._value(), ephemeral=True)
+            except NodeExists:
+                self._look_at_holder(session_id)
+        except StoreUnavailable:
+            self._namesake_since = None
+            raise
         self._registered_in = session_id
         self._namesake_since = None
         self._watch(session_id)
@@ -66,6 +70,8 @@ class InstanceRegistration:
     def _on_event(self, _event: WatchEvent) -> None:
         """On a thread of the store: somebody deleted or wrote the znode, or the connection changed."""
         self._registered_in = self._watched_in = 0
+        # ZooKeeper's next leader gives every session, a dead one's too, its whole timeout again.
+        self._namesake_since = None
         self._wake()
 
     def _look_at_holder(self, session_id: int) -> None:
@@ -82,10 +88,11 @@ class InstanceRegistration:
                 f"{self._path} is not of a running instance (it is not ephemeral): delete it, then start again"
             )
         now = self._store.clock.monotonic()
-        if self._namesake_since is None:
-            self._namesake_since = now
+        since = self._namesake_since
+        if since is None:
+            since = self._namesake_since = now
         patience_s = self._timeout_s(node) * (1 + _GRACE_SHARE)
-        left_s = self._namesake_since + patience_s - now
+        left_s = since + patience_s - now
         described = f"an instance for broker id {self._broker_id} is registered already ({_shown(node)})"
         if left_s <= 0:
             raise SettingsError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -86,6 +87,23 @@ def test_a_namesake_that_lives_on_is_an_error_that_says_what_to_do(open_store: O
     assert "broker id 1 is registered already" in sentence
     assert "give this one another broker id" in sentence
     assert namesake.election.is_registered()
+
+
+@pytest.mark.parametrize("operation", ["create", "get"])
+def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away(open_store: OpenStore, operation: str) -> None:
+    """Its next leader gives the ghost's session its whole timeout again."""
+    ghost = Candidate(open_store, 1, session_timeout_ms=400)
+    ghost.election.register_instance()
+    instance = Candidate(open_store, 1)
+    with pytest.raises(NodeExists):
+        instance.election.register_instance()
+    time.sleep(0.6)  # longer than the ghost's session and what is granted beyond
+    instance.lossy.lose_before(operation)
+    with pytest.raises(StoreUnavailable):
+        instance.election.register_instance()
+
+    with pytest.raises(NodeExists, match="in case it was this one before a restart"):
+        instance.election.register_instance()
 
 
 def test_a_znode_of_no_session_is_not_waited_for(open_store: OpenStore) -> None:
