@@ -158,6 +158,7 @@ class Connector:
             return now
         except StoreUnavailable as error:
             log.debug("could not ask ZooKeeper consumer=%s: %s", self._channel.consumer, error)
+            self._name_taken_since = None
             return now + _RETRY_S
         except NoAuth as error:
             self._fail(error)
@@ -219,11 +220,12 @@ class Connector:
 
     def _wait_for_name(self, holder: Holder, now: float) -> float:
         """The name may be held by our own ghost, whose session the server has not yet ended."""
-        if self._name_taken_since is None:
-            self._name_taken_since = now
+        since = self._name_taken_since
+        if since is None:
+            since = self._name_taken_since = now
             log.warning("waiting for the name consumer=%s incarnation=%d", self._channel.consumer, holder.incarnation)
         timeout_ms = (holder.member.session_timeout_ms if holder.member else None) or self._store.session.timeout_ms
-        until = self._name_taken_since + 1.0 + max(timeout_ms, self._store.session.timeout_ms) * 1.2 / 1000
+        until = since + 1.0 + max(timeout_ms, self._store.session.timeout_ms) * 1.2 / 1000
         if now >= until:
             member = holder.member
             who = f"a consumer on host {member.host or 'unknown'} ({member.client})" if member else "another consumer"
@@ -383,7 +385,10 @@ class Connector:
 
     # --- events: note, and wake --------------------------------------------------------------------------------------
 
-    def _on_session(self, _state: SessionState) -> None:
+    def _on_session(self, state: SessionState) -> None:
+        if state is not SessionState.CONNECTED:
+            # ZooKeeper's next leader gives every session, a dead one's too, its whole timeout again.
+            self._name_taken_since = None
         self._registration_changed = True
         self._obedience.look_again()
         self._wake()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka_coord.errors import StoreUnavailable
-from kafka_coord.zk.store import Op, OpResult, Store
+from kafka_coord.zk.store import Node, Op, OpResult, Store
 
 
 class LossyStore:
@@ -16,6 +17,8 @@ class LossyStore:
         self._store = store
         self._lose: Callable[[Sequence[Op]], bool] | None = None
         self.lost = 0
+        self.refused_at: float | None = None
+        self._refuse = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -23,6 +26,17 @@ class LossyStore:
     def lose_reply_of(self, chosen: Callable[[Sequence[Op]], bool]) -> None:
         """Loses the answer of the next multi that is chosen."""
         self._lose = chosen
+
+    def refuse_next_get(self) -> None:
+        """As if ZooKeeper were away for a moment; :attr:`refused_at` is when, on the monotonic clock."""
+        self._refuse = True
+
+    def get(self, *arguments: Any, **keywords: Any) -> Node:
+        if self._refuse:
+            self._refuse = False
+            self.refused_at = time.monotonic()
+            raise StoreUnavailable("away, says the test")
+        return self._store.get(*arguments, **keywords)
 
     def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
         results = self._store.multi(ops)

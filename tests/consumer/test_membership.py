@@ -187,6 +187,24 @@ def test_a_name_that_is_taken_is_refused_once_it_cannot_be_a_ghost(
     assert first.registered
 
 
+def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away(
+    make_consumer: MakeConsumer, make_store: MakeStore, coordinator: HandCoordinator
+) -> None:
+    """Its next leader gives the ghost's session its whole timeout again."""
+    make_consumer(consumer_id="c", session_timeout_ms=1_000)
+    coordinator.await_member("c")
+    lossy = LossyStore(make_store(session_timeout_ms=1_000))
+    second = make_consumer(consumer_id="c", store=lossy)
+    time.sleep(1.0)
+    lossy.refuse_next_get()
+
+    with pytest.raises(ConsumerIdInUse):
+        second.poll(20)
+
+    assert lossy.refused_at is not None
+    assert time.monotonic() - lossy.refused_at >= 2.2
+
+
 def test_a_consumer_takes_its_name_over_from_its_own_ghost(
     make_consumer: MakeConsumer, make_store: MakeStore, coordinator: HandCoordinator
 ) -> None:

@@ -41,7 +41,8 @@ class Work:
     def __init__(self, part: Part, zookeeper: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
         self._part = part
         self._journal = journal
-        self._stopping = stopping
+        self._asked_to_stop = stopping
+        self._failed = threading.Event()
         self._made = threading.Event()
         self._gone = False
         self._failure: BaseException | None = None
@@ -88,11 +89,11 @@ class Work:
             self._commit()  # what this thread has in hand, which leaving the ``with`` block commits for one thread only
         except BaseException as failure:  # noqa: BLE001  raised by run(), on the process' own thread
             self._failure = self._failure or failure
-            self._stopping.set()
+            self._failed.set()
 
     def _read(self, stream: Stream) -> None:
         uncommitted = 0
-        while not self._stopping.is_set():
+        while not self._asked_to_stop.is_set() and not self._failed.is_set():
             since = time.monotonic()
             records = stream.consume(self._part.batch, _WAIT_S)
             if not records:
@@ -104,7 +105,7 @@ class Work:
             self._journal.handed(since, time.monotonic(), seen)
             self._done |= {TopicPartition(topic, partition): offset + 1 for topic, partition, offset, _ in seen}
             if self._part.work_s:
-                self._stopping.wait(self._part.work_s)
+                self._asked_to_stop.wait(self._part.work_s)
             uncommitted += len(records)
             if self._part.commit_every and uncommitted >= self._part.commit_every:
                 uncommitted = 0
