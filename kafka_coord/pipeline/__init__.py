@@ -14,7 +14,11 @@ __all__ = ["KafkaCoordSource", "register"]
 
 
 def register(spark: Any) -> None:
-    """Makes ``format("kafka_coord")`` known to this Spark session."""
+    """Makes ``format("kafka_coord")`` known to this Spark session. Raises
+    :class:`~kafka_coord.errors.SettingsError` where pyspark, pandas or pyarrow are of versions it cannot work with."""
+    from kafka_coord.pipeline.checking import require_versions
+
+    require_versions()
     from kafka_coord.pipeline.source import KafkaCoordSource
 
     spark.dataSource.register(KafkaCoordSource)

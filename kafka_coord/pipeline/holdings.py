@@ -44,19 +44,22 @@ class BatchHoldings:
 
     # --- Spark's thread ----------------------------------------------------------------------------------------------
 
-    def done(self) -> None:
-        """Spark has committed the micro-batch it was working on."""
+    def done(self) -> frozenset[TopicPartition]:
+        """Spark has committed the micro-batch it was working on. The partitions of it that were lost meanwhile: what
+        was read of them is not committed to the group, also where they have come back since."""
         with self._lock:
-            for partition in self._in_batch:
+            for partition in self._in_batch - self._orphans:
                 holding = self._held.get(partition)
-                if holding is not None and partition not in self._orphans:
+                if holding is not None:
                     holding.settle()
+            lost = frozenset(self._orphans)
             self._in_batch.clear()
             self._orphans.clear()
             awaited, self._awaited = self._awaited, False
         self._wake()
         if awaited:
             log.info("let go of what was to be stopped: the micro-batch that held it is committed")
+        return lost
 
     def wanted(self) -> dict[TopicPartition, int]:
         """The partitions a micro-batch may read from now, and where each goes on (``NO_OFFSET``: not known)."""
@@ -102,6 +105,12 @@ class BatchHoldings:
             if holding is not None:
                 holding.move_to(offset)
         self._wake()
+
+    def said(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether the group has it stored that this partition goes on at ``offset``; true of one that is not held."""
+        with self._lock:
+            holding = self._held.get(partition)
+            return holding is None or holding.committed == offset
 
     # --- the connector's thread --------------------------------------------------------------------------------------
 

@@ -6,19 +6,20 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.running import ConnectorThread
 from kafka_coord.consumer.settings import Membership, membership
-from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset
+from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, StoreUnavailable
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
 from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
 from kafka_coord.pipeline.holdings import BatchHoldings
-from kafka_coord.pipeline.options import SourceOptions, StartingOffsets
+from kafka_coord.pipeline.options import OnDataLoss, SourceOptions, StartingOffsets
 from kafka_coord.pipeline.planned import PlannedBatch
-from kafka_coord.pipeline.ranges import NO_RANGES, OffsetRanges
+from kafka_coord.pipeline.ranges import NO_RANGES, OffsetRange, OffsetRanges
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import connect
 
@@ -28,6 +29,19 @@ _CLOCK_TOLERANCE_MS = 2_000
 """How far ZooKeeper's clock and the driver's may be apart, for telling what was written after a batch was planned."""
 _CLOSE_S = 10.0
 _WARN_EVERY_S = 10.0
+_SAID_WITHIN_S = 2.0
+"""How long a micro-batch waits for the group to hold where a partition begins that it knew nothing of."""
+_BEYOND_END_S = 3.0
+"""For how long an offset must have been beyond the end of its log to be taken for lost: just after a broker was elected
+to lead a partition, it may not know yet how far the one before it had told consumers to read (KIP-207)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsaid:
+    """Read and done, by the checkpoint, in a micro-batch planned at ``planned_ms``; the group may not know it."""
+
+    ranges: tuple[OffsetRange, ...]
+    planned_ms: int
 
 
 class QueryMember:
@@ -63,6 +77,9 @@ class QueryMember:
         self._offsets: OffsetReader | None = None
         self._bootstrap = ""
         self._ends: dict[TopicPartition, int] = {}
+        self._unsaid: dict[TopicPartition, _Unsaid] = {}
+        self._beyond: dict[TopicPartition, float] = {}
+        """Since when (monotonic) their offsets have been beyond the end of the log."""
         self._warned = -_WARN_EVERY_S
         self._thread = ConnectorThread(
             self._connector,
@@ -79,22 +96,23 @@ class QueryMember:
     def plan(self, most: int, upto: Mapping[TopicPartition, int] | None = None) -> OffsetRanges:
         """What the next micro-batch reads: of the partitions that are this query's now, at most ``most`` offsets in
         all, fairly shared, and none past ``upto`` (partitions not in it: none). Empty when there is nothing new, and
-        while no broker tells where the partitions end (told in the log: brokers come back, and of topics that are
-        deleted the coordinator takes the partitions away).
+        while no broker tells where the partitions end, or ZooKeeper what it has to be asked (told in the log: they come
+        back, and of topics that are deleted the coordinator takes the partitions away).
 
         Raises what ended the membership for good, and :class:`NoOffset` where records are gone that were to be read
         and the options say to fail.
         """
         self._check()
-        wanted = self.holdings.wanted()
-        if upto is not None:
-            wanted = {tp: position for tp, position in wanted.items() if tp in upto}
-        if not wanted or most < 1:
-            return NO_RANGES
         try:
+            self._say_what_is_done()
+            wanted = self.holdings.wanted()
+            if upto is not None:
+                wanted = {tp: position for tp, position in wanted.items() if tp in upto}
+            if not wanted or most < 1:
+                return NO_RANGES
             ends = self._ends = self.latest(PartitionSet.of(wanted))
             positions = self._positions(wanted, ends)
-        except BrokerError as error:
+        except (BrokerError, StoreUnavailable) as error:
             self._warn(f"reads nothing for now: {error}")
             return NO_RANGES
         room = {
@@ -108,6 +126,25 @@ class QueryMember:
             return NO_RANGES
         return self.holdings.take(OffsetRanges(planned))
 
+    def done(self, batch: PlannedBatch) -> None:
+        """The checkpoint has this micro-batch, the last that was planned."""
+        lost = self.holdings.done()
+        if not lost:
+            return
+        took_s = time.time() - batch.planned_ms / 1000
+        ranges = OffsetRanges({tp: batch.ranges.of_partition(tp) for tp in lost})
+        self._unsaid |= {tp: _Unsaid(ranges.of_partition(tp), batch.planned_ms) for tp in ranges.partitions}
+        log.warning(
+            "lost %s in the middle of micro-batch %d (%s), which is done now, after %.1f s: its offsets are not "
+            "committed over those of whoever may own them, and its records may come again. Where micro-batches take "
+            "longer than the group's rebalance timeout, give it a longer one: 'kafka-coord groups settings %s'",
+            ranges,
+            batch.number,
+            self._connector.counters.last_loss,
+            took_s,
+            self._options.group,
+        )
+
     def replay(self, batch: PlannedBatch) -> OffsetRanges:
         """What of a logged micro-batch, whose outcome is not known, is to be read again.
 
@@ -116,6 +153,7 @@ class QueryMember:
         above the group's offsets is read by whoever is started there.
         """
         self.await_partitions()
+        self._say_what_is_done()
         wanted = self.holdings.wanted()
         mine: dict[TopicPartition, list[tuple[int, int]]] = {}
         for partition in batch.ranges.partitions:
@@ -133,38 +171,40 @@ class QueryMember:
 
     def resume_behind(self, batch: PlannedBatch) -> None:
         """The checkpoint says that this micro-batch is done. Where the group does not know of it yet, because the query
-        ended before it could say so, it is told; where somebody wrote the offset since (another owner, an operator),
-        their word stands."""
-        if not batch.ranges:
-            return
-        self.await_partitions()
-        known = OffsetRanges(
-            {
-                tp: [(one.start, one.end) for one in batch.ranges.of_partition(tp)]
-                for tp in batch.ranges.partitions
-                if not self._written_since(tp, batch.planned_ms)
-            }
-        )
-        skipped = self.holdings.skip(known)
-        if skipped:
-            log.info(
-                "micro-batch %d is done by the checkpoint, and not by the group: goes on behind %s",
-                batch.number,
-                skipped,
-            )
+        ended before it could say so, it is told once the partition is this query's; where somebody wrote the offset
+        since (another owner, an operator), their word stands."""
+        self._unsaid |= {tp: _Unsaid(batch.ranges.of_partition(tp), batch.planned_ms) for tp in batch.ranges.partitions}
+
+    def _say_what_is_done(self) -> None:
+        """Goes on behind what is done by the checkpoint and not by the group. Raises :class:`StoreUnavailable`."""
+        for partition in self.holdings.wanted().keys() & self._unsaid.keys():
+            unsaid = self._unsaid[partition]
+            if not self._written_since(partition, unsaid.planned_ms):
+                skipped = self.holdings.skip(OffsetRanges({partition: unsaid.ranges}))
+                if skipped:
+                    log.info("goes on behind %s: done by the checkpoint, and not by the group", skipped)
+            del self._unsaid[partition]
 
     def _written_since(self, partition: TopicPartition, planned_ms: int) -> bool:
         found = self._store.exists(layout.offset(self._options.group, partition.topic, partition.partition))
         return found is not None and found.mtime_ms > planned_ms + _CLOCK_TOLERANCE_MS
 
     def await_partitions(self) -> None:
-        """Until the coordinator has given this query something, or the options' ``waitMs`` are over."""
-        deadline = time.monotonic() + self._options.wait_ms / 1000
-        while not self.holdings.wanted() and (left := deadline - time.monotonic()) > 0:
+        """Until the coordinator has given this query something, or the options' ``waitMs`` are over. They are counted
+        from when it is registered, which takes a while where its name is still held by a driver that was killed."""
+        wait_s = self._options.wait_ms / 1000
+        deadline = time.monotonic() + wait_s
+        latest = deadline + 2.0 + self._options.session_timeout_ms * 1.5 / 1000
+        while not self.holdings.wanted():
             self._check()
+            now = time.monotonic()
+            if self._connector.registration is None:
+                deadline = min(now + wait_s, latest)
+            if now >= deadline:
+                return
             self.holdings.changed.clear()
             if not self.holdings.wanted():
-                self.holdings.changed.wait(min(left, 0.2))
+                self.holdings.changed.wait(min(deadline - now, 0.2))
 
     def latest(self, partitions: PartitionSet) -> dict[TopicPartition, int]:
         """The end of each partition's log, of those whose broker answers. Raises :class:`BrokerError` if none does."""
@@ -191,32 +231,55 @@ class QueryMember:
         """Where each goes on: what was not known, or is no longer in the log, is settled by the options."""
         begins = self._reader().earliest(PartitionSet.of(wanted)).offsets
         positions: dict[TopicPartition, int] = {}
+        moved: dict[TopicPartition, int] = {}
         for partition, position in wanted.items():
             if partition not in ends or partition not in begins:
                 continue
             begin, end = begins[partition], ends[partition]
-            if position == NO_OFFSET:
-                at = begin if self._options.starting_offsets is StartingOffsets.EARLIEST else end
-            elif begin <= position <= end:
-                at = position
-            elif self._options.fail_on_data_loss:
-                raise NoOffset(
-                    f"group {self._options.group} goes on at {position} of {partition}, but its log holds {begin} to "
-                    f"{end}: records were lost, or the topic was made anew. Set the offset with 'kafka-coord groups "
-                    "reset-offsets', or say failOnDataLoss=false to go on at what is there"
-                )
-            else:
-                at = begin if position < begin else end
-                log.warning("goes on at %d of %s: %d is not in its log (%d to %d)", at, partition, position, begin, end)
-            if at != position:
-                self.holdings.move(partition, at)
-            positions[partition] = at
-        return positions
+            if begin <= position <= end:
+                self._beyond.pop(partition, None)
+                positions[partition] = position
+            elif position == NO_OFFSET:
+                moved[partition] = begin if self._options.starting_offsets is StartingOffsets.EARLIEST else end
+            elif position < begin or self._stays_beyond(partition):
+                moved[partition] = self._after_loss(partition, position, begin, end)
+        return positions | self._moved(moved)
+
+    def _stays_beyond(self, partition: TopicPartition) -> bool:
+        now = time.monotonic()
+        return now >= self._beyond.setdefault(partition, now) + _BEYOND_END_S
+
+    def _after_loss(self, partition: TopicPartition, position: int, begin: int, end: int) -> int:
+        policy = self._options.on_data_loss
+        holds = f"its log holds {begin} to {end}: records were lost, or the topic was made anew"
+        if policy is OnDataLoss.FAIL:
+            raise NoOffset(
+                f"group {self._options.group} goes on at {position} of {partition}, but {holds}. Set the offset with "
+                "'kafka-coord groups reset-offsets', or say onDataLoss=earliest (or latest) to go on at what is there"
+            )
+        self._beyond.pop(partition, None)
+        at = begin if policy is OnDataLoss.EARLIEST else end
+        log.warning("goes on at %d of %s (onDataLoss=%s): it was at %d, but %s", at, partition, policy, position, holds)
+        return at
+
+    def _moved(self, found: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Goes on there, once the group has it stored: were it only in memory, a crash would make ``latest`` mean a
+        later moment, and skip what came in between. What is not stored soon comes with a later micro-batch."""
+        for partition, offset in found.items():
+            self.holdings.move(partition, offset)
+        deadline = time.monotonic() + _SAID_WITHIN_S
+        while not all(self.holdings.said(*one) for one in found.items()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return {partition: offset for partition, offset in found.items() if self.holdings.said(partition, offset)}
 
     def _reader(self) -> OffsetReader:
         if self._offsets is None:
-            self._bootstrap = ""
-            self._offsets = OffsetReader(self.bootstrap, dict(self._options.kafka))
+            try:  # the brokers may have other addresses by now
+                self._bootstrap = bootstrap_servers(self._store, self._options.kafka)
+            except (BrokerError, StoreUnavailable):
+                if not self._bootstrap:
+                    raise
+            self._offsets = OffsetReader(self._bootstrap, dict(self._options.kafka))
         return self._offsets
 
     # --- itself ------------------------------------------------------------------------------------------------------

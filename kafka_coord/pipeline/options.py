@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 from kafka_coord.consumer.settings import generated_id
 from kafka_coord.errors import SettingsError
@@ -19,6 +20,14 @@ DEFAULT_MAX_OFFSETS = 1_000_000
 class StartingOffsets(StrEnum):
     """Where a partition begins that has no committed offset."""
 
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class OnDataLoss(StrEnum):
+    """What to do where the offset to go on at is not in the log: records are gone, or the topic was made anew."""
+
+    FAIL = "fail"
     EARLIEST = "earliest"
     LATEST = "latest"
 
@@ -39,7 +48,7 @@ class SourceOptions:
     max_offsets_per_trigger: int = DEFAULT_MAX_OFFSETS
     min_partitions: int = 0
     starting_offsets: StartingOffsets = StartingOffsets.LATEST
-    fail_on_data_loss: bool = True
+    on_data_loss: OnDataLoss = OnDataLoss.FAIL
     include_headers: bool = False
     session_timeout_ms: int = 10_000
     rejoin_grace_ms: int = 0
@@ -68,8 +77,8 @@ class SourceOptions:
             consumer_id=legal("consumer", consumer_id) if consumer_id else generated_id(group),
             max_offsets_per_trigger=_number(options, "maxoffsetspertrigger", DEFAULT_MAX_OFFSETS, 1),
             min_partitions=_number(options, "minpartitions", 0, 0),
-            starting_offsets=_choice(options, "startingoffsets", StartingOffsets.LATEST),
-            fail_on_data_loss=_truth(options, "failondataloss", default=True),
+            starting_offsets=_starting_offsets(options),
+            on_data_loss=_on_data_loss(options),
             include_headers=_truth(options, "includeheaders", default=False),
             session_timeout_ms=_number(options, "sessiontimeoutms", 10_000, 100),
             rejoin_grace_ms=_number(options, "rejoingracems", 0, 0),
@@ -91,6 +100,7 @@ _KNOWN = {
         "minPartitions",
         "startingOffsets",
         "failOnDataLoss",
+        "onDataLoss",
         "includeHeaders",
         "sessionTimeoutMs",
         "rejoinGraceMs",
@@ -142,19 +152,38 @@ def _truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     return text.lower() == "true"
 
 
-def _choice(options: Mapping[str, str], name: str, default: StartingOffsets) -> StartingOffsets:
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def _choice(options: Mapping[str, str], name: str, default: _Choice) -> _Choice:
     text = options.get(name)
     if text is None:
         return default
-    if text.startswith("{"):
-        raise SettingsError(
-            f"option {_KNOWN[name]!r} as JSON is not for a group, whose committed offsets say where to begin: "
-            f"set them with 'kafka-coord groups reset-offsets'; here say {' or '.join(StartingOffsets)}"
-        )
     try:
-        return StartingOffsets(text.lower())
+        return type(default)(text.lower())
     except ValueError:
-        raise SettingsError(f"option {_KNOWN[name]!r} is {text!r}: use {' or '.join(StartingOffsets)}") from None
+        raise SettingsError(f"option {_KNOWN[name]!r} is {text!r}: use {' or '.join(type(default))}") from None
+
+
+def _starting_offsets(options: Mapping[str, str]) -> StartingOffsets:
+    if options.get("startingoffsets", "").startswith("{"):
+        raise SettingsError(
+            f"option {_KNOWN['startingoffsets']!r} as JSON is not for a group, whose committed offsets say where to "
+            f"begin: set them with 'kafka-coord groups reset-offsets'; here say {' or '.join(StartingOffsets)}"
+        )
+    return _choice(options, "startingoffsets", StartingOffsets.LATEST)
+
+
+def _on_data_loss(options: Mapping[str, str]) -> OnDataLoss:
+    """``failOnDataLoss`` as Spark's own source has it; ``onDataLoss`` says where to go on instead."""
+    fail = _truth(options, "failondataloss", default="ondataloss" not in options)
+    policy = _choice(options, "ondataloss", OnDataLoss.FAIL if fail else OnDataLoss.EARLIEST)
+    if "failondataloss" in options and fail != (policy is OnDataLoss.FAIL):
+        raise SettingsError(
+            f"options 'failOnDataLoss' ({options['failondataloss']}) and 'onDataLoss' ({policy}) contradict each other:"
+            " give one of them"
+        )
+    return policy
 
 
 def parse_ranges(text: str) -> object:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +15,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from kafka_coord.errors import SettingsError
+from kafka_coord.errors import ConsumerClosed, SettingsError
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.pipeline.fetching import fetch
 from kafka_coord.pipeline.member import QueryMember
-from kafka_coord.pipeline.options import SourceOptions, parse_ranges
+from kafka_coord.pipeline.options import OnDataLoss, SourceOptions, parse_ranges
 from kafka_coord.pipeline.planned import PlannedBatch, require_group
-from kafka_coord.pipeline.ranges import OffsetRanges
+from kafka_coord.pipeline.ranges import NO_RANGES, OffsetRanges
 
 if TYPE_CHECKING:
     import pyarrow
@@ -75,11 +78,16 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._member: QueryMember | None = None
         self._last: PlannedBatch | None = None
+        """The micro-batch that Spark works on, or was last done with."""
+        self._ranges = NO_RANGES
+        """What is read of it: less than it says where it is read again and others own the rest."""
         self._upto: dict[TopicPartition, int] | None = None
         self._resumed = False
+        self._stopped = False
+        self._terminated = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_member": None, "_last": None, "_upto": None, "_resumed": True}
+        return self.__dict__ | {"_member": None, "_last": None, "_ranges": NO_RANGES, "_upto": None}
 
     # --- on the driver -----------------------------------------------------------------------------------------------
 
@@ -100,15 +108,14 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         member = self._joined()
         before = self._decoded(start)
+        if self._last is not None and before.number < self._last.number:
+            return self._last.to_json()  # planned, and not run yet
         if not self._resumed:
             self._resumed = True
             if self._last is None:
                 member.resume_behind(before)
-            if before.number == 0:
-                member.await_partitions()
-        if self._last is not None and before.number < self._last.number:
-            return self._last.to_json()  # planned, and not run yet
-        member.holdings.done()
+            member.await_partitions()
+        member.done(before)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else _EVERYTHING
         if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
             raise SettingsError(f"Spark asks for {limit!r}, which format kafka_coord does not know")
@@ -118,19 +125,18 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last = PlannedBatch(
             self._options.group, before.number + 1, ranges, self._options.consumer_id, time.time_ns() // 1_000_000
         )
+        self._ranges = ranges
         return self._last.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         member = self._joined()
-        batch = self._decoded(end)
-        if batch == self._decoded(start):
+        before, batch = self._decoded(start), self._decoded(end)
+        if batch == before:
             return []
         if self._last is None or batch.number != self._last.number:
-            ranges = member.replay(batch)
-            self._last = batch
-        else:
-            ranges = self._last.ranges
-        return tasks(ranges, member.bootstrap, self._options)
+            member.resume_behind(before)  # what a logged micro-batch begins behind is done
+            self._last, self._ranges = batch, member.replay(batch)
+        return tasks(self._ranges, member.bootstrap, self._options)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         ends = self._member.last_ends() if self._member is not None else {}
@@ -146,14 +152,38 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         by then: as the ``start`` of that one."""
 
     def stop(self) -> None:
+        """Leaves the group. Spark calls it as the last, when its process for planning ends."""
+        self._stopped = True
         if self._member is not None:
             self._member.close()
             self._member = None
+        if self._terminated:
+            # Nobody listens any more: to go on would write the reason to a closed socket, and a traceback to the log.
+            logging.shutdown()
+            os._exit(0)
 
     def _joined(self) -> QueryMember:
+        if self._stopped:
+            raise ConsumerClosed(f"the query has left group {self._options.group!r}: it was stopped")
         if self._member is None:
-            self._member = QueryMember(self._options)
+            self._unwind_when_terminated()
+            self._member = self._join()
         return self._member
+
+    def _join(self) -> QueryMember:
+        return QueryMember(self._options)
+
+    def _unwind_when_terminated(self) -> None:
+        """Spark ends the process it plans in by SIGTERM, at which Python would be gone without a word, and the
+        partitions nobody's until the session times out."""
+        here = threading.current_thread() is threading.main_thread()
+        if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._unwind)
+
+    def _unwind(self, _signal: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        self._terminated = True
+        raise SystemExit(0)  # to leave from the outside of all locks: Spark's loop calls stop() at the end
 
     def _decoded(self, value: Mapping[str, Any]) -> PlannedBatch:
         batch = PlannedBatch.from_json(value)
@@ -223,4 +253,5 @@ def tasks(ranges: OffsetRanges, bootstrap: str, options: SourceOptions) -> list[
             at += size
             room -= size
     settings = {**options.kafka, "bootstrap.servers": bootstrap}
-    return [Task(tuple(one), settings, options.include_headers, options.fail_on_data_loss) for one in packed]
+    fail = options.on_data_loss is OnDataLoss.FAIL
+    return [Task(tuple(one), settings, options.include_headers, fail) for one in packed]

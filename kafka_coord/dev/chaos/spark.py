@@ -76,11 +76,9 @@ class TellingReader(GroupStreamReader):
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_journal": self._journal}
 
-    def _joined(self) -> QueryMember:
-        if self._member is None:
-            TellingHoldings.journal = ConsumerWriter.appending(Path(self._journal))
-            self._member = QueryMember(self._options, TellingHoldings)
-        return self._member
+    def _join(self) -> QueryMember:
+        TellingHoldings.journal = ConsumerWriter.appending(Path(self._journal))
+        return QueryMember(self._options, TellingHoldings)
 
 
 class TellingSource(KafkaCoordSource):

@@ -1,0 +1,103 @@
+"""What a Spark query needs of the machine it runs on: said at once, before Spark fails at it in its own words."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from kafka_coord.errors import SettingsError
+
+MINIMUM_JAVA = 17
+_EXTRA = "pip install 'kafka-coord[spark]'"
+_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Supported:
+    """The releases of ``package`` from ``least`` on and before ``below``, and why not others."""
+
+    package: str
+    least: tuple[int, ...]
+    below: tuple[int, ...]
+    why: str
+
+    def problem(self, version: str) -> str:
+        """A sentence, or ``""`` for a version that is supported."""
+        if self.least <= _numbers(version) < self.below:
+            return ""
+        return f"{self.package} {version} is installed, and {self} are supported ({self.why})"
+
+    def __str__(self) -> str:
+        least, below = (".".join(map(str, numbers)) for numbers in (self.least, self.below))
+        return f"versions from {least} on and before {below}"
+
+
+SUPPORTED = (
+    Supported("pyspark", (4, 2), (5,), "Python sources with admission control came with 4.2"),
+    Supported("pandas", (2, 2), (3,), "PySpark 4 cannot work with pandas 3"),
+    Supported("pyarrow", (15,), (1_000,), "what PySpark 4 hands batches over in"),
+)
+"""The same as in setup.cfg; a test compares them."""
+
+
+def require_versions(installed: Mapping[str, str] | None = None) -> None:
+    """Raises :class:`SettingsError` naming what is installed, what is supported, and how to get it. ``installed``
+    are the versions by package, by default those of this Python."""
+    problems = list(_problems(_installed() if installed is None else installed))
+    if problems:
+        raise SettingsError(f"{'; '.join(problems)}: {_EXTRA} installs what fits")
+
+
+def require_java(environment: Mapping[str, str] = os.environ) -> None:
+    """Raises :class:`SettingsError` where the Java that Spark would start is missing or too old.
+
+    That is ``$JAVA_HOME/bin/java`` where it is set, else the first on the ``PATH``, as Spark's own start scripts look
+    for it.
+    """
+    home = environment.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH"))
+    install = (
+        f"Spark needs Java {MINIMUM_JAVA} or newer: `apt-get install openjdk-{MINIMUM_JAVA}-jre-headless`, or point "
+        "JAVA_HOME at one"
+    )
+    if java is None:
+        raise SettingsError(f"no Java: JAVA_HOME is not set, and there is none on the PATH. {install}")
+    try:
+        asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SettingsError(f"{java}{' (JAVA_HOME)' if home else ''} cannot be run: {error}. {install}") from None
+    found = _JAVA_VERSION.search(asked.stderr + asked.stdout)
+    if found is None:
+        raise SettingsError(f"{java} does not tell its version. {install}")
+    if int(found.group(1)) < MINIMUM_JAVA:
+        raise SettingsError(f"{java} is Java {found.group(1)}. {install}")
+
+
+def _problems(installed: Mapping[str, str]) -> Iterable[str]:
+    for one in SUPPORTED:
+        version = installed.get(one.package)
+        problem = one.problem(version) if version else f"{one.package} is not installed; {one} are supported"
+        if problem:
+            yield problem
+
+
+def _installed() -> dict[str, str]:
+    found = {}
+    for one in SUPPORTED:
+        try:
+            found[one.package] = metadata.version(one.package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release's numbers; those of ``4.2.0.dev1`` are (4, 2, 0)."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, found.group().split("."))) if found else ()

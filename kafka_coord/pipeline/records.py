@@ -1,0 +1,79 @@
+"""Records that cannot be decoded: kept aside with where they were, and counted, while the others go on."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafka_coord.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+PLACE = ("topic", "partition", "offset")
+_CORRUPT = "_undecodable"
+_DECODED = "_decoded"
+
+
+class Decoded(NamedTuple):
+    """``good``: topic, partition, offset and timestamp with the decoded columns. ``bad``: topic, partition, offset and
+    timestamp with the raw ``key`` and ``value``, as the source gave them."""
+
+    good: DataFrame
+    bad: DataFrame
+
+
+def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
+    """Splits the source's rows by whether their value is JSON of this schema (a ``StructType`` or a DDL string).
+
+    A value is bad that is missing, no JSON object, or has a field of another type; a field that is missing is null,
+    as in Spark's ``from_json``. Lazy, and of each row exactly one half has it: ``persist`` the rows first where both
+    are used, or they are read twice.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StringType, StructType
+
+    wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(wanted, StructType):
+        raise SettingsError(f"{schema!r} is not the schema of a record: name its columns, as in 'carrier string'")
+    taken = {*PLACE, "timestamp", _CORRUPT, _DECODED} & set(wanted.fieldNames())
+    if taken:
+        raise SettingsError(f"column {sorted(taken)[0]!r} of the schema is one the source's rows have already")
+    # from_json puts what it cannot decode, whole, into the column named so; it is asked for along with the others.
+    extended = StructType([*wanted.fields]).add(_CORRUPT, StringType())
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    found = rows.withColumn(_DECODED, f.from_json(f.col("value").cast("string"), extended, options))
+    # No value and one that is only blanks come back as null, or as a struct of nulls with nothing corrupt to show.
+    is_bad = (
+        f.col(_DECODED).isNull()
+        | f.col(f"{_DECODED}.{_CORRUPT}").isNotNull()
+        | (f.trim(f.col("value").cast("string")) == "")
+    )
+    at = [*PLACE, *(["timestamp"] if "timestamp" in rows.columns else [])]
+    good = found.where(~is_bad).select(*at, *(f.col(f"{_DECODED}.`{name}`").alias(name) for name in wanted.names))
+    key = ["key"] if "key" in rows.columns else []
+    return Decoded(good, found.where(is_bad).select(*at, *key, "value"))
+
+
+def keep_aside(bad: DataFrame, directory: str | Path) -> int:
+    """Appends the bad rows to the parquet table in ``directory``; how many there were, told in the log as well.
+
+    For use within ``foreachBatch``. A micro-batch that is repeated appends them again: they are told apart by topic,
+    partition and offset. Nothing is written where there are none. Raises what Spark raises.
+    """
+    bad = bad.persist()
+    try:
+        count = bad.count()
+        if count:
+            first = bad.select(*PLACE).first()
+            bad.coalesce(1).write.mode("append").parquet(str(directory))
+            place = f"{first[0]}-{first[1]} at {first[2]}" if first else "nowhere"
+            log.warning("kept aside %d undecodable records, such as %s directory=%s", count, place, directory)
+        return count
+    finally:
+        bad.unpersist()
