@@ -1,0 +1,173 @@
+"""The jobs that come with the package, and the command that runs them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.dev.demo.expected import count_input
+from kafka_coord.dev.flights import read_flights
+from kafka_coord.dev.produce import produce
+from kafka_coord.errors import ConsumerError, NotFound, SettingsError
+from kafka_coord.monitor.groups import describe_group
+from kafka_coord.pipeline.jobs.delays import Totals, Windows, last_report, write_report
+from kafka_coord.pipeline.jobs.flights import decoded
+from kafka_coord.pipeline.jobs.streaming import RECORDS, StreamOptions, run_stream
+from kafka_coord.pipeline.sinks import TableWriter
+from kafka_coord.zk.session import connect
+from tests.cli.running import run, started
+from tests.end_to_end.parties import coordinator
+from tests.waiting import eventually
+
+FLIGHTS = 3_000
+
+
+@pytest.fixture
+def elected(kafka_cluster) -> Iterator[CoordinatorService]:
+    with coordinator(kafka_cluster.zookeeper) as service:
+        yield service
+
+
+@pytest.fixture
+def flights(kafka_cluster, make_topic) -> str:
+    """A topic with the first flights."""
+    topic = make_topic(partitions=3)
+    produce(kafka_cluster.bootstrap_servers, topic, read_flights(FLIGHTS))
+    return topic
+
+
+def options(kafka_cluster: Any, output: Path, group: str, topic: str, **more: str) -> StreamOptions:
+    source = {"zookeeper": kafka_cluster.zookeeper, "group": group, "topics": topic, "startingOffsets": "earliest"}
+    return StreamOptions(source | {"sessionTimeoutMs": "3000"} | more, str(output), trigger=None)
+
+
+def places(output: Path) -> Counter[tuple[int, int]]:
+    """How often each (partition, offset) is in the table."""
+    rows = TableWriter(output / RECORDS, group="any").read_arrow()
+    return Counter(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+
+
+# --- flights ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_says_what_the_input_file_says(spark, elected, kafka_cluster, flights, tmp_path):
+    told: list[str] = []
+    chosen = options(kafka_cluster, tmp_path, "jobs-report", flights, maxOffsetsPerTrigger="1000")
+    ended = run_stream(spark, chosen, decoded, threading.Event(), told.append)
+    assert (ended.records, ended.clean) == (FLIGHTS, True)
+    assert ended.micro_batches >= 3
+    assert len(told) == ended.micro_batches
+    written = write_report(spark, str(tmp_path), Windows("6 hours", "1 day", top=5))
+    report = last_report(str(tmp_path))
+    assert report == written
+
+    expected = count_input(FLIGHTS)
+    airlines = report.totals("airlines")
+    assert {code: (t.flights, t.arrived, t.arrival_delay) for code, t in airlines.items()} == {
+        code: (t.flights, t.arrived, t.delay_minutes) for code, t in expected.items()
+    }
+    for part in ("airports", "hours"):
+        assert sum(t.flights for t in report.totals(part).values()) == FLIGHTS
+        assert sum(t.arrival_delay for t in report.totals(part).values()) == sum(
+            t.delay_minutes for t in expected.values()
+        )
+    routes = Counter(
+        tuple(json.loads(record.value)[end] for end in ("origin", "dest")) for record in read_flights(FLIGHTS)
+    )
+    assert [row["flights"] for row in report.read("routes").to_pylist()] == [n for _, n in routes.most_common(5)]
+    rows = report.read("airlines").to_pylist()
+    assert all((row["end"] - row["begin"]).total_seconds() == 6 * 3600 for row in rows)
+    watermark = report.summary.watermark
+    assert watermark is not None
+    assert {row["final"] for row in rows} == {True, False}
+    assert all(row["final"] == (f"{row['end']:%Y-%m-%dT%H:%M:%SZ}" <= watermark) for row in rows)
+
+
+def test_what_is_no_flight_is_kept_and_counted(spark, elected, kafka_cluster, make_topic, tmp_path):
+    topic = make_topic(partitions=1)
+    good = [record.value for record in read_flights(2)]
+    late = json.dumps(json.loads(good[0]) | {"time_hour": "2012-12-01T10:00:00Z"}).encode()
+    bad = [b"\xff\xfe", b"{", b"", b"[]", b'{"carrier":"UA"}', json.dumps(json.loads(good[0]) | {"hour": "x"}).encode()]
+    values = [*good, None, *bad, late]
+    produce(kafka_cluster.bootstrap_servers, topic, [(b"k", value) for value in values])
+    run_stream(spark, options(kafka_cluster, tmp_path, "jobs-bad", topic), decoded, threading.Event())
+    assert places(tmp_path) == Counter({(0, offset): 1 for offset in range(len(values))})
+    rows = TableWriter(tmp_path / RECORDS, group="any").read_arrow().sort_by("offset").to_pylist()
+    assert [row["problem"] is None for row in rows] == [True] * 2 + [False] * 7 + [True]
+    assert [row["raw"] for row in rows if row["problem"]] == [None, *bad]
+    summary = write_report(spark, str(tmp_path)).summary
+    assert (summary.records, summary.flights, summary.undecodable, summary.late) == (10, 3, 7, 1)
+
+
+def test_a_second_run_goes_on_and_another_group_is_refused(spark, elected, kafka_cluster, flights, tmp_path):
+    chosen = options(kafka_cluster, tmp_path, "jobs-again", flights)
+    assert run_stream(spark, chosen, decoded, threading.Event()).records == FLIGHTS
+    produce(kafka_cluster.bootstrap_servers, flights, [(b"k", b"{}")] * 10)
+    again = options(kafka_cluster, tmp_path, "jobs-again", flights)
+    assert again.checkpoint_location != chosen.checkpoint_location
+    assert run_stream(spark, again, decoded, threading.Event()).records == 10
+    with pytest.raises(ConsumerError, match="is written by the group 'jobs-again'"):
+        run_stream(spark, options(kafka_cluster, tmp_path, "jobs-other", flights), decoded, threading.Event())
+
+
+def test_what_cannot_be_reported_is_said(spark, tmp_path):
+    with pytest.raises(NotFound, match="no table"):
+        write_report(spark, str(tmp_path))
+    with pytest.raises(NotFound, match="pipeline report"):
+        last_report(str(tmp_path))
+    for wrong in ("", "soon", "0 days", "1 month", "1 day'"):
+        with pytest.raises(SettingsError, match="no length of time"):
+            Windows(wrong)
+    assert Totals(1, 1, 0).mean_arrival_delay is None
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_ends_the_command_between_two_micro_batches_and_it_leaves_the_group(
+    elected, kafka_cluster, flights, tmp_path
+):
+    given = ("--group", "jobs-command", "--topics", flights, "--output", str(tmp_path), "--master", "local[1]")
+    command = ("pipeline", "run", "flights", *given, "--consumer-id", "one", "--trigger", "200 milliseconds")
+    with started(*command, KAFKA_COORD_ZOOKEEPER=kafka_cluster.zookeeper) as running:
+        eventually(
+            lambda: (tmp_path / RECORDS).exists() and sum(places(tmp_path).values()) == FLIGHTS,
+            within_s=150,
+            every_s=0.5,
+        )
+        ended = running.ended(by=signal.SIGTERM, within_s=60)
+    assert ended.code == 0, ended.err
+    assert f"{FLIGHTS:,} records in" in ended.err
+    assert all(" WARN " not in line and "Spark" not in line for line in ended.err.splitlines()), ended.err
+    assert (tmp_path / "logs" / "one.log").stat().st_size > 0
+    store = connect(kafka_cluster.zookeeper)
+    try:
+        group = describe_group(store, "jobs-command", None)
+    finally:
+        store.close()
+    assert not [member for member in group.members if member.registered], "it left by itself, before its session ended"
+    assert sum(places(tmp_path).values()) == FLIGHTS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["flights", "--group", "g", "--output", "x"], 2, "give one of the options 'topics'"),
+        (["flights", "--group", "g", "--topics", "a/b", "--output", "x"], 2, "topic"),
+        (["flights", "--group", "g", "--topics", "t", "--output", "hdfs://n/x"], 2, "directory that all machines"),
+        (["flights", "--group", "g", "--topics", "t", "--output", "x", "--conf", "cores=1"], 2, "not KEY=VALUE"),
+    ],
+)
+def test_what_cannot_be_run_is_said_before_spark_is_started(arguments, code, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran = run("pipeline", "run", *arguments)
+    assert ran.code == code
+    assert message in ran.err
