@@ -1,0 +1,96 @@
+"""Metrics over HTTP, as Prometheus reads them, with a health answer beside: whatever it is that is measured."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from socketserver import ThreadingMixIn
+from typing import Any, Protocol
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from kafka_coord.errors import SettingsError
+
+log = logging.getLogger(__name__)
+
+PREFIX = "kafka_coord"
+"""What the names of all metrics begin with."""
+
+
+class Collector(Protocol):
+    """What prometheus_client asks at every scrape."""
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics as they are now."""
+
+
+Health = Callable[[], tuple[bool, dict[str, Any]]]
+"""Whether all is well, and what to say of it."""
+
+StartResponse = Callable[[str, list[tuple[str, str]]], Any]
+
+
+def gauge(name: str, text: str, value: float, labels: dict[str, str] | None = None) -> GaugeMetricFamily:
+    """A gauge with one value."""
+    family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=list(labels or ()))
+    family.add_metric(list((labels or {}).values()), value)
+    return family
+
+
+class Exposition:
+    """Serves ``/metrics`` and ``/health`` on ``host:port`` (port 0: any free one), on threads of its own.
+
+    ``setting`` is what the user gave the address by, for the :class:`SettingsError` raised where it cannot be bound.
+    """
+
+    def __init__(self, address: str, collector: Collector, health: Health, *, setting: str) -> None:
+        host, _, port = address.rpartition(":")
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(collector)
+        metrics = make_wsgi_app(registry)
+
+        def app(environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
+            path = environ.get("PATH_INFO", "/")
+            if path == "/metrics":
+                found: Iterable[bytes] = metrics(environ, start)
+                return found
+            if path == "/health":
+                healthy, said = health()
+                start("200 OK" if healthy else "503 Service Unavailable", [("Content-Type", "application/json")])
+                return [json.dumps(said).encode() + b"\n"]
+            start("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"Here are /metrics and /health.\n"]
+
+        try:
+            self._server = make_server(host.strip("[]"), int(port), app, _Server, _QuietHandler)
+        except (OSError, OverflowError, ValueError) as error:
+            raise SettingsError(f"cannot listen on {address} for metrics ({error}): choose another {setting}") from None
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics-http", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        return self._server.server_port
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        log.debug("broke off a request for metrics from=%s", client_address, exc_info=True)
+
+
+class _QuietHandler(WSGIRequestHandler):
+    timeout = 10  # a peer that never sends must not keep its thread
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        log.debug(format, *args)
