@@ -97,7 +97,7 @@ class ConsumerCoordinator:
         self._read_groups()
         self._watches.children(layout.GROUPS, self._groups.on_children)
         self._watches.children(layout.REQUESTS, RequestListener(self.requests, self.queue).on_children)
-        self._watches.data(layout.PAUSED, PauseListener(self._groups, self.queue).on_data)
+        self._watches.data(layout.PAUSED, PauseListener(self._groups, self.queue, self.handler.perhaps_paused).on_data)
         self._watches.step()
         log.info(
             "started as coordinator epoch=%d topics=%d groups=%d",

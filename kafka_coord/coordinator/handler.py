@@ -88,6 +88,7 @@ class RebalanceRequestHandler:
         self._reported: dict[str, frozenset[Unreadable]] = {}
         self._armed: set[str] = set()
         self.outcomes: dict[str, Outcome] = {}
+        self._looking_at: str | None = None
         self.deposed = False
         self.closed = False
         self.passes = 0
@@ -108,6 +109,7 @@ class RebalanceRequestHandler:
         if not self._leading.still():
             self._queue.request(group)
             return False
+        self._looking_at = group
         try:
             self._handle(group)
             self._failures.pop(group, None)
@@ -119,7 +121,15 @@ class RebalanceRequestHandler:
         except Exception:  # one group's trouble must never stop the others
             log.exception("cannot handle group=%s: looking again later", group)
             self._again_later(group, None)
+        finally:
+            self._looking_at = None
         return True
+
+    def perhaps_paused(self) -> set[str]:
+        """The groups last found paused, and the one that is being looked at now. For any thread."""
+        at = self._looking_at
+        found = {group for group, outcome in list(self.outcomes.items()) if outcome.state is GroupState.PAUSED}
+        return found if at is None else found | {at}
 
     def _handle(self, group: str) -> None:
         self.passes += 1

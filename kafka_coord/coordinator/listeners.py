@@ -153,17 +153,23 @@ class RequestListener:
 
 
 class PauseListener:
-    """``/consumers/paused``: set or lifted, every group is looked at."""
+    """``/consumers/paused``: set or lifted, every group is looked at. Set and lifted before this was told of either,
+    those groups are that are, or may just be, taken for paused (``perhaps_paused``)."""
 
-    def __init__(self, groups: GroupChangeListener, queue: RebalanceRequestQueue) -> None:
+    def __init__(
+        self, groups: GroupChangeListener, queue: RebalanceRequestQueue, perhaps_paused: Callable[[], Iterable[str]]
+    ) -> None:
         self._groups = groups
         self._queue = queue
-        self._seen = False
+        self._perhaps_paused = perhaps_paused
+        self._was_set: bool | None = None
 
-    def on_data(self, _node: Node | None) -> None:
-        for group in sorted(self._groups.groups) if self._seen else ():
+    def on_data(self, node: Node | None) -> None:
+        was_set, self._was_set = self._was_set, node is not None
+        if was_set is None:
+            return  # every group is looked at anyway
+        for group in sorted(self._groups.groups if was_set or node is not None else self._perhaps_paused()):
             self._queue.request(group)
-        self._seen = True
 
 
 def request_interested(topic: str, registry: GroupRegistry, queue: RebalanceRequestQueue) -> None:

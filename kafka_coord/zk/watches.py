@@ -78,7 +78,8 @@ class Watches:
     # --- what is watched ---------------------------------------------------------------------------------------------
 
     def data(self, path: str, listener: DataListener) -> None:
-        """Calls ``listener`` with the znode (None: there is none) at the next step and after every change."""
+        """Calls ``listener`` with the znode (None: there is none) at the next step and after every change; with None
+        also where it came and went in between, or might have while the connection was away."""
         self._add(_Watched(_Kind.DATA, path, listener))
 
     def children(self, path: str, listener: ChildrenListener) -> None:
@@ -209,10 +210,11 @@ class Watches:
         stats = self._store.exists_many([watched.path for watched in due], self._on_event)
         changed = []
         for watched, stat in zip(due, stats, strict=True):
-            if _data_key(stat) == watched.seen:
-                self._settled(watched)
-            elif stat is None:
+            if stat is None:
+                # Told again although it was missing before: it may have been there in between, and read by others.
                 self._tell(watched, None, None)
+            elif _data_key(stat) == watched.seen:
+                self._settled(watched)
             else:
                 changed.append(watched)
         nodes = self._store.read_many([GetData(watched.path) for watched in changed]) if changed else ()

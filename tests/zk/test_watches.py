@@ -103,6 +103,20 @@ def test_many_changes_between_two_steps_are_one_call_with_the_last(owner: Owner,
     owner.settles()
 
 
+def test_a_znode_that_came_and_went_between_two_steps_is_told_as_missing(owner: Owner, other: KazooStore) -> None:
+    """Whoever read it in between has to hear that it is gone."""
+    owner.watches.data("/a", owner.data)
+    owner.watches.step()
+    assert owner.heard == [None]
+    owner.heard.clear()
+
+    other.create("/a", b"1")
+    other.delete("/a")
+
+    owner.hears(None)
+    owner.settles()
+
+
 def test_a_znode_that_is_deleted_and_recreated_is_still_watched(owner: Owner, other: KazooStore) -> None:
     other.multi([Create("/a", b"1"), Create("/a/x")])
     owner.watches.data("/a", owner.data)

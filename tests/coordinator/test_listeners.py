@@ -1,0 +1,47 @@
+"""Which groups are looked at when everything is paused and resumed. Pure."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from kafka_coord.coordinator.listeners import PauseListener
+from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.zk.store import Node, Stat
+
+
+class StandingClock:
+    def monotonic(self) -> float:
+        return 0.0
+
+    def time(self) -> float:
+        return 0.0
+
+
+def node() -> Node:
+    return Node(b"{}", Stat(*([0] * len(Stat.__annotations__))))
+
+
+def taken(queue: RebalanceRequestQueue) -> set[str]:
+    found: set[str] = set()
+    while (group := queue.take_now()) is not None:
+        found.add(group)
+    return found
+
+
+def test_every_group_is_looked_at_when_the_pause_comes_and_when_it_goes():
+    queue = RebalanceRequestQueue(StandingClock())
+    listener = PauseListener(SimpleNamespace(groups={"a", "b"}), queue, set)
+    listener.on_data(None)
+    assert taken(queue) == set()
+    listener.on_data(node())
+    assert taken(queue) == {"a", "b"}
+    listener.on_data(None)
+    assert taken(queue) == {"a", "b"}
+
+
+def test_a_pause_that_came_and_went_unseen_has_those_looked_at_that_may_have_seen_it():
+    queue = RebalanceRequestQueue(StandingClock())
+    listener = PauseListener(SimpleNamespace(groups={"a", "b", "c"}), queue, lambda: {"b"})
+    listener.on_data(None)
+    listener.on_data(None)
+    assert taken(queue) == {"b"}
