@@ -108,6 +108,8 @@ class QueryMember:
             wanted = self.holdings.wanted()
             if upto is not None:
                 wanted = {tp: position for tp, position in wanted.items() if tp in upto}
+            if not wanted:
+                self._ends = {}
             if not wanted or most < 1:
                 return NO_RANGES
             ends = self._ends = self.latest(PartitionSet.of(wanted))
