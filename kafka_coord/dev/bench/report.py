@@ -1,0 +1,139 @@
+"""What every bench hands back: on what it ran, what was measured, and which bars that meets. No I/O but the setup's."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("kafka-coord", "pyspark", "confluent-kafka", "kazoo", "pyarrow")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Several measurements of one thing, in one unit."""
+
+    n: int
+    median: float
+    p99: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """None of nothing. The p99 is a value that was measured (nearest rank): of under 100, the largest."""
+        if not values:
+            return None
+        ranked = sorted(values)
+        half = len(ranked) // 2
+        median = ranked[half] if len(ranked) % 2 else (ranked[half - 1] + ranked[half]) / 2
+        return cls(len(ranked), median, ranked[math.ceil(0.99 * len(ranked)) - 1], ranked[0], ranked[-1])
+
+    def to_json(self, digits: int = 1) -> dict[str, float]:
+        return {
+            "n": self.n,
+            "median": round(self.median, digits),
+            "p99": round(self.p99, digits),
+            "min": round(self.least, digits),
+            "max": round(self.most, digits),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the figures hold for. ``load`` is the machine's load average over a minute before the bench began."""
+
+    began: str
+    cpus: int
+    processor: str
+    memory_gib: float
+    load: float
+    kernel: str
+    python: str
+    versions: Mapping[str, str]
+
+    @classmethod
+    def here(cls, **versions: str) -> Setup:
+        """This machine now; ``versions`` are those of programs that are no Python packages."""
+        return cls(
+            began=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            cpus=len(os.sched_getaffinity(0)),
+            processor=_processor(),
+            memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+            load=round(os.getloadavg()[0], 2),
+            kernel=platform.release(),
+            python=platform.python_version(),
+            versions={name: found for name in _PACKAGES if (found := _version(name))} | versions,
+        )
+
+    def sentences(self) -> list[str]:
+        return [
+            f"{self.began}: {self.cpus} cores of {self.processor}, {self.memory_gib} GiB, load {self.load} before",
+            ", ".join([f"Python {self.python}", *(f"{name} {found}" for name, found in self.versions.items())]),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What is wanted and what was found; ``met`` is None where it could not be measured."""
+
+    name: str
+    wanted: str
+    found: str
+    met: bool | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "wanted": self.wanted, "found": self.found, "met": self.met}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of one kind. The keys of the first row are the columns; numbers are in the unit that the key ends in."""
+
+    name: str
+    rows: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """All of it. ``settings`` are how the bench was asked to run; ``notes`` sentences about what is missing, or odd."""
+
+    bench: str
+    setup: Setup
+    settings: Mapping[str, Any]
+    tables: Sequence[Table]
+    bars: Sequence[Bar] = ()
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def to_json(self) -> dict[str, Any]:
+        setup = self.setup
+        return {
+            "version": 1,
+            "bench": self.bench,
+            "setup": {name: getattr(setup, name) for name in setup.__dataclass_fields__},
+            "settings": dict(self.settings),
+            **{table.name.replace(" ", "_"): [dict(row) for row in table.rows] for table in self.tables},
+            "bars": [bar.to_json() for bar in self.bars],
+            "notes": list(self.notes),
+        }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

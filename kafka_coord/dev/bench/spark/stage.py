@@ -1,0 +1,202 @@
+"""What every part of the bench plays on: the cluster, the Spark session, and queries that read a topic of flights."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from confluent_kafka import Producer
+
+from kafka_coord.dev.flights import KeyedRecord, read_flights
+from kafka_coord.dev.produce import produce
+from kafka_coord.dev.topics import TopicAdmin
+from kafka_coord.errors import KafkaCoordError, Timeout
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+OURS = "kafka_coord"
+SPARKS = "kafka"
+
+_POLL_S = 0.05
+_FED_FLIGHTS = 5_000
+"""How many different flights are written over and over by :class:`Feeding`."""
+
+_numbers = itertools.count(1)
+
+
+class Work(StrEnum):
+    """What a query does with the records."""
+
+    RAW = "raw"
+    """Every column is handed to Spark's ``noop`` sink: what the source itself can do."""
+    PARSED = "parsed"
+    """The JSON of each value is decoded and its delays summed by airline: what a small job makes of it."""
+
+
+class QueryFailed(KafkaCoordError):
+    """A query of the bench ended with an error of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """One trigger: ``rows`` read (0: there was nothing new), at ``began`` (seconds since 1970), how long it took, and
+    how long each of Spark's phases of it."""
+
+    rows: int
+    began: float
+    ms: int
+    phases: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """``jvm`` is the process of the Spark driver, in local mode the parent of all others; ``sources`` those to
+    measure, in turn."""
+
+    spark: SparkSession
+    jvm: int
+    zookeeper: str
+    bootstrap: str
+    directory: Path
+    sources: Sequence[str] = (OURS, SPARKS)
+
+    def new_topic(self, partitions: int) -> str:
+        topic = f"bench-{next(_numbers)}"
+        TopicAdmin(self.bootstrap).create(topic, partitions)
+        return topic
+
+    def filled_topic(self, partitions: int, rows: int) -> str:
+        """A topic with that many flights in it, the file's over and over, spread evenly."""
+        topic = self.new_topic(partitions)
+        produce(
+            self.bootstrap,
+            topic,
+            # Without a key: the tail numbers would fill partitions unevenly, and the largest decide the time.
+            ((None, value) for _, value in itertools.islice(_endless_flights(), rows)),
+            properties={"sticky.partitioning.linger.ms": 0, "partitioner": "random", "linger.ms": 200},
+        )
+        return topic
+
+    def query(
+        self, source: str, topic: str, *, trigger: Mapping[str, Any], work: Work = Work.RAW, **options: Any
+    ) -> Running:
+        """Starts one, with a group and a checkpoint of its own."""
+        number = next(_numbers)
+        if source == OURS:
+            given = {"zookeeper": self.zookeeper, "group": f"bench-{number}", "topics": topic, **options}
+        else:
+            given = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": topic, **options}
+        rows = self.spark.readStream.format(source).options(**given).load()
+        worked = _summed(rows) if work is Work.PARSED else rows
+        writer = worked.writeStream.format("noop").outputMode("update" if work is Work.PARSED else "append")
+        writer = writer.option("checkpointLocation", str(self.directory / f"checkpoint-{number}"))
+        return Running(writer.trigger(**trigger).start(), str(given.get("group", "")))
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A query that was started; ``with`` stops it."""
+
+    query: StreamingQuery
+    group: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+    def batches(self) -> list[MicroBatch]:
+        """Those that are through. Raises :class:`QueryFailed` if the query has ended with an error."""
+        failure = self.query.exception()
+        if failure is not None:
+            raise QueryFailed(f"a query failed: {str(failure).strip().splitlines()[0][:300]}")
+        return [_batch(one) for one in self.query.recentProgress]
+
+    def finish(self, within_s: float) -> float:
+        """Waits until it has ended by itself (``availableNow``); seconds since it was started."""
+        deadline = time.monotonic() + within_s
+        while self.query.isActive:
+            if time.monotonic() >= deadline:
+                raise Timeout(f"a query did not end within {within_s:.0f} s")
+            time.sleep(_POLL_S)
+        self.batches()
+        return time.monotonic() - self.began
+
+    def await_rows(self, rows: int, within_s: float) -> None:
+        """Until it has read that many."""
+        deadline = time.monotonic() + within_s
+        while sum(batch.rows for batch in self.batches()) < rows:
+            if time.monotonic() >= deadline:
+                raise Timeout(f"a query did not read {rows} rows within {within_s:.0f} s")
+            time.sleep(_POLL_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(Exception):
+            self.query.stop()
+
+
+class Feeding:
+    """Writes ``burst`` flights every ``every_s`` seconds to all partitions, in a thread, while ``with`` is open."""
+
+    def __init__(self, stage: Stage, topic: str, burst: int, every_s: float) -> None:
+        self._producer = Producer({"bootstrap.servers": stage.bootstrap, "linger.ms": 5, "log_level": 0})
+        self._topic, self._burst, self._every_s = topic, burst, every_s
+        self._values = itertools.cycle([one.value for one in read_flights(_FED_FLIGHTS)])
+        self._partitions = itertools.cycle(range(TopicAdmin(stage.bootstrap).partition_count(topic)))
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bench-feeding", daemon=True)
+        self.written = 0
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._ended.is_set():
+            for _ in range(self._burst):
+                self._producer.produce(self._topic, value=next(self._values), partition=next(self._partitions))
+            self._producer.flush(10)
+            self.written += self._burst
+            due = max(due + self._every_s, time.monotonic())
+            self._ended.wait(due - time.monotonic())
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+def _endless_flights() -> Iterator[KeyedRecord]:
+    while True:
+        yield from read_flights()
+
+
+def _summed(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    flight = f.from_json(f.col("value").cast("string"), "carrier string, origin string, dep_delay int, arr_delay int")
+    return rows.select(flight.alias("flight")).groupBy("flight.carrier").agg(f.sum("flight.arr_delay"), f.count("*"))
+
+
+def _batch(progress: Any) -> MicroBatch:
+    phases = {name: int(ms) for name, ms in progress["durationMs"].items()}
+    return MicroBatch(
+        rows=int(progress["numInputRows"]),
+        began=_seconds(progress["timestamp"]),
+        ms=phases.get("triggerExecution", 0),
+        phases=phases,
+    )
+
+
+def _seconds(timestamp: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()

@@ -1,0 +1,58 @@
+"""How fast a whole topic is read: trigger available-now, from the first record to the last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kafka_coord.dev.bench.spark.stage import OURS, Stage, Work
+from kafka_coord.dev.bench.usage import PeakMemory, cpu_seconds
+from kafka_coord.errors import VerificationFailed
+
+_WITHIN_S = 600.0
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """One query's reading of a topic. ``reading_s`` is the time of its micro-batches with rows, planning included;
+    ``wall_s`` that of the whole query, its start and joining its group too. CPU and memory are those of Spark: its
+    JVM and all Python processes."""
+
+    source: str
+    partitions: int
+    work: Work
+    rows: int
+    reading_s: float
+    wall_s: float
+    cpu_s: float
+    peak_mib: float
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows / self.reading_s
+
+
+def drain(stage: Stage, source: str, topic: str, partitions: int, rows: int, work: Work) -> Drain:
+    """Raises :class:`VerificationFailed` if it did not read exactly ``rows``."""
+    before = cpu_seconds(stage.jvm)
+    options = {"maxOffsetsPerTrigger": rows} if source == OURS else {}  # Spark's own has no limit by default
+    trigger = {"availableNow": True}
+    with (
+        PeakMemory(stage.jvm) as memory,
+        stage.query(source, topic, trigger=trigger, work=work, startingOffsets="earliest", **options) as running,
+    ):
+        wall_s = running.finish(_WITHIN_S)
+        batches = [batch for batch in running.batches() if batch.rows]
+    found = sum(batch.rows for batch in batches)
+    if found != rows:
+        raise VerificationFailed(f"format {source} read {found} rows of a topic with {rows}")
+    return Drain(
+        source=source,
+        partitions=partitions,
+        work=work,
+        rows=rows,
+        reading_s=sum(batch.ms for batch in batches) / 1000,
+        wall_s=wall_s,
+        cpu_s=cpu_seconds(stage.jvm) - before,
+        peak_mib=memory.peak_bytes / _MIB,
+    )

@@ -1,0 +1,53 @@
+"""How long a micro-batch takes that has little or nothing to read: a trigger every second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kafka_coord.dev.bench.spark.stage import Feeding, MicroBatch, Running, Stage
+from kafka_coord.dev.bench.usage import cpu_seconds
+
+TRIGGER = "1 second"
+_WARM_UP_S = 6.0
+_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """One query's triggers: those with a few rows, and those with nothing new. CPU in cores: seconds a second."""
+
+    source: str
+    partitions: int
+    small: Sequence[MicroBatch]
+    empty: Sequence[MicroBatch]
+    small_cores: float
+    empty_cores: float
+
+
+def tick(stage: Stage, source: str, topic: str, partitions: int, *, burst: int, seconds: float) -> Ticks:
+    """For ``seconds`` each: ``burst`` records a second, then none."""
+    with stage.query(source, topic, trigger={"processingTime": TRIGGER}, startingOffsets="latest") as running:
+        with Feeding(stage, topic, burst, every_s=1.0):
+            running.await_rows(burst, _WITHIN_S)
+            time.sleep(_WARM_UP_S)
+            small, small_cores = _watch(stage, running, seconds)
+        time.sleep(2.0)
+        empty, empty_cores = _watch(stage, running, seconds)
+    return Ticks(
+        source=source,
+        partitions=partitions,
+        small=[batch for batch in small if batch.rows],
+        empty=[batch for batch in empty if not batch.rows],
+        small_cores=small_cores,
+        empty_cores=empty_cores,
+    )
+
+
+def _watch(stage: Stage, running: Running, seconds: float) -> tuple[list[MicroBatch], float]:
+    before, cpu = len(running.batches()), cpu_seconds(stage.jvm)
+    began = time.monotonic()
+    time.sleep(seconds)
+    spent_s = time.monotonic() - began
+    return running.batches()[before:], (cpu_seconds(stage.jvm) - cpu) / spent_s
