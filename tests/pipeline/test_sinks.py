@@ -105,6 +105,8 @@ def test_a_plain_program_and_spark_write_one_table(spark, batch, tmp_path):
 
     plain = TableWriter(tmp_path / "table", group="delays")
     table = ParquetTable(spark, tmp_path / "table", group="delays")
+    assert plain.append_arrow(arrow(0, 0)).rows == 0
+    assert plain.read_arrow().schema == arrow(0, 0).schema, "made, and without a row"
     assert plain.append_arrow(arrow(0, 10)).rows == 10
     assert table.append(batch({0: (5, 15)})).rows == 5
     assert plain.append_arrow(arrow(12, 20)).rows == 5

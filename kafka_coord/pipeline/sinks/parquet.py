@@ -83,8 +83,11 @@ class TableWriter:
     def read_arrow(self) -> pyarrow.Table:
         """The committed rows. Raises :class:`NotFound` where there is no table."""
         import pyarrow.parquet as pq
+        from pyspark.sql.pandas.types import to_arrow_schema
 
         state = _there(self._log, self.path)
+        if not state.pieces:
+            return to_arrow_schema(_struct(state.schema)).empty_table()
         return pq.read_table([str(file) for piece in state.pieces for file in self._files(piece)])
 
     def forget(self, topic: str) -> None:
