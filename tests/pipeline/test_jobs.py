@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kafka_coord import Consumer
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.demo.expected import count_input
 from kafka_coord.dev.flights import read_flights
@@ -19,7 +20,7 @@ from kafka_coord.dev.produce import produce
 from kafka_coord.errors import ConsumerError, NotFound, SettingsError
 from kafka_coord.monitor.groups import describe_group
 from kafka_coord.pipeline.jobs.delays import Totals, Windows, last_report, write_report
-from kafka_coord.pipeline.jobs.flights import decoded
+from kafka_coord.pipeline.jobs.flights import as_arrow, decoded
 from kafka_coord.pipeline.jobs.streaming import RECORDS, StreamOptions, run_stream
 from kafka_coord.pipeline.sinks import TableWriter
 from kafka_coord.zk.session import connect
@@ -103,6 +104,15 @@ def test_what_is_no_flight_is_kept_and_counted(spark, elected, kafka_cluster, ma
     rows = TableWriter(tmp_path / RECORDS, group="any").read_arrow().sort_by("offset").to_pylist()
     assert [row["problem"] is None for row in rows] == [True] * 2 + [False] * 7 + [True]
     assert [row["raw"] for row in rows if row["problem"]] == [None, *bad]
+    records: list[Any] = []
+    with Consumer(
+        kafka_cluster.zookeeper, group="jobs-plain", topics=[topic], auto_offset_reset="earliest"
+    ) as consumer:
+        eventually(lambda: records.extend(consumer.consume(10, 0.5)) or len(records) == 10, within_s=60)
+    by_hand = as_arrow(records)
+    assert by_hand.schema == TableWriter(tmp_path / RECORDS, group="any").read_arrow().schema
+    told = [row | {"problem": row["problem"] is None} for row in rows]
+    assert [row | {"problem": row["problem"] is None} for row in by_hand.to_pylist()] == told
     summary = write_report(spark, str(tmp_path)).summary
     assert (summary.records, summary.flights, summary.undecodable, summary.late) == (10, 3, 7, 1)
 
