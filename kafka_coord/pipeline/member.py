@@ -131,19 +131,17 @@ class QueryMember:
     def done(self, batch: PlannedBatch) -> None:
         """The checkpoint has this micro-batch, the last that was planned."""
         lost = self.holdings.done()
+        self.resume_behind(batch)  # should a partition of it be lost, and come back, before the group is told
         if not lost:
             return
-        took_s = time.time() - batch.planned_ms / 1000
-        ranges = OffsetRanges({tp: batch.ranges.of_partition(tp) for tp in lost})
-        self._unsaid |= {tp: _Unsaid(ranges.of_partition(tp), batch.planned_ms) for tp in ranges.partitions}
         log.warning(
             "lost %s in the middle of micro-batch %d (%s), which is done now, after %.1f s: its offsets are not "
             "committed over those of whoever may own them, and its records may come again. Where micro-batches take "
             "longer than the group's rebalance timeout, give it a longer one: 'kafka-coord groups settings %s'",
-            ranges,
+            OffsetRanges({tp: batch.ranges.of_partition(tp) for tp in lost}),
             batch.number,
             self._connector.counters.last_loss,
-            took_s,
+            time.time() - batch.planned_ms / 1000,
             self._options.group,
         )
 
@@ -179,12 +177,13 @@ class QueryMember:
 
     def _say_what_is_done(self) -> None:
         """Goes on behind what is done by the checkpoint and not by the group. Raises :class:`StoreUnavailable`."""
-        for partition in self.holdings.wanted().keys() & self._unsaid.keys():
-            unsaid = self._unsaid[partition]
-            if not self._written_since(partition, unsaid.planned_ms):
+        wanted = self.holdings.wanted()
+        for partition in wanted.keys() & self._unsaid.keys():
+            unsaid, position = self._unsaid[partition], wanted[partition]
+            is_behind = position == NO_OFFSET or any(one.start <= position < one.end for one in unsaid.ranges)
+            if is_behind and not self._written_since(partition, unsaid.planned_ms):
                 skipped = self.holdings.skip(OffsetRanges({partition: unsaid.ranges}))
-                if skipped:
-                    log.info("goes on behind %s: done by the checkpoint, and not by the group", skipped)
+                log.info("goes on behind %s: done by the checkpoint, and not by the group", skipped)
             del self._unsaid[partition]
 
     def _written_since(self, partition: TopicPartition, planned_ms: int) -> bool:

@@ -161,6 +161,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Nobody listens any more: to go on would write the reason to a closed socket, and a traceback to the log.
             logging.shutdown()
             os._exit(0)
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self._unwind:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _joined(self) -> QueryMember:
         if self._stopped:
