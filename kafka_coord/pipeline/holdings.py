@@ -90,10 +90,8 @@ class BatchHoldings:
                 for start, end in ranges.of_partition(partition):
                     if holding is None or not holding.wanted:
                         continue
-                    # Where nothing was ever committed, the batch itself says where it began.
-                    at = start if holding.position == NO_OFFSET else holding.position
-                    if start <= at < end:
-                        skipped[partition] = [(at, end)]
+                    if start <= holding.position < end:
+                        skipped[partition] = [(holding.position, end)]
                         holding.move_to(end)
         self._wake()
         return OffsetRanges(skipped) if skipped else NO_RANGES

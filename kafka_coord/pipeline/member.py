@@ -159,9 +159,6 @@ class QueryMember:
         for partition in batch.ranges.partitions:
             position = wanted.get(partition)
             for start, end in batch.ranges.of_partition(partition):
-                if position == NO_OFFSET:
-                    self.holdings.move(partition, start)  # nothing was ever committed: the batch says where it began
-                    position = start
                 if position is not None and start <= position < end:
                     mine[partition] = [(position, end)]
         again = self.holdings.take(OffsetRanges(mine))
@@ -180,7 +177,17 @@ class QueryMember:
         wanted = self.holdings.wanted()
         for partition in wanted.keys() & self._unsaid.keys():
             unsaid, position = self._unsaid[partition], wanted[partition]
-            is_behind = position == NO_OFFSET or any(one.start <= position < one.end for one in unsaid.ranges)
+            is_behind = any(one.start <= position < one.end for one in unsaid.ranges)
+            if position == NO_OFFSET:
+                # It had one before the micro-batch was planned, so somebody removed it: as of a topic that is another
+                # now under its old name, or that an operator wants read anew.
+                log.warning(
+                    "the checkpoint has %s up to %d, and the group has no offset of it any more: goes on by "
+                    "startingOffsets=%s",
+                    partition,
+                    unsaid.ranges[-1].end,
+                    self._options.starting_offsets,
+                )
             if is_behind and not self._written_since(partition, unsaid.planned_ms):
                 skipped = self.holdings.skip(OffsetRanges({partition: unsaid.ranges}))
                 log.info("goes on behind %s: done by the checkpoint, and not by the group", skipped)
