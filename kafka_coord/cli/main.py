@@ -33,6 +33,7 @@ _COMMANDS = {
     "consume": ("kafka_coord.cli.consume:consume", "Consume as a member of a group and print the records."),
     "load": ("kafka_coord.cli.load:load", "Put the records of a file into a topic."),
     "pipeline": ("kafka_coord.cli.pipeline:pipeline", "Spark queries as members of a group: run them, read results."),
+    "bench": ("kafka_coord.cli.bench:bench", "How fast it is on this machine, beside Spark's own source."),
     "coordinator": ("kafka_coord.cli.coordinator:coordinator", "Who coordinates; make it step down."),
     "groups": ("kafka_coord.cli.groups:groups", "List, describe and operate consumer groups."),
     "channel": ("kafka_coord.cli.channel:channel", "Commands that wait for consumers."),

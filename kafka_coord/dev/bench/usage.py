@@ -16,9 +16,11 @@ _EVERY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process now. ``cpu_s`` includes children that have ended and were waited for."""
+    """One process now. ``started`` (clock ticks after boot) tells it from a later one of that number; ``cpu_s`` is its
+    own, without children's."""
 
     pid: int
+    started: int
     parent: int
     cpu_s: float
     rss_bytes: int
@@ -37,29 +39,42 @@ def tree(root: int) -> tuple[Process, ...]:
     return tuple(every[pid] for pid in sorted(members))
 
 
-def cpu_seconds(root: int) -> float:
-    """What the tree has used so far. The difference of two is what was used between: what ends meanwhile is counted
-    by the parent that waited for it."""
-    return sum(process.cpu_s for process in tree(root))
+class Meter:
+    """What the tree below ``root`` uses while ``with`` is open, looked at four times a second.
 
-
-class PeakMemory:
-    """The most memory (resident, bytes) the tree had at once while ``with`` was open, looked at four times a second.
-    Pages that processes share after a fork are counted for each."""
+    Of a process that ends in between, what it used after the last look is missing: a quarter of a second at most. What
+    the kernel adds to the parent is not taken instead: only of children that were waited for.
+    """
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="bench-memory", daemon=True)
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="bench-meter", daemon=True)
+        self._before: dict[tuple[int, int], float] = {}
+        self._now: dict[tuple[int, int], float] = {}
         self.peak_bytes = 0
+        """The most memory (resident) at once. Pages that processes share after a fork are counted for each."""
+
+    def cpu_s(self) -> float:
+        """CPU seconds used since ``with`` was opened."""
+        self._look()
+        with self._lock:
+            return sum(cpu_s - self._before.get(process, 0.0) for process, cpu_s in self._now.items())
 
     def _look(self) -> None:
-        while True:
-            self.peak_bytes = max(self.peak_bytes, sum(process.rss_bytes for process in tree(self._root)))
-            if self._ended.wait(_EVERY_S):
-                return
+        found = tree(self._root)
+        with self._lock:
+            self._now.update({(one.pid, one.started): one.cpu_s for one in found})
+            self.peak_bytes = max(self.peak_bytes, sum(one.rss_bytes for one in found))
+
+    def _run(self) -> None:
+        while not self._ended.wait(_EVERY_S):
+            self._look()
 
     def __enter__(self) -> Self:
+        self._look()
+        self._before = dict(self._now)
         self._thread.start()
         return self
 
@@ -77,6 +92,6 @@ def _read(pid: int) -> Process | None:
         command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return None
-    # proc(5): after the name come the state, the parent, …; times of itself and of children that were waited for.
-    times = sum(int(fields[at]) for at in (11, 12, 13, 14))
-    return Process(pid, int(fields[1]), times / _TICKS, int(fields[21]) * _PAGE, command)
+    # proc(5), counted from the state, which follows the name: parent 1, utime 11, stime 12, starttime 19, rss 21.
+    cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
+    return Process(pid, int(fields[19]), int(fields[1]), cpu_s, int(fields[21]) * _PAGE, command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kafka_coord.dev.bench.spark.stage import OURS, Stage, Work
-from kafka_coord.dev.bench.usage import PeakMemory, cpu_seconds
+from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.errors import VerificationFailed
 
 _WITHIN_S = 600.0
@@ -34,14 +34,14 @@ class Drain:
 
 def drain(stage: Stage, source: str, topic: str, partitions: int, rows: int, work: Work) -> Drain:
     """Raises :class:`VerificationFailed` if it did not read exactly ``rows``."""
-    before = cpu_seconds(stage.jvm)
     options = {"maxOffsetsPerTrigger": rows} if source == OURS else {}  # Spark's own has no limit by default
     trigger = {"availableNow": True}
     with (
-        PeakMemory(stage.jvm) as memory,
+        Meter(stage.jvm) as meter,
         stage.query(source, topic, trigger=trigger, work=work, startingOffsets="earliest", **options) as running,
     ):
         wall_s = running.finish(_WITHIN_S)
+        cpu_s = meter.cpu_s()
         batches = [batch for batch in running.batches() if batch.rows]
     found = sum(batch.rows for batch in batches)
     if found != rows:
@@ -53,6 +53,6 @@ def drain(stage: Stage, source: str, topic: str, partitions: int, rows: int, wor
         rows=rows,
         reading_s=sum(batch.ms for batch in batches) / 1000,
         wall_s=wall_s,
-        cpu_s=cpu_seconds(stage.jvm) - before,
-        peak_mib=memory.peak_bytes / _MIB,
+        cpu_s=cpu_s,
+        peak_mib=meter.peak_bytes / _MIB,
     )

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kafka_coord.dev.bench.spark.stage import Feeding, MicroBatch, Running, Stage
-from kafka_coord.dev.bench.usage import cpu_seconds
+from kafka_coord.dev.bench.usage import Meter
 
 TRIGGER = "1 second"
-_WARM_UP_S = 6.0
 _WITHIN_S = 60.0
 
 
@@ -26,14 +25,16 @@ class Ticks:
     empty_cores: float
 
 
-def tick(stage: Stage, source: str, topic: str, partitions: int, *, burst: int, seconds: float) -> Ticks:
-    """For ``seconds`` each: ``burst`` records a second, then none."""
+def tick(
+    stage: Stage, source: str, topic: str, partitions: int, *, burst: int, seconds: float, settling_s: float
+) -> Ticks:
+    """For ``seconds`` each, after ``settling_s``: ``burst`` records a second, then none."""
     with stage.query(source, topic, trigger={"processingTime": TRIGGER}, startingOffsets="latest") as running:
         with Feeding(stage, topic, burst, every_s=1.0):
             running.await_rows(burst, _WITHIN_S)
-            time.sleep(_WARM_UP_S)
+            time.sleep(settling_s)
             small, small_cores = _watch(stage, running, seconds)
-        time.sleep(2.0)
+        time.sleep(max(1.0, settling_s / 2))
         empty, empty_cores = _watch(stage, running, seconds)
     return Ticks(
         source=source,
@@ -46,8 +47,9 @@ def tick(stage: Stage, source: str, topic: str, partitions: int, *, burst: int, 
 
 
 def _watch(stage: Stage, running: Running, seconds: float) -> tuple[list[MicroBatch], float]:
-    before, cpu = len(running.batches()), cpu_seconds(stage.jvm)
-    began = time.monotonic()
-    time.sleep(seconds)
-    spent_s = time.monotonic() - began
-    return running.batches()[before:], (cpu_seconds(stage.jvm) - cpu) / spent_s
+    before, began = len(running.batches()), time.monotonic()
+    with Meter(stage.jvm) as meter:
+        time.sleep(seconds)
+        spent_s = time.monotonic() - began
+        cores = meter.cpu_s() / spent_s
+    return running.batches()[before:], cores

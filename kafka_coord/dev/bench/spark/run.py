@@ -1,0 +1,149 @@
+"""The bench from beginning to end: cluster, Spark, both sources in turn, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kafka_coord.dev.bench.report import BenchReport, Setup
+from kafka_coord.dev.bench.spark import tables
+from kafka_coord.dev.bench.spark.connector import own_connector
+from kafka_coord.dev.bench.spark.handover import Handovers, hand_over
+from kafka_coord.dev.bench.spark.options import SparkBenchOptions
+from kafka_coord.dev.bench.spark.soak import Look, soak
+from kafka_coord.dev.bench.spark.stage import OURS, SPARKS, Stage, Work
+from kafka_coord.dev.bench.spark.throughput import Drain, drain
+from kafka_coord.dev.bench.spark.triggers import Ticks, tick
+from kafka_coord.dev.cluster import DevCluster
+from kafka_coord.dev.jars import KAFKA_VERSION
+from kafka_coord.dev.java import find_java
+from kafka_coord.errors import DevClusterError
+from kafka_coord.pipeline.session import spark_session
+
+OnProgress = Callable[[str], None]
+
+_SETTINGS = {
+    "spark.driver.memory": "1g",
+    # Else a trigger that finds nothing is told of every ten seconds only, and a progress soon forgotten.
+    "spark.sql.streaming.noDataProgressEventInterval": "0",
+    "spark.sql.streaming.numRecentProgressUpdates": "1000000",
+}
+
+
+def run_spark_bench(options: SparkBenchOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
+    """Runs it in ``directory``, with one broker. Without Spark's own connector (it is fetched once) this project's
+    source is measured alone, and a note says so. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    setup = Setup.here(kafka=KAFKA_VERSION, java=find_java().version)
+    notes: list[str] = []
+    with _stage(options, directory, notes, on_progress) as stage:
+        drains = _throughput(stage, options, on_progress)
+        ticks = _micro_batches(stage, options, on_progress)
+        handovers = _handovers(stage, options, on_progress)
+        looks = _soak(stage, options, on_progress)
+    found = [
+        tables.throughput(drains),
+        tables.micro_batches(ticks),
+        tables.handovers(handovers),
+        *([tables.soak(looks)] if looks else []),
+    ]
+    bars = tables.bars(drains, ticks, handovers, looks)
+    return BenchReport("spark", setup, options.to_json(), found, bars, tuple(notes))
+
+
+@contextmanager
+def _stage(options: SparkBenchOptions, directory: Path, notes: list[str], on_progress: OnProgress) -> Iterator[Stage]:
+    settings, sources = dict(_SETTINGS), [OURS]
+    try:
+        settings["spark.jars"] = ",".join(str(jar) for jar in own_connector())
+        sources.append(SPARKS)
+    except DevClusterError as error:
+        notes.append(f"Spark's own source was not measured: {error}")
+        on_progress(notes[-1])
+    with DevCluster(directory / "cluster", brokers=1, coordinators=True, on_progress=on_progress) as cluster:
+        on_progress("starting Spark")
+        with spark_session(
+            "kafka-coord bench",
+            master=f"local[{options.cores}]",
+            conf=settings,
+            java=find_java().executable,
+            log=directory / "spark.log",
+        ) as spark:
+            spark.sparkContext.setLogLevel("ERROR")
+            gateway: Any = spark.sparkContext._gateway  # PySpark tells its process nowhere else
+            yield Stage(
+                spark, gateway.proc.pid, cluster.zookeeper, cluster.bootstrap_servers, directory, tuple(sources)
+            )
+
+
+def _throughput(stage: Stage, options: SparkBenchOptions, on_progress: OnProgress) -> list[Drain]:
+    drains: list[Drain] = []
+    works = (Work.RAW, Work.PARSED) if options.parsed else (Work.RAW,)
+    for partitions in options.partitions:
+        on_progress(f"writing {options.rows:,} flights, partitions: {partitions}")
+        topic = stage.filled_topic(partitions, options.rows)
+        for work in works:
+            for round_number, source in _rounds(stage, options):
+                found = drain(stage, source, topic, partitions, options.rows, work)
+                on_progress(
+                    f"{_round(round_number)} partitions: {partitions}, {work}, {source}: "
+                    f"{found.rows_per_s:,.0f} rows/s, whole query {found.wall_s:.1f} s, CPU {found.cpu_s:.1f} s"
+                )
+                if round_number >= 0:
+                    drains.append(found)
+    return drains
+
+
+def _micro_batches(stage: Stage, options: SparkBenchOptions, on_progress: OnProgress) -> list[Ticks]:
+    ticks: list[Ticks] = []
+    for partitions in options.partitions:
+        topic = stage.new_topic(partitions)
+        for round_number, source in _rounds(stage, options):
+            found = tick(stage, source, topic, partitions, burst=options.burst, seconds=options.seconds)
+            on_progress(
+                f"{_round(round_number)} partitions: {partitions}, a trigger every second, {source}: "
+                f"{tables.milliseconds(found.small)} with few rows, {tables.milliseconds(found.empty)} with none"
+            )
+            if round_number >= 0:
+                ticks.append(found)
+    return ticks
+
+
+def _handovers(stage: Stage, options: SparkBenchOptions, on_progress: OnProgress) -> list[Handovers]:
+    handovers = []
+    for trigger_ms in (0, 1_000):
+        found = hand_over(
+            stage, max(options.partitions), trigger_ms=trigger_ms, rows_per_s=options.load, joins=options.joins
+        )
+        handovers.append(found)
+        longest = max(stop.ms for stop in found.stops)
+        on_progress(
+            f"members joined: {options.joins}, trigger {trigger_ms} ms: a stop-fetcher acknowledged after "
+            f"{longest:.0f} ms at most"
+        )
+    return handovers
+
+
+def _soak(stage: Stage, options: SparkBenchOptions, on_progress: OnProgress) -> Sequence[Look]:
+    if not options.minutes:
+        return ()
+
+    def tell(look: Look) -> None:
+        on_progress(
+            f"soak, minute {look.minute:.0f}: {look.rows:,} rows, {look.processes} Python processes with "
+            f"{look.python_mib:.0f} MiB"
+        )
+
+    return soak(stage, max(options.partitions), minutes=options.minutes, rows_per_s=options.load, tell=tell)
+
+
+def _rounds(stage: Stage, options: SparkBenchOptions) -> Iterator[tuple[int, str]]:
+    """(round, source): those before 0 only warm up. Who goes first changes from round to round."""
+    for number in range(-options.warm_up, options.repeat):
+        for source in stage.sources if number % 2 == 0 else reversed(stage.sources):
+            yield number, source
+
+
+def _round(number: int) -> str:
+    return f"{number + 1}." if number >= 0 else "warming up:"

@@ -1,0 +1,72 @@
+"""Whether memory grows: a query reads for a long time, and its Python processes are looked at every minute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kafka_coord.dev.bench.spark.stage import OURS, Feeding, Stage
+from kafka_coord.dev.bench.spark.triggers import TRIGGER
+from kafka_coord.dev.bench.usage import Process, tree
+
+_WITHIN_S = 90.0
+_MIB = 2**20
+FLAT = 1.10
+"""What may be in the last minutes of what was in those after the first third: more is growth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """After ``minute`` minutes. Of Spark's Python processes the sum and the largest (resident), and how many there are;
+    ``rows`` read since the beginning."""
+
+    minute: float
+    rows: int
+    processes: int
+    python_mib: float
+    largest_mib: float
+    jvm_mib: float
+
+
+def soak(
+    stage: Stage, partitions: int, *, minutes: float, rows_per_s: int, tell: Callable[[Look], None]
+) -> tuple[Look, ...]:
+    """A look after the first micro-batches, then one a minute (every sixth of the time, of less than six minutes)."""
+    topic = stage.new_topic(partitions)
+    every_s = min(60.0, minutes * 60 / 6)
+    looks: list[Look] = []
+    with (
+        stage.query(OURS, topic, trigger={"processingTime": TRIGGER}, startingOffsets="earliest") as running,
+        Feeding(stage, topic, max(1, rows_per_s // 10), every_s=0.1),
+    ):
+        running.await_rows(rows_per_s, _WITHIN_S)
+        began = time.monotonic()
+        while True:
+            rows = sum(batch.rows for batch in running.batches())
+            looks.append(_look(stage, (time.monotonic() - began) / 60, rows))
+            tell(looks[-1])
+            due = began + len(looks) * every_s
+            if due > began + minutes * 60 + 1:
+                return tuple(looks)
+            time.sleep(max(0.0, due - time.monotonic()))
+
+
+def growth(looks: Sequence[Look]) -> float | None:
+    """The mean of the last third over that of the second; None of too few. The first is left out: caches fill."""
+    third = len(looks) // 3
+    if not third:
+        return None
+    middle, last = looks[third : 2 * third], looks[-third:]
+    return sum(one.python_mib for one in last) / sum(one.python_mib for one in middle)
+
+
+def _look(stage: Stage, minute: float, rows: int) -> Look:
+    found = tree(stage.jvm)
+    python = [one.rss_bytes / _MIB for one in found if _is_python(one)]
+    jvm = sum(one.rss_bytes / _MIB for one in found if one.pid == stage.jvm)
+    return Look(minute, rows, len(python), sum(python), max(python, default=0.0), jvm)
+
+
+def _is_python(process: Process) -> bool:
+    return "python" in process.command.partition(" ")[0]
