@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kafka_coord.cli.connection import connection_options, current_settings
+from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.failures import INTERRUPTED
 from kafka_coord.cli.options import CONSUMER, GROUP, output_option
 from kafka_coord.cli.output import Column, Format, Section, note, number, show
 from kafka_coord.errors import DevClusterError, SettingsError
+from kafka_coord.monitor.history import read_history
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kafka_coord.pipeline.jobs.delays import DelayReport
+    from kafka_coord.pipeline.jobs.history import HistoryReport
     from kafka_coord.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,8 +34,37 @@ _JOBS = (
         "reads": "JSON flights from topics",
         "gives": "records/ with each record once; 'pipeline report': delays by airline, airport, hour; top routes",
     },
+    {
+        "job": "history",
+        "kind": "batch",
+        "reads": "ZooKeeper's logs, chaos runs, or what 'groups history' prints",
+        "gives": "history/: rebalances by reason, time without owner, who lagged when",
+    },
 )
 
+_COST = (
+    number("times"),
+    number("p50_ms"),
+    number("p99_ms"),
+    number("max_ms"),
+    number("total_ms"),
+    number("not_taken_up"),
+)
+_HISTORY = {
+    "rebalances": (
+        Column("source"),
+        Column("group"),
+        Column("reason"),
+        number("decisions"),
+        number("moved"),
+        number("settled_p50_ms"),
+        number("settled_p95_ms"),
+        number("settled_max_ms"),
+    ),
+    "without_owner": (Column("source"), Column("group"), Column("ending"), *_COST),
+    "laggards": (Column("source"), Column("group"), Column("consumer"), number("most"), Column("at"), number("mean")),
+    "judged": (Column("source"), Column("cause"), number("n"), number("p50_s"), number("p99_s"), number("max_s")),
+}
 _JOB_COLUMNS = (Column("job"), Column("kind"), Column("reads"), Column("gives"))
 
 
@@ -106,6 +137,19 @@ def output_directory(command: F) -> F:
         required=True,
         metavar="DIR",
         help="The job's directory. On a cluster, all machines must have it mounted.",
+    )(command)
+
+
+def format_option(command: F) -> F:
+    """How the result is printed: not ``--output``, which is a directory here."""
+    return click.option(
+        "--format",
+        "output",
+        type=click.Choice([str(one) for one in Format]),
+        callback=lambda _ctx, _parameter, value: Format(value),
+        default="table",
+        show_default=True,
+        help="How to print the result.",
     )(command)
 
 
@@ -188,6 +232,76 @@ def flights(
     return INTERRUPTED if stopping.number == signal.SIGINT else 0
 
 
+@run.command()
+@click.argument("paths", nargs=-1, metavar="PATH...", type=click.Path(path_type=Path))
+@output_directory
+@click.option("--chroot", default="", metavar="PATH", help="The chroot in the connect string, such as /kafka.")
+@click.option(
+    "--group", "groups", type=GROUP, multiple=True, help="Also what ZooKeeper keeps of this group; repeatable."
+)
+@click.option(
+    "--every",
+    "every_s",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often lag is looked at.",
+)
+@format_option
+@spark_options
+@connection_options
+def history(
+    paths: tuple[Path, ...],
+    directory: str,
+    chroot: str,
+    groups: tuple[str, ...],
+    every_s: int,
+    output: Format,
+    master: str,
+    conf: tuple[str, ...],
+    log: Path | None,
+) -> None:
+    """Look into what coordinators decided: rebalances by reason, time without an owner, who lagged when.
+
+    PATH is a ZooKeeper's data directory (or several of one ensemble), the directory of a chaos run, or a file with
+    what 'groups history GROUP -o json' printed, named after the group. Lag is known of chaos runs only.
+
+    \b
+    kafka-coord pipeline run history /var/lib/zookeeper --output /tmp/looked-into
+    kafka-coord pipeline run history --group delays --group fares --output /tmp/looked-into
+    """
+    from kafka_coord.pipeline.checking import require_versions
+
+    require_versions()
+    from kafka_coord.pipeline.jobs.evidence import read_evidence
+    from kafka_coord.pipeline.jobs.history import write_history
+    from kafka_coord.pipeline.sinks.files import local_directory
+
+    if not paths and not groups:
+        raise SettingsError("name a PATH or a --group: there is nothing to look into")
+    root = local_directory(directory)
+    evidence = read_evidence(paths, chroot=chroot)
+    if groups:
+        with open_store() as store:
+            for group in groups:
+                evidence.add_decisions("zookeeper", group, read_history(store, group))
+    with _session("kafka-coord history", master, conf, log or root / "logs" / "history.log") as spark:
+        found = write_history(spark, evidence, directory, every_s=every_s)
+    show_history(output, found)
+
+
+def show_history(output: Format, report: HistoryReport) -> None:
+    """What was found, read back from its files."""
+    parts = {part: report.read(part).to_pylist() for part in _HISTORY}
+    for row in parts["laggards"]:
+        row["at"] = f"{row['at']:%Y-%m-%dT%H:%M:%SZ}"
+    sections = [Section(part, columns, parts[part]) for part, columns in _HISTORY.items()]
+    counts = {name: getattr(report, name) for name in ("decisions", "holds", "positions", "unreadable")}
+    told = [", ".join(f"{count:,} {name}" for name, count in counts.items()) + f"; all of it in {report.directory}"]
+    show(output, {"directory": str(report.directory), **counts, **parts}, sections, summary=told)
+
+
 @pipeline.command()
 @output_directory
 @click.option("--window", default="1 day", show_default=True, metavar="TIME", help="How event time is cut, in UTC.")
@@ -199,21 +313,14 @@ def flights(
     help="How much later than others of its partition a flight may come before its window counts as final.",
 )
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="How many routes.")
-@click.option(
-    "--format",
-    "output",
-    type=click.Choice([str(one) for one in Format]),
-    default="table",
-    show_default=True,
-    help="How to print it.",
-)
+@format_option
 @spark_options
 def report(
     directory: str,
     window: str,
     watermark: str,
     top: int,
-    output: str,
+    output: Format,
     master: str,
     conf: tuple[str, ...],
     log: Path | None,
@@ -238,7 +345,39 @@ def report(
         "kafka-coord report", master, conf, log or local_directory(directory) / "logs" / "report.log"
     ) as spark:
         found = write_report(spark, directory, windows)
-    show_report(Format(output), found)
+    show_report(output, found)
+
+
+@pipeline.command()
+@click.option(
+    "--output",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="Where to put it. [default: here]",
+)
+@click.option("--environment", is_flag=True, help="A whole Python environment, for machines that have nothing of it.")
+def package(directory: Path, environment: bool) -> None:
+    """Pack this package for the machines of a cluster, and say how Spark takes it (docs/spark-cluster.md).
+
+    A zip of the package alone is enough where the machines have what it needs; --environment makes an archive of all
+    of it but PySpark (pip downloads it, some minutes).
+
+    \b
+    kafka-coord pipeline package --output dist
+    kafka-coord pipeline package --output dist --environment
+    """
+    from kafka_coord.pipeline.packaging import write_environment, write_zip
+
+    if environment:
+        made = write_environment(directory, note)
+        note("ship it:   --conf spark.archives=FILE#environment, with PYSPARK_PYTHON=./environment/bin/python")
+        note("           and, where the driver runs, the same unpacked into ./environment")
+    else:
+        made = write_zip(directory)
+        note("ship it:   --conf spark.submit.pyFiles=FILE; the driver's Python must have kafka-coord[spark] itself")
+    click.echo(made)
 
 
 def show_report(output: Format, report: DelayReport) -> None:

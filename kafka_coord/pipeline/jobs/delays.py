@@ -15,20 +15,17 @@ before it is ``final``. A record that came later than the delay allows is counte
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kafka_coord.errors import MalformedValue, NotFound, SettingsError
+from kafka_coord.errors import MalformedValue, SettingsError
+from kafka_coord.pipeline.jobs.publishing import last_published, publishing
 from kafka_coord.pipeline.jobs.streaming import RECORDS
 from kafka_coord.pipeline.sinks import read_table
-from kafka_coord.pipeline.sinks.files import local_directory, replace
+from kafka_coord.pipeline.sinks.files import local_directory
 
 if TYPE_CHECKING:
     import pyarrow
@@ -36,9 +33,6 @@ if TYPE_CHECKING:
 
 REPORTS = "reports"
 """Where in a job's output directory its reports are."""
-_SUMMARY = "summary.json"
-_KEPT = 5
-"""So many reports stay: whoever reads an earlier one may take its time."""
 
 KEYS = {"airlines": "carrier", "airports": "origin", "hours": "hour"}
 """The parts of a report with delays, and the column each is by (``hour``: of the scheduled departure, local time)."""
@@ -150,41 +144,23 @@ def write_report(spark: SparkSession, output: str, windows: Windows | None = Non
     windows = windows or Windows()
     root = local_directory(output)
     rows = read_table(spark, root / RECORDS).persist()
-    reports = root / REPORTS
-    draft = reports / f".{uuid.uuid4().hex}"
     try:
-        draft.mkdir(parents=True)
         summary = _summary(rows, windows)
-        for part, frame in _parts(rows.where("problem IS NULL"), windows, summary.watermark).items():
-            frame.coalesce(1).write.parquet((draft / part).as_uri())
-        replace(draft / _SUMMARY, json.dumps(summary.to_json(), indent=1).encode())
         # A table only grows: of two reports the one with more records is of a later state of it.
-        finished = reports / f"{summary.records:015d}-{time.time_ns() // 1_000_000}"
-        draft.rename(finished)
+        with publishing(root / REPORTS, f"{summary.records:015d}") as results:
+            for part, frame in _parts(rows.where("problem IS NULL"), windows, summary.watermark).items():
+                results.write(part, frame)
+            results.summary = summary.to_json()
     finally:
         rows.unpersist()
-        shutil.rmtree(draft, ignore_errors=True)
-    for old in _finished(reports)[:-_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
-    return DelayReport(finished, summary)
+    return DelayReport(results.directory, summary)
 
 
 def last_report(output: str) -> DelayReport:
     """The report of the latest state of the table, without Spark. Raises :class:`NotFound`, :class:`MalformedValue`."""
     reports = local_directory(output) / REPORTS
-    there = _finished(reports)
-    if not there:
-        raise NotFound(f"there is no report in {reports}: 'kafka-coord pipeline report' writes one")
-    path = there[-1] / _SUMMARY
-    try:
-        value = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise MalformedValue(str(path), f"not JSON ({error})") from None
-    return DelayReport(there[-1], Summary.from_json(value, str(path)))
-
-
-def _finished(reports: Path) -> list[Path]:
-    return sorted(path.parent for path in reports.glob(f"[0-9]*/{_SUMMARY}"))
+    directory, value = last_published(reports, "'kafka-coord pipeline report' writes one")
+    return DelayReport(directory, Summary.from_json(value, str(directory)))
 
 
 def _summary(rows: DataFrame, windows: Windows) -> Summary:

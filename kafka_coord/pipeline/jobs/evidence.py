@@ -1,0 +1,280 @@
+"""What coordinators decided and what came of it, from where it is written: rows for the job ``history``.
+
+ZooKeeper's transaction log has every decision, command and commit, of any length of time; it is replayed as
+``kafka-coord audit`` does. ``kafka-coord groups history GROUP -o json`` has a group's last decisions only. What was
+produced when is known of chaos runs alone, whose producers write it down: so only of those is there lag.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kafka_coord.channel.operations import decode_command
+from kafka_coord.errors import MalformedValue, NotFound
+from kafka_coord.model import Decision, StopFetcher, TopicPartition, history_from_json
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.audit import audit
+from kafka_coord.monitor.audit.judge import Judge
+from kafka_coord.monitor.audit.places import Kind, Place
+from kafka_coord.monitor.audit.state import Moment
+from kafka_coord.monitor.audit.tree import Change, Step
+
+_RUN, _PRODUCED, _REPORT = "run.json", "produced.jsonl", "report.json"
+
+
+class Decided(NamedTuple):
+    """A decision of a group; durations in ms from it, None where they were not seen."""
+
+    source: str
+    group: str
+    generation: int
+    epoch: int
+    at_ms: int
+    reason: str
+    assignor: str
+    members: int
+    partitions: int
+    moved: int
+    stopped_ms: int | None
+    settled_ms: int | None
+
+
+class Held(NamedTuple):
+    """A consumer had a partition: from its acknowledged start-fetcher to its acknowledged stop-fetcher, or the end of
+    its registration (``ending``). ``members_left``: of the group, after that."""
+
+    source: str
+    group: str
+    topic: str
+    partition: int
+    consumer: str
+    begin_ms: int
+    end_ms: int | None
+    ending: str
+    members_left: int
+
+
+class Position(NamedTuple):
+    """An offset at a time: what a group had committed, or (``group`` empty) what had been produced."""
+
+    source: str
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    at_ms: int
+
+
+class Judged(NamedTuple):
+    """Times (s) without an owner, of one cause, as a chaos run's judge found them in the consumers' own journals."""
+
+    source: str
+    cause: str
+    n: int
+    p50_s: float
+    p99_s: float
+    max_s: float
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Everything that was read, and how many values could not be."""
+
+    decisions: list[Decided] = field(default_factory=list)
+    holds: list[Held] = field(default_factory=list)
+    positions: list[Position] = field(default_factory=list)
+    judged: list[Judged] = field(default_factory=list)
+    unreadable: int = 0
+
+    def add_decisions(self, source: str, group: str, decisions: Iterable[Decision]) -> None:
+        self.decisions += (
+            Decided(
+                source,
+                group,
+                one.generation,
+                one.epoch,
+                one.decided_at_ms,
+                one.reason,
+                one.assignor,
+                one.members,
+                one.partitions,
+                one.moved,
+                one.stopped_ms,
+                one.settled_ms,
+            )
+            for one in decisions
+        )
+
+
+def read_evidence(paths: Sequence[Path], *, chroot: str = "") -> Evidence:
+    """Of each path by what it is: a chaos run's directory; a ZooKeeper's data directory (several servers' of one
+    ensemble are one source, below ``chroot``); or a file that 'kafka-coord groups history GROUP -o json' wrote, named
+    after its group.
+
+    Raises :class:`NotFound` for a path that is not there, :class:`MalformedValue` for one that is none of these.
+    """
+    found = Evidence()
+    logs = []
+    for path in paths:
+        if not path.exists():
+            raise NotFound(f"there is no {path}")
+        if (path / _RUN).is_file():
+            _read_run(path, found)
+        elif path.is_dir():
+            logs.append(path)
+        else:
+            found.add_decisions(path.name, path.stem, _decisions(path))
+    if logs:
+        _read_logs(logs[0].name or str(logs[0]), logs, chroot, found)
+    return found
+
+
+def _decisions(path: Path) -> Iterator[Decision]:
+    """The documents of ``groups history``, or the znode's own."""
+    content = path.read_bytes()
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise MalformedValue(str(path), f"not JSON ({error}): use what 'groups history GROUP -o json' prints") from None
+    if isinstance(value, Mapping):
+        yield from history_from_json(fields.load(content, str(path)), str(path))
+        return
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        raise MalformedValue(str(path), "not a list of decisions as 'groups history GROUP -o json' prints it")
+    for one in value:
+        yield Decision.from_json({**one, "decided_at_ms": _since_1970(one.get("decided_at"), path)}, str(path))
+
+
+def _since_1970(written: Any, path: Path) -> int:
+    try:
+        return round(datetime.fromisoformat(written).timestamp() * 1000) if written is not None else 0
+    except (TypeError, ValueError):
+        raise MalformedValue(str(path), f"{str(written)[:60]!r} is no time") from None
+
+
+def _read_run(directory: Path, found: Evidence) -> None:
+    where = str(directory / _RUN)
+    try:
+        run = json.loads((directory / _RUN).read_bytes())
+        logs = [directory / name for name in run["zookeeper_logs"]]
+        chroot, began_ms = str(run["chroot"]), (run["started_wall"] - run["started"]) * 1000
+        source = directory.resolve().name
+        if logs:
+            _read_logs(source, logs, chroot, found)
+        found.positions += _produced(source, directory / _PRODUCED, began_ms)
+        if (directory / _REPORT).is_file():
+            costs = json.loads((directory / _REPORT).read_bytes())["without_owner"]
+            found.judged += (
+                Judged(source, one["cause"], one["n"], one["p50_s"], one["p99_s"], one["max_s"]) for one in costs
+            )
+    except MalformedValue:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise MalformedValue(where, f"not the directory of a chaos run ({error!r})") from None
+
+
+def _produced(source: str, path: Path, began_ms: float) -> Iterator[Position]:
+    """Where each partition ended, as brokers acknowledged it: once a second at most."""
+    seen: dict[tuple[str, int, int], Position] = {}
+    if not path.exists():
+        return
+    with path.open("rb") as lines:
+        for line in lines:
+            if not line.endswith(b"\n"):
+                break  # torn: the producer was killed
+            value = json.loads(line)
+            at_ms = round(began_ms + value["t"] * 1000)
+            for topic, partition, first, size, _ in value["r"]:
+                key = topic, partition, at_ms // 1000
+                if key not in seen or seen[key].offset < first + size:
+                    seen[key] = Position(source, "", topic, partition, first + size, at_ms)
+    yield from seen.values()
+
+
+def _read_logs(source: str, directories: Sequence[Path], chroot: str, found: Evidence) -> None:
+    witness = _Witness(source)
+    audit(directories, chroot=chroot, running=True, watch=witness)
+    witness.end(found)
+
+
+class _Witness:
+    """Told each step of a log before it is judged."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._decisions: dict[tuple[str, int], Decision] = {}
+        self._groups: set[str] = set()
+        self._open: dict[tuple[str, TopicPartition], Held] = {}
+        self._closed: list[Held] = []
+        self._commits: dict[tuple[str, TopicPartition, int], Position] = {}
+        self._unreadable = 0
+
+    def __call__(self, judge: Judge, step: Step) -> None:
+        moment = Moment.of(step)
+        for change in step.changes:
+            place = judge.places.of(change.path)
+            try:
+                if place.kind is Kind.HISTORY and change.new is not None:
+                    self._history(place, change)
+                elif place.kind is Kind.COMMAND and change.new is None:
+                    if moment.fenced_as(place.group, place.name):
+                        self._acknowledged(judge, place, change, step.time_ms)
+                elif place.kind is Kind.REGISTRATION and change.new is None:
+                    self._gone(judge, place, step, evicted=moment.fence is not None)
+                elif place.kind is Kind.OFFSET and change.new is not None:
+                    self._committed(place, change.new.data, step.time_ms)
+            except MalformedValue:
+                self._unreadable += 1
+
+    def end(self, found: Evidence) -> None:
+        """Hands over what was seen."""
+        for (group, _), decision in self._decisions.items():
+            found.add_decisions(self._source, group, [decision])
+        found.holds += [*self._closed, *self._open.values()]
+        found.positions += self._commits.values()
+        found.unreadable += self._unreadable
+
+    def _history(self, place: Place, change: Change) -> None:
+        data = change.new.data if change.new is not None else b""
+        decisions = history_from_json(fields.load(data, change.path), change.path)
+        known = place.group in self._groups
+        self._groups.add(place.group)
+        for decision in decisions[-1:] if known else decisions:  # only the last is new, or newly settled
+            self._decisions[place.group, decision.generation] = decision
+
+    def _acknowledged(self, judge: Judge, place: Place, change: Change, at_ms: int) -> None:
+        command = decode_command(change.old.data if change.old is not None else b"", change.path)
+        for partition in command.partitions:
+            if isinstance(command, StopFetcher):
+                left = len(judge.world.group(place.group).registrations)
+                self._close(place.group, partition, place.name, at_ms, "stopped", left)
+            else:
+                self._open[place.group, partition] = Held(
+                    self._source, place.group, *partition, place.name, at_ms, None, "held at the end", 0
+                )
+
+    def _gone(self, judge: Judge, place: Place, step: Step, *, evicted: bool) -> None:
+        ending = "session ended" if step.session_ended else "evicted" if evicted else "left"
+        left = len(judge.world.group(place.group).registrations.keys() - {place.name})
+        for group, partition in list(self._open):
+            if group == place.group:
+                self._close(group, partition, place.name, step.time_ms, ending, left)
+
+    def _close(self, group: str, partition: TopicPartition, consumer: str, at_ms: int, ending: str, left: int) -> None:
+        held = self._open.get((group, partition))
+        if held is not None and held.consumer == consumer:
+            del self._open[group, partition]
+            self._closed.append(held._replace(end_ms=at_ms, ending=ending, members_left=left))
+
+    def _committed(self, place: Place, data: bytes, at_ms: int) -> None:
+        if not place.leaf.isdigit() or not data.strip().isdigit():
+            return
+        partition = TopicPartition(place.name, int(place.leaf))
+        self._commits[place.group, partition, at_ms // 1000] = Position(
+            self._source, place.group, *partition, int(data), at_ms
+        )
