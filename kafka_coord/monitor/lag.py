@@ -67,12 +67,22 @@ class OffsetReader:
     """Asks the brokers, in batches and never for longer than ``timeout_s`` a question. Close it after use.
 
     ``properties`` are librdkafka's (security and the like). What cannot be had is missing from the answer, with a
-    sentence: brokers that are down make lag unknown, not the command a failure.
+    sentence: brokers that are down make lag unknown, not the command a failure. With ``read_committed`` a partition
+    ends before the first record of a transaction that is still open, as for a consumer that reads committed only.
     """
 
-    def __init__(self, bootstrap: str, properties: Mapping[str, str], timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        properties: Mapping[str, str],
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        *,
+        read_committed: bool = False,
+    ) -> None:
+        from confluent_kafka import IsolationLevel
         from confluent_kafka.admin import AdminClient
 
+        self._isolation = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
         self._timeout_s = timeout_s
         self._errors: list[str] = []
         config: dict[str, Any] = {
@@ -130,7 +140,9 @@ class OffsetReader:
         offsets: dict[TopicPartition, int] = {}
         for chunk in _chunks(led):
             left_s = max(0.5, deadline - time.monotonic())
-            futures = admin.list_offsets({Wanted(t, p): spec() for t, p in chunk}, request_timeout=left_s)
+            futures = admin.list_offsets(
+                {Wanted(t, p): spec() for t, p in chunk}, isolation_level=self._isolation, request_timeout=left_s
+            )
             done, late = concurrent.futures.wait(futures.values(), timeout=left_s + 1)
             trouble += ["no answer in time"] * len(late)
             for wanted, future in futures.items():

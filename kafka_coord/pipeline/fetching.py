@@ -56,47 +56,53 @@ def _fetch_one(
     at, heard = first, time.monotonic()
     while at < end:
         messages = client.consume(min(BATCH_RECORDS, end - at), timeout=_WAIT_S)
-        if messages:
-            heard = time.monotonic()
-        elif time.monotonic() - heard > _SILENCE_S:
-            raise BrokerError(f"no broker sent anything of {topic}-{partition} at {at} for {_SILENCE_S:g} s")
         good = [one for one in messages if one.error() is None and (one.offset() or 0) < end]
         if good:
+            heard = time.monotonic()
             at = (good[-1].offset() or 0) + 1
             yield to_arrow(good, headers=headers)
-        for error in (one.error() for one in messages):
-            if error is not None:
-                at = _after(error, client, topic, partition, at, end, fail=fail)
+        for one in messages:
+            if one.error() is not None:
+                at = _after(one, client, topic, partition, at, end, fail=fail)
         if any(one.error() is None and (one.offset() or 0) >= end for one in messages):
             return  # the last offsets of the range hold no records: compaction, or a transaction's end
+        if at < end and time.monotonic() - heard > _SILENCE_S:
+            raise BrokerError(f"no broker sent anything of {topic}-{partition} at {at} for {_SILENCE_S:g} s")
 
 
-def _after(error: Any, client: Consumer, topic: str, partition: int, at: int, end: int, *, fail: bool) -> int:
-    """Where to go on, ``end`` being nowhere; raises what cannot be gone on from."""
+def _after(told: Any, client: Consumer, topic: str, partition: int, at: int, end: int, *, fail: bool) -> int:
+    """Where to go on after what was ``told`` instead of a record, ``end`` being nowhere; raises what cannot be gone on
+    from."""
+    error = told.error()
     if error.code() == KafkaError._PARTITION_EOF:
-        place = client.position([Assigned(topic, partition)])[0].offset
-        if place >= end:
-            return end
-        _require_there(topic, partition, at, end, fail=fail)
-        return end
+        # Its offset counts what holds no record, such as a transaction's end; the client's position does not.
+        return end if (told.offset() or 0) >= end else _after_gap(client, topic, partition, at, end, fail=fail)
     if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
-        _require_there(topic, partition, at, end, fail=fail)
-        low, _ = client.get_watermark_offsets(Assigned(topic, partition), timeout=10)
-        if not at < low < end:
-            return end
-        client.assign([Assigned(topic, partition, low)])
-        return low
+        return _after_gap(client, topic, partition, at, end, fail=fail)
     if not error.retriable():
         raise KafkaException(error)
     return at
 
 
-def _require_there(topic: str, partition: int, at: int, end: int, *, fail: bool) -> None:
-    if fail:
+def _after_gap(client: Consumer, topic: str, partition: int, at: int, end: int, *, fail: bool) -> int:
+    """There are no records from ``at`` to ``end``, or so it seems: a broker just elected to lead the partition may not
+    know yet how far it goes (KIP-207), but then it does not tell where it ends either."""
+    try:
+        low, high = client.get_watermark_offsets(Assigned(topic, partition), timeout=10)
+    except KafkaException as failure:
+        if not failure.args[0].retriable():
+            raise
+        low, high = at, end
+    if fail and (at < low or high < end):
         raise NoOffset(
-            f"records {at} to {end - 1} of {topic}-{partition} are not in the log: deleted, or the topic made anew; "
-            "say failOnDataLoss=false to pass over them"
+            f"records {at} to {end - 1} of {topic}-{partition} are not in its log, which holds {low} to {high}: they "
+            "were deleted, or the topic was made anew; say onDataLoss=earliest (or latest) to pass over them"
         )
+    there = max(at, low)
+    if there >= min(end, high):
+        return end
+    client.assign([Assigned(topic, partition, there)])
+    return there
 
 
 def to_arrow(messages: Sequence[Any], *, headers: bool) -> pyarrow.RecordBatch:

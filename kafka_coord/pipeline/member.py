@@ -13,7 +13,7 @@ from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.running import ConnectorThread
 from kafka_coord.consumer.settings import Membership, membership
-from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, StoreUnavailable
+from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, SettingsError, StoreUnavailable
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
 from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
 from kafka_coord.pipeline.holdings import BatchHoldings
@@ -217,6 +217,8 @@ class QueryMember:
     def latest(self, partitions: PartitionSet) -> dict[TopicPartition, int]:
         """The end of each partition's log, of those whose broker answers. Raises :class:`BrokerError` if none does."""
         found = self._reader().latest(partitions)
+        if found.note and found.offsets:
+            self._warn(f"reads nothing of some partitions for now: {found.note}")
         if partitions and not found.offsets:
             self._offsets = None
             raise BrokerError(f"no end offset of {partitions} could be had: {found.note}")
@@ -287,7 +289,12 @@ class QueryMember:
             except (BrokerError, StoreUnavailable):
                 if not self._bootstrap:
                     raise
-            self._offsets = OffsetReader(self._bootstrap, dict(self._options.kafka))
+            try:
+                self._offsets = OffsetReader(
+                    self._bootstrap, dict(self._options.kafka), read_committed=self._options.reads_committed
+                )
+            except BrokerError as error:  # waiting would not make the settings better
+                raise SettingsError(f"options kafka.*: {error}") from None
         return self._offsets
 
     # --- itself ------------------------------------------------------------------------------------------------------

@@ -56,6 +56,11 @@ class SourceOptions:
     wait_ms: int = 15_000
     kafka: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def reads_committed(self) -> bool:
+        """Whether records of open and aborted transactions are left out: librdkafka's own default, unlike Java's."""
+        return self.kafka.get("isolation.level", "read_committed") != "read_uncommitted"
+
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SourceOptions:
         """Raises :class:`SettingsError` naming the option that is wrong, missing or unknown."""

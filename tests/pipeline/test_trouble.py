@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.chaos.links import Network
-from kafka_coord.errors import ConsumerClosed, ConsumerIdInUse, MalformedValue, NoOffset
+from kafka_coord.errors import ConsumerClosed, ConsumerIdInUse, MalformedValue, NoOffset, SettingsError
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import GroupSettings
 from kafka_coord.pipeline import fetching
@@ -342,6 +342,40 @@ def test_records_that_go_between_planning_and_reading(kafka_cluster, planner, nu
             query.read(batch)
         return
     assert Counter(query.read(batch)) == once(1, range(30, 100))
+
+
+def test_a_transaction_withholds_what_is_not_committed_and_costs_nothing_that_is(kafka_cluster, planner, make_topic):
+    topic = make_topic()
+    producer = Producer(
+        {"bootstrap.servers": kafka_cluster.bootstrap_servers, "transactional.id": topic, "log_level": 0}
+    )
+    producer.init_transactions(60)
+
+    def write(end: Callable[[], None]) -> None:
+        producer.begin_transaction()
+        for _ in range(10):
+            producer.produce(topic, b"0", partition=0)
+        producer.flush(30)
+        end()
+
+    query = planner("spark-transactions", topic)
+    write(producer.commit_transaction)  # 0 to 9, and its end at 10
+    query.until(10)
+    write(lambda: None)  # 11 to 20, open
+    assert query.run() == 0
+    producer.commit_transaction()
+    query.until(20)
+    write(producer.abort_transaction)  # 22 to 31
+    write(producer.commit_transaction)  # 33 to 42
+    query.until(30)
+    assert query.run() == 0
+    assert [offset for _, offset in query.records] == [*range(10), *range(11, 21), *range(33, 43)]
+
+
+def test_settings_librdkafka_does_not_know_fail_the_query_at_once(planner, make_topic):
+    query = planner("spark-settings", make_topic(), **{"kafka.max.poll.records": 500})  # one of Java's clients
+    with pytest.raises(SettingsError, match=r"options kafka\.\*: .*max\.poll\.records"):
+        query.plan()
 
 
 def test_a_topic_deleted_and_made_again_shorter_is_read_from_its_beginning(
