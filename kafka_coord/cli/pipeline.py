@@ -120,10 +120,9 @@ def spark_options(command: F) -> F:
         ),
         click.option(
             "--master",
-            default="local[*]",
-            show_default=True,
             metavar="URL",
-            help="local[N]: N cores of this machine; spark://host:7077, yarn or k8s://…: a cluster.",
+            help="local[N]: N cores of this machine; spark://host:7077, yarn or k8s://…: a cluster. "
+            "[default: local[*], or spark-submit's]",
         ),
     ):
         command = option(command)
@@ -187,7 +186,7 @@ def flights(
     once: bool,
     max_offsets: int | None,
     starting_offsets: str,
-    master: str,
+    master: str | None,
     conf: tuple[str, ...],
     log: Path | None,
 ) -> int:
@@ -258,7 +257,7 @@ def history(
     groups: tuple[str, ...],
     every_s: int,
     output: Format,
-    master: str,
+    master: str | None,
     conf: tuple[str, ...],
     log: Path | None,
 ) -> None:
@@ -321,7 +320,7 @@ def report(
     watermark: str,
     top: int,
     output: Format,
-    master: str,
+    master: str | None,
     conf: tuple[str, ...],
     log: Path | None,
 ) -> None:
@@ -427,7 +426,7 @@ def _source_options(settings: Settings) -> dict[str, str]:
 
 
 @contextmanager
-def _session(name: str, master: str, conf: tuple[str, ...], log: Path) -> Iterator[SparkSession]:
+def _session(name: str, master: str | None, conf: tuple[str, ...], log: Path) -> Iterator[SparkSession]:
     from kafka_coord.dev.java import find_java
     from kafka_coord.pipeline.session import spark_session
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set where spark-submit has started this Python: it chose the master, and its JVM is there."""
 
 _JAVA_WRAPPER = """\
 #!/bin/sh
@@ -35,13 +37,14 @@ exec '{java}' "$@"
 def spark_session(
     name: str,
     *,
-    master: str = LOCAL,
+    master: str | None = None,
     conf: Mapping[str, str] | None = None,
     java: Path | None = None,
     log: Path | None = None,
 ) -> Iterator[SparkSession]:
     """A session with ``format("kafka_coord")`` known, ended with the block. ``name`` is the application's.
 
+    Without a ``master`` it is this machine's cores, or what spark-submit says where that started this program.
     With a ``local`` master all of it listens on loopback only, and its scratch files are in a temporary directory.
     ``conf`` are Spark's own settings, which come before those made here. ``java`` is the program to use, where it is
     not the one of ``JAVA_HOME`` or ``PATH``. Into ``log`` goes all that Spark's processes on this machine print:
@@ -50,8 +53,11 @@ def spark_session(
     Raises :class:`SettingsError` where packages or a Java are missing, or Spark cannot be started so.
     """
     require_versions()
-    if java is None:
+    submitted = _SUBMITTED in os.environ
+    if java is None and not submitted:
         require_java()
+    if master is None and not submitted:
+        master = LOCAL
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -59,7 +65,7 @@ def spark_session(
     scratch = Path(tempfile.mkdtemp(prefix="kafka-coord-spark-"))
     try:
         settings = {"spark.app.name": name, **_settings(master, scratch), **(conf or {})}
-        builder = SparkSession.builder.master(master)
+        builder = SparkSession.builder if master is None else SparkSession.builder.master(master)
         for key, value in settings.items():
             builder = builder.config(key, value)
         with _environment(_java_home(java, scratch)), _output_in(log):
@@ -68,7 +74,7 @@ def spark_session(
             except (PySparkException, Py4JError, OSError) as error:
                 where = f"; {log} has what it said" if log else ""
                 raise SettingsError(
-                    f"Spark cannot be started with the master {master!r}: {_first(error)}{where}"
+                    f"Spark cannot be started with the master {master}: {_first(error)}{where}"
                 ) from None
         try:
             register(spark)
@@ -79,14 +85,14 @@ def spark_session(
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _settings(master: str, scratch: Path) -> dict[str, str]:
+def _settings(master: str | None, scratch: Path) -> dict[str, str]:
     common = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.showConsoleProgress": "false",
     }
-    if not master.startswith("local"):
+    if master is None or not master.startswith("local"):
         return common
     return common | {
         "spark.driver.host": "127.0.0.1",
