@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -17,11 +20,12 @@ from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.demo.expected import count_input
 from kafka_coord.dev.flights import read_flights
 from kafka_coord.dev.produce import produce
-from kafka_coord.errors import ConsumerError, NotFound, SettingsError
+from kafka_coord.errors import NotFound, RequestRefused, SettingsError
 from kafka_coord.monitor.groups import describe_group
 from kafka_coord.pipeline.jobs.delays import Totals, Windows, last_report, write_report
 from kafka_coord.pipeline.jobs.flights import as_arrow, decoded
 from kafka_coord.pipeline.jobs.streaming import RECORDS, StreamOptions, run_stream
+from kafka_coord.pipeline.packaging import requirements, write_zip
 from kafka_coord.pipeline.sinks import TableWriter
 from kafka_coord.zk.session import connect
 from tests.cli.running import run, started
@@ -124,7 +128,7 @@ def test_a_second_run_goes_on_and_another_group_is_refused(spark, elected, kafka
     again = options(kafka_cluster, tmp_path, "jobs-again", flights)
     assert again.checkpoint_location != chosen.checkpoint_location
     assert run_stream(spark, again, decoded, threading.Event()).records == 10
-    with pytest.raises(ConsumerError, match="is written by the group 'jobs-again'"):
+    with pytest.raises(RequestRefused, match="is written by the group 'jobs-again'"):
         run_stream(spark, options(kafka_cluster, tmp_path, "jobs-other", flights), decoded, threading.Event())
 
 
@@ -181,3 +185,37 @@ def test_what_cannot_be_run_is_said_before_spark_is_started(arguments, code, mes
     ran = run("pipeline", "run", *arguments)
     assert ran.code == code
     assert message in ran.err
+
+
+# --- packing ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_zip_is_importable_and_always_the_same(tmp_path):
+    made = run("pipeline", "package", "--output", str(tmp_path / "a"))
+    assert made.code == 0
+    target = Path(made.out.strip())
+    write_zip(tmp_path / "b")
+    assert target.read_bytes() == (tmp_path / "b" / target.name).read_bytes()
+    program = "import sys; sys.path[:0] = [sys.argv[1]]; import kafka_coord.pipeline.source as s; print(s.__file__)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(target)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+        check=True,
+    )
+    assert ran.stdout.startswith(str(target))
+
+
+def test_executors_need_all_but_spark():
+    required = [
+        "click>=8.1",
+        'pandas<3,>=2.2; extra == "spark"',
+        'pyspark==4.2.0; extra == "spark"',
+        'pytest>=8; extra == "test"',
+    ]
+    assert requirements(required) == ["click>=8.1", "pandas<3,>=2.2"]
+    named = {re.split(r"[<>=!~ ]", one)[0] for one in requirements()}
+    assert {"kazoo", "confluent-kafka", "pyarrow", "pandas"} <= named
+    assert "pyspark" not in named

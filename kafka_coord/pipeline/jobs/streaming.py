@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafka_coord.errors import ConsumerError, SettingsError
+from kafka_coord.errors import ConsumerError, RequestRefused, SettingsError
 from kafka_coord.pipeline.options import SourceOptions
 from kafka_coord.pipeline.sinks import ParquetTable
 from kafka_coord.pipeline.sinks.files import local_directory
@@ -87,10 +87,16 @@ def run_stream(
 ) -> Ended:
     """Write the group's records into the table until ``stopping`` is set, or all that is there now is written.
 
-    Ends between two micro-batches, so that nobody who goes on reads a record again. Raises :class:`ConsumerError`
-    where the query fails: it may be started again, and nothing is lost or doubled by it.
+    Ends between two micro-batches, so that nobody who goes on reads a record again. Raises :class:`RequestRefused`
+    for another group's table, and :class:`ConsumerError` where the query fails: it may be started again, and nothing is
+    lost or doubled by it.
     """
-    table = ParquetTable(spark, options.table, group=options.checked.group)
+    group = options.checked.group
+    table = ParquetTable(spark, options.table, group=group)
+    if (owner := table.state().group) not in {"", group}:
+        raise RequestRefused(
+            f"the table {options.table} is written by the group {owner!r}: {group!r} needs a directory of its own"
+        )
     counted = _Counted(table, transform, on_progress)
     sink = BetweenBatches(counted)
     given = {name.lower(): value for name, value in options.source.items()}
