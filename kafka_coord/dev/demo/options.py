@@ -16,7 +16,8 @@ class DemoOptions:
     to ``grown_partitions``, the first ``again`` of them are written once more, to the new partitions only.
 
     The consumers are held to a pace at which they take about ``seconds``. ``seed`` decides who is killed, who leaves,
-    and when exactly. ``session_timeout_ms`` is how soon a killed process is noticed.
+    and when exactly. ``session_timeout_ms`` is how soon a killed process is noticed. With ``spark`` a second group
+    follows, of Spark applications and a plain consumer.
     """
 
     records: int = FLIGHTS
@@ -29,6 +30,7 @@ class DemoOptions:
     grown_partitions: int = 16
     session_timeout_ms: int = 6_000
     seed: int = 1
+    spark: bool = True
 
     def __post_init__(self) -> None:
         if not _MINIMUM_RECORDS <= self.records <= FLIGHTS:
@@ -55,15 +57,29 @@ class DemoOptions:
         return self.total / self.seconds / 2.8
 
 
-_QUICK = DemoOptions(records=36_000, seconds=14.0, session_timeout_ms=4_000)
+_QUICK = DemoOptions(records=36_000, seconds=14.0, session_timeout_ms=4_000, spark=False)
 
 
 def chosen(
-    *, quick: bool = False, records: int | None = None, seconds: float | None = None, brokers: int = 3, seed: int = 1
+    *,
+    quick: bool = False,
+    records: int | None = None,
+    seconds: float | None = None,
+    brokers: int = 3,
+    seed: int = 1,
+    spark: bool | None = None,
 ) -> DemoOptions:
-    """The options for what was asked; ``quick`` is a smaller run with everything in it, for tests and the impatient.
+    """The options for what was asked; ``quick`` is a smaller run for tests and the impatient, without Spark unless that
+    is asked for.
 
     Raises :class:`~kafka_coord.errors.SettingsError`.
     """
     base = _QUICK if quick else DemoOptions()
-    return replace(base, records=records or base.records, seconds=seconds or base.seconds, brokers=brokers, seed=seed)
+    return replace(
+        base,
+        records=records or base.records,
+        seconds=seconds or base.seconds,
+        brokers=brokers,
+        seed=seed,
+        spark=base.spark if spark is None else spark,
+    )

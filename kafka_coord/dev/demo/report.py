@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kafka_coord.dev.demo import charts
 from kafka_coord.dev.demo.expected import AirlineTotal
 from kafka_coord.dev.demo.markup import Markup, tag
+from kafka_coord.dev.demo.shared_section import sharing_section
 from kafka_coord.dev.demo.style import STYLE
 from kafka_coord.dev.demo.timeline import EventKind, Timeline, handovers_of, median_gap_ms
 from kafka_coord.dev.demo.verification import Verification
 from kafka_coord.model import Decision
+
+if TYPE_CHECKING:
+    from kafka_coord.dev.demo.sharing import Shared
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
     """A run as it is told: ``failover_ms`` from the coordinator's kill to the next one's election and
     ``failover_records`` what the group consumed meanwhile (None: no coordinator was killed), ``steps`` what the demo
-    did and how many seconds each took, ``setting`` one sentence about the parts."""
+    did and how many seconds each took, ``setting`` one sentence about the parts; ``shared`` what the second group did,
+    which Spark was part of."""
 
     group: str
     timeline: Timeline
@@ -30,6 +36,7 @@ class Story:
     steps: Sequence[tuple[str, float]] = ()
     failover_ms: int | None = None
     failover_records: int | None = None
+    shared: Shared | None = None
 
 
 def render(story: Story) -> str:
@@ -52,6 +59,7 @@ def render(story: Story) -> str:
         _rebalances(story),
         _verification(story.verification),
         _airlines(story),
+        sharing_section(story.shared, story.airline_names) if story.shared is not None else Markup(""),
         _steps(story),
     )
     return f"<!DOCTYPE html>\n{tag('html', head, tag('body', body), lang='en')}\n"

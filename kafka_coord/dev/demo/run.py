@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kafka_coord.dev.cluster import DevCluster
@@ -95,9 +95,15 @@ def _with_cluster(options: DemoOptions, cluster: DevCluster, directory: Path, re
             evidence = Evidence(ends, committed, options.total, workforce.journals(), scenario.killings, expected)
             verification = verify(evidence)
             verifying.outcome = "verified" if verification.passed else "NOT verified"
+        shared = None
+        if options.spark:
+            from kafka_coord.dev.demo.sharing import Sharing  # needs the extra "spark"
+
+            shared = Sharing(options, cluster, store, directory / "spark", view).play(ends, expected)
+            verification = replace(verification, checks=(*verification.checks, *shared.checks))
         timeline = _timeline(evidence, scenario, watcher, decisions)
         report.parent.mkdir(parents=True, exist_ok=True)
-        story = _story(options, timeline, evidence, verification, expected, scenario, view)
+        story = replace(_story(options, timeline, evidence, verification, expected, scenario, view), shared=shared)
         report.write_text(render(story), encoding="utf-8")
     return Outcome(verification, timeline, report)
 

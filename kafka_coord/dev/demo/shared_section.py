@@ -1,0 +1,118 @@
+"""The part of the page about the group that Spark applications and a plain consumer shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kafka_coord.dev.demo.charts import thousands
+from kafka_coord.dev.demo.markup import Markup, tag
+
+if TYPE_CHECKING:
+    from kafka_coord.dev.demo.sharing import Shared
+
+_HOURS = range(24)
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960.0, 190.0, 40.0, 22.0
+
+
+def sharing_section(shared: Shared, airline_names: Mapping[str, str]) -> Markup:
+    """What happened, who owned how much, and what the pipeline worked out, read back from its parquet files."""
+    began = shared.events[0].at_ms if shared.events else 0
+    events = [[f"{(event.at_ms - began) / 1000:.1f} s", event.text] for event in shared.events]
+    owned = [[when, ", ".join(f"{name} {n}" for name, n in sorted(owners.items()))] for when, owners in shared.owned]
+    return tag(
+        "section",
+        tag("h2", "The pipeline: Spark as a member"),
+        tag(
+            "p",
+            f"The group {shared.group} read the same topic again: two Spark applications and a plain Python consumer, "
+            "each given partitions by the coordinator, all writing one parquet table. What follows Spark computed from "
+            "that table.",
+            class_="note",
+        ),
+        _table([("After", "n"), ("What happened", "wide")], events),
+        _table([("With", ""), ("Partitions owned by each", "wide")], owned),
+        tag("h3", "Mean delay on arrival by hour of departure"),
+        _hours(shared),
+        tag("h3", "By airport"),
+        _table(
+            [("Airport", ""), ("Flights", "n"), ("Mean delay on arrival", "n")],
+            [
+                [key, f"{found.flights:,}", _minutes(found.mean_arrival_delay)]
+                for key, found in shared.report.totals("airports").items()
+            ],
+        ),
+        tag("h3", "Routes most flown"),
+        _table(
+            [("", "n"), ("Route", ""), ("Flights", "n"), ("Mean delay on arrival", "n")],
+            [
+                [
+                    str(row["rank"]),
+                    f"{row['origin']} to {row['dest']}",
+                    f"{row['flights']:,}",
+                    _minutes(row["arrival_delay"] / row["arrived"] if row["arrived"] else None),
+                ]
+                for row in shared.report.read("routes").to_pylist()
+            ],
+        ),
+        tag("h3", "Airlines, from the table"),
+        _table(
+            [("Airline", ""), ("Flights", "n"), ("Mean delay on arrival", "n")],
+            [
+                [airline_names.get(code, code), f"{total.flights:,}", _minutes(total.mean_delay)]
+                for code, total in sorted(shared.by_airline.items(), key=lambda item: -item[1].flights)
+            ],
+        ),
+    )
+
+
+def _hours(shared: Shared) -> Markup:
+    """One bar an hour; flights in its title."""
+    totals = shared.report.totals("hours")
+    means = {hour: found.mean_arrival_delay or 0.0 for hour, found in totals.items() if hour is not None}
+    highest = max((abs(mean) for mean in means.values()), default=0.0) or 1.0
+    slot = (_WIDTH - _LEFT) / len(_HOURS)
+    zero = _HEIGHT * 0.75
+    parts: list[Any] = [tag("line", x1=_LEFT, x2=_WIDTH, y1=zero, y2=zero, class_="axis")]
+    for hour in _HOURS:
+        x = _LEFT + hour * slot
+        parts.append(
+            tag("text", str(hour), x=x + slot / 2, y=_HEIGHT + _BOTTOM - 6, class_="label", text_anchor="middle")
+        )
+        if hour not in means:
+            continue
+        height = abs(means[hour]) / highest * zero * 0.95
+        told = f"{hour}:00 to {hour}:59: {means[hour]:+.1f} min, {thousands(totals[hour].flights)} flights"
+        parts.append(
+            tag(
+                "rect",
+                tag("title", told),
+                x=x + 2,
+                y=zero - height if means[hour] > 0 else zero,
+                width=slot - 4,
+                height=min(height, _HEIGHT - zero) if means[hour] <= 0 else height,
+                rx=2.5,
+                class_="bar c0",
+            )
+        )
+    return tag(
+        "svg",
+        *parts,
+        viewBox=f"0 0 {_WIDTH:g} {_HEIGHT + _BOTTOM:g}",
+        class_="chart",
+        role="img",
+        aria_label="Mean delay on arrival by hour of departure",
+    )
+
+
+def _table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> Markup:
+    header = tag("tr", *(tag("th", head, class_=kind or None) for head, kind in heads))
+    body = [
+        tag("tr", *(tag("td", cell, class_=kind or None) for cell, (_, kind) in zip(row, heads, strict=True)))
+        for row in rows
+    ]
+    return tag("div", tag("table", tag("thead", header), tag("tbody", *body)), class_="scroll")
+
+
+def _minutes(minutes: float | None) -> str:
+    return "-" if minutes is None else f"{minutes:+.2f} min"
