@@ -17,6 +17,7 @@ from kafka_coord.cli.output import Column, Format, Section, note, number, show
 if TYPE_CHECKING:
     from kafka_coord.dev.bench.report import BenchReport, Table
 
+_PARTS = ("throughput", "micro-batches", "handover", "soak")
 _BARS = (Column("met"), Column("name", "BAR"), Column("wanted"), Column("found"))
 
 
@@ -39,6 +40,12 @@ def bench() -> None:
     metavar="N",
     help="Then read on for so long, and tell the memory of the Python workers every minute.",
 )
+@click.option(
+    "--only",
+    type=click.Choice(_PARTS),
+    multiple=True,
+    help="This part alone; may be given several times.",
+)
 @click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
 @click.option(
     "--dir",
@@ -49,7 +56,13 @@ def bench() -> None:
 )
 @output_option
 def spark(
-    rows: int | None, repeat: int | None, minutes: float, smoke: bool, directory: Path | None, output: Format
+    rows: int | None,
+    repeat: int | None,
+    minutes: float,
+    only: tuple[str, ...],
+    smoke: bool,
+    directory: Path | None,
+    output: Format,
 ) -> None:
     """Compare the Spark source with Spark's own, over the same topics of flights, in turn.
 
@@ -61,14 +74,21 @@ def spark(
     \b
     kafka-coord bench spark
     kafka-coord bench spark --rows 2000000 --repeat 3 -o json
+    kafka-coord bench spark --only soak --minutes 60
     kafka-coord bench spark --smoke
     """
-    from kafka_coord.dev.bench.spark.options import SMOKE, SparkBenchOptions
+    from kafka_coord.dev.bench.spark.options import SMOKE, Part, SparkBenchOptions
     from kafka_coord.dev.bench.spark.run import run_spark_bench
 
     terminate_as_interrupt()
     options = SMOKE if smoke else SparkBenchOptions()
-    options = dataclasses.replace(options, rows=rows or options.rows, repeat=repeat or options.repeat, minutes=minutes)
+    options = dataclasses.replace(
+        options,
+        rows=rows or options.rows,
+        repeat=repeat or options.repeat,
+        minutes=minutes,
+        parts=tuple(Part(part) for part in only) or options.parts,
+    )
     where = Path(tempfile.mkdtemp(prefix="kafka-coord-bench-")) if directory is None else directory.absolute()
     try:
         report = run_spark_bench(options, where, note)

@@ -11,7 +11,7 @@ from kafka_coord.dev.bench.report import BenchReport, Setup
 from kafka_coord.dev.bench.spark import tables
 from kafka_coord.dev.bench.spark.connector import own_connector
 from kafka_coord.dev.bench.spark.handover import Handovers, hand_over
-from kafka_coord.dev.bench.spark.options import SparkBenchOptions
+from kafka_coord.dev.bench.spark.options import Part, SparkBenchOptions
 from kafka_coord.dev.bench.spark.soak import Look, soak
 from kafka_coord.dev.bench.spark.stage import OURS, SPARKS, Stage, Work
 from kafka_coord.dev.bench.spark.throughput import Drain, drain
@@ -38,18 +38,14 @@ def run_spark_bench(options: SparkBenchOptions, directory: Path, on_progress: On
     setup = Setup.here(kafka=KAFKA_VERSION, java=find_java().version)
     notes: list[str] = []
     with _stage(options, directory, notes, on_progress) as stage:
-        drains = _throughput(stage, options, on_progress)
-        ticks = _micro_batches(stage, options, on_progress)
-        handovers = _handovers(stage, options, on_progress)
-        looks = _soak(stage, options, on_progress)
-    found = [
-        tables.throughput(drains),
-        tables.micro_batches(ticks),
-        tables.handovers(handovers),
-        *([tables.soak(looks)] if looks else []),
-    ]
-    bars = tables.bars(drains, ticks, handovers, looks)
-    return BenchReport("spark", setup, options.to_json(), found, bars, tuple(notes))
+        wanted = options.parts
+        drains = _throughput(stage, options, on_progress) if Part.THROUGHPUT in wanted else []
+        ticks = _micro_batches(stage, options, on_progress) if Part.MICRO_BATCHES in wanted else []
+        handovers = _handovers(stage, options, on_progress) if Part.HANDOVER in wanted else []
+        looks = _soak(stage, options, on_progress) if Part.SOAK in wanted else ()
+    found = (tables.throughput(drains), tables.micro_batches(ticks), tables.handovers(handovers), tables.soak(looks))
+    bars = tables.bars(drains, ticks, handovers, looks) if options.judged else []
+    return BenchReport("spark", setup, options.to_json(), [one for one in found if one.rows], bars, tuple(notes))
 
 
 @contextmanager
@@ -84,7 +80,7 @@ def _throughput(stage: Stage, options: SparkBenchOptions, on_progress: OnProgres
         on_progress(f"writing {options.rows:,} flights, partitions: {partitions}")
         topic = stage.filled_topic(partitions, options.rows)
         for work in works:
-            for round_number, source in _rounds(stage, options):
+            for round_number, source in _rounds(stage, options.warm_up, options.repeat):
                 found = drain(stage, source, topic, partitions, options.rows, work)
                 on_progress(
                     f"{_round(round_number)} partitions: {partitions}, {work}, {source}: "
@@ -99,14 +95,21 @@ def _micro_batches(stage: Stage, options: SparkBenchOptions, on_progress: OnProg
     ticks: list[Ticks] = []
     for partitions in options.partitions:
         topic = stage.new_topic(partitions)
-        for round_number, source in _rounds(stage, options):
-            found = tick(stage, source, topic, partitions, burst=options.burst, seconds=options.seconds)
+        for round_number, source in _rounds(stage, 0, options.rounds):
+            found = tick(
+                stage,
+                source,
+                topic,
+                partitions,
+                burst=options.burst,
+                seconds=options.seconds,
+                settling_s=options.settling_s,
+            )
             on_progress(
                 f"{_round(round_number)} partitions: {partitions}, a trigger every second, {source}: "
                 f"{tables.milliseconds(found.small)} with few rows, {tables.milliseconds(found.empty)} with none"
             )
-            if round_number >= 0:
-                ticks.append(found)
+            ticks.append(found)
     return ticks
 
 
@@ -138,9 +141,9 @@ def _soak(stage: Stage, options: SparkBenchOptions, on_progress: OnProgress) -> 
     return soak(stage, max(options.partitions), minutes=options.minutes, rows_per_s=options.load, tell=tell)
 
 
-def _rounds(stage: Stage, options: SparkBenchOptions) -> Iterator[tuple[int, str]]:
+def _rounds(stage: Stage, warm_up: int, repeat: int) -> Iterator[tuple[int, str]]:
     """(round, source): those before 0 only warm up. Who goes first changes from round to round."""
-    for number in range(-options.warm_up, options.repeat):
+    for number in range(-warm_up, repeat):
         for source in stage.sources if number % 2 == 0 else reversed(stage.sources):
             yield number, source
 
