@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.dev.chaos.judge.tables import TABLES
 from kafka_coord.dev.chaos.parts import Part
-from kafka_coord.dev.chaos.spark import TABLES
 from kafka_coord.dev.process import ChildProcess
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.monitor.groups import GroupDescription, describe_group

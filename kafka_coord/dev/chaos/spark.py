@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from kafka_coord.dev.chaos.journal import ConsumerWriter
+from kafka_coord.dev.chaos.judge.tables import TABLES
 from kafka_coord.dev.chaos.member import AGAIN_S, run
 from kafka_coord.dev.chaos.parts import Part
 from kafka_coord.model import TopicPartition
@@ -35,9 +36,6 @@ log = logging.getLogger("kafka_coord.chaos.spark")
 
 JOURNAL = "journal"
 """The source's one more option: the file to write down in what the query is given."""
-
-TABLES = "tables"
-"""Where in a run's directory the tables are, one for each group."""
 
 
 class TellingHoldings(BatchHoldings):

@@ -14,6 +14,7 @@ class Rule(StrEnum):
     ONE_OWNER = "no two live owners"
     REPEATS = "repeats only after a crash and past the last commit"
     ORDER = "offsets are contiguous and never go back"
+    TABLE = "Spark's table holds every record once"
     CONVERGENCE = "every group converged"
     NO_LEAKS = "nothing leaked"
     CLEAN_FAILOVER = "a coordinator's clean stop takes no owner away and delays no decision"

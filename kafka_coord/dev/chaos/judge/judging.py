@@ -14,6 +14,7 @@ from kafka_coord.dev.chaos.judge import failovers, groups, reading
 from kafka_coord.dev.chaos.judge.cost import Cost, costs
 from kafka_coord.dev.chaos.judge.evidence import Records
 from kafka_coord.dev.chaos.judge.findings import Ruling, Status
+from kafka_coord.dev.chaos.judge.tables import TABLES, tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ def judge(directory: Path) -> Report:
         reading.one_owner(records),
         reading.repeats(records),
         reading.order(records),
+        *([tables(records)] if (directory / TABLES).is_dir() else []),
         groups.convergence(records),
         failovers.clean(records),
         failovers.killed(records),
