@@ -88,6 +88,7 @@ def spark_session(
 def _settings(master: str | None, scratch: Path) -> dict[str, str]:
     common = {
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 is read as a time without a zone by others
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.showConsoleProgress": "false",

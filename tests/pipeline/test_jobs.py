@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.demo.expected import count_input
 from kafka_coord.dev.flights import read_flights
 from kafka_coord.dev.produce import produce
-from kafka_coord.errors import NotFound, RequestRefused, SettingsError
+from kafka_coord.errors import ConsumerError, NotFound, RequestRefused, SettingsError
 from kafka_coord.monitor.groups import describe_group
 from kafka_coord.pipeline.jobs.delays import Totals, Windows, last_report, write_report
 from kafka_coord.pipeline.jobs.flights import as_arrow, decoded
@@ -130,6 +131,11 @@ def test_a_second_run_goes_on_and_another_group_is_refused(spark, elected, kafka
     assert run_stream(spark, again, decoded, threading.Event()).records == 10
     with pytest.raises(RequestRefused, match="is written by the group 'jobs-again'"):
         run_stream(spark, options(kafka_cluster, tmp_path, "jobs-other", flights), decoded, threading.Event())
+    other = replace(
+        options(kafka_cluster, tmp_path / "other", "jobs-other", flights), checkpoint=chosen.checkpoint_location
+    )
+    with pytest.raises(ConsumerError, match=r"failed: .*belongs to group 'jobs-again'"):
+        run_stream(spark, other, decoded, threading.Event())
 
 
 def test_what_cannot_be_reported_is_said(spark, tmp_path):

@@ -170,7 +170,8 @@ def _read_run(directory: Path, found: Evidence) -> None:
         if (directory / _REPORT).is_file():
             costs = json.loads((directory / _REPORT).read_bytes())["without_owner"]
             found.judged += (
-                Judged(source, one["cause"], one["n"], one["p50_s"], one["p99_s"], one["max_s"]) for one in costs
+                Judged(source, one["cause"], one["n"], *(round(one[name], 3) for name in ("p50_s", "p99_s", "max_s")))
+                for one in costs
             )
     except MalformedValue:
         raise
@@ -225,7 +226,7 @@ class _Witness:
                     if moment.fenced_as(place.group, place.name):
                         self._acknowledged(judge, place, change, step.time_ms)
                 elif place.kind is Kind.REGISTRATION and change.new is None:
-                    self._gone(judge, place, step, evicted=moment.fence is not None)
+                    self._gone(judge, place, step, _departure(change, moment))
                 elif place.kind is Kind.OFFSET and change.new is not None:
                     self._committed(place, change.new.data, step.time_ms)
             except MalformedValue:
@@ -258,8 +259,7 @@ class _Witness:
                     self._source, place.group, *partition, place.name, at_ms, None, "held at the end", 0
                 )
 
-    def _gone(self, judge: Judge, place: Place, step: Step, *, evicted: bool) -> None:
-        ending = "session ended" if step.session_ended else "evicted" if evicted else "left"
+    def _gone(self, judge: Judge, place: Place, step: Step, ending: str) -> None:
         left = len(judge.world.group(place.group).registrations.keys() - {place.name})
         for group, partition in list(self._open):
             if group == place.group:
@@ -278,3 +278,12 @@ class _Witness:
         self._commits[place.group, partition, at_ms // 1000] = Position(
             self._source, place.group, *partition, int(data), at_ms
         )
+
+
+def _departure(change: Change, moment: Moment) -> str:
+    if moment.step.session_ended:
+        return "session ended"
+    if moment.fence is not None:
+        return "evicted"
+    own = change.old is not None and change.old.session_id == moment.step.session_id
+    return "left" if own else "registration deleted"

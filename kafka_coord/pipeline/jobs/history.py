@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RESULTS = "history"
 """Where in a job's output directory its results are."""
 
-PARTS = ("rebalances", "without_owner", "lag", "laggards", "judged")
+PARTS = ("rebalances", "without_owner", "lag", "laggards", "judged", "decisions", "holds", "positions")
 
 _REASONS = {
     "operator asked": "operator asked",
@@ -46,7 +46,7 @@ class HistoryReport:
 
     ``rebalances``: decisions by group and kind of ``reason``. ``without_owner``: how long partitions had none, by group
     and how the last owner ended. ``lag``: by group, owner and window of time. ``laggards``: the worst of each owner.
-    ``judged``: what the judges of chaos runs found in the consumers' own journals.
+    ``judged``: what the judges of chaos runs found in the consumers' own journals. The rest is the evidence itself.
     """
 
     directory: Path
@@ -64,41 +64,43 @@ class HistoryReport:
 
 def write_history(spark: SparkSession, evidence: Evidence, output: str, *, every_s: int = 10) -> HistoryReport:
     """Analyses the evidence; lag is looked at every so many seconds."""
-    decisions = _frame(spark, evidence.decisions, Decided)
-    holds = _frame(spark, evidence.holds, Held).persist()
-    positions = _frame(spark, evidence.positions, Position).persist()
-    try:
+    counts = {
+        "decisions": len(evidence.decisions),
+        "holds": len(evidence.holds),
+        "positions": len(evidence.positions),
+        "unreadable": evidence.unreadable,
+    }
+    with publishing(local_directory(output) / RESULTS) as results:
+        decisions = _evidence(spark, results.directory / "decisions", evidence.decisions, Decided)
+        holds = _evidence(spark, results.directory / "holds", evidence.holds, Held)
+        positions = _evidence(spark, results.directory / "positions", evidence.positions, Position)
+        _evidence(spark, results.directory / "judged", evidence.judged, Judged)
+        results.write("rebalances", _rebalances(decisions))
+        results.write("without_owner", _without_owner(holds))
         lag = _lag(positions, holds, every_s).persist()
-        with publishing(local_directory(output) / RESULTS) as results:
-            results.write("rebalances", _rebalances(decisions))
-            results.write("without_owner", _without_owner(holds))
+        try:
             results.write("lag", lag.orderBy("source", "group", "begin", "consumer"))
             results.write("laggards", _laggards(lag))
-            results.write("judged", _frame(spark, evidence.judged, Judged))
-            counts = {
-                "decisions": len(evidence.decisions),
-                "holds": len(evidence.holds),
-                "positions": len(evidence.positions),
-                "unreadable": evidence.unreadable,
-            }
-            results.summary = {"version": 1, **counts}
-        lag.unpersist()
-    finally:
-        holds.unpersist()
-        positions.unpersist()
+        finally:
+            lag.unpersist()
+        results.summary = {"version": 1, **counts}
     return HistoryReport(results.directory, **counts)
 
 
-def _frame(spark: SparkSession, rows: list[Any], kind: type[Any]) -> DataFrame:
+def _evidence(spark: SparkSession, folder: Path, rows: list[Any], kind: type[Any]) -> DataFrame:
+    """The rows as a data set of the results: a night has millions of them, too many to send along with each task."""
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    schema = to_arrow_schema(cast("StructType", StructType.fromDDL(_SCHEMAS[kind])))
-    if not rows:
-        return spark.createDataFrame([], _SCHEMAS[kind])
-    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
-    return spark.createDataFrame(pa.Table.from_arrays(columns, schema=schema))
+    struct = cast("StructType", StructType.fromDDL(_SCHEMAS[kind]))
+    schema = to_arrow_schema(struct)
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    folder.mkdir()
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), folder / "part-0.parquet", row_group_size=100_000)
+    return spark.read.schema(struct).parquet(folder.as_uri())
 
 
 def _rebalances(decisions: DataFrame) -> DataFrame:

@@ -86,9 +86,11 @@ class TableWriter:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         state = _there(self._log, self.path)
+        schema = to_arrow_schema(_struct(state.schema))
         if not state.pieces:
-            return to_arrow_schema(_struct(state.schema)).empty_table()
-        return pq.read_table([str(file) for piece in state.pieces for file in self._files(piece)])
+            return schema.empty_table()
+        # Said, not found out: Spark writes a time as INT96, by default, whose files would say that it has no time zone.
+        return pq.read_table([str(file) for piece in state.pieces for file in self._files(piece)], schema=schema)
 
     def forget(self, topic: str) -> None:
         """Take offsets of a topic as never written, because it was deleted and made anew: its next records are
