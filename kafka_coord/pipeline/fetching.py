@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import atexit
 import time
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -19,7 +23,8 @@ Range = tuple[str, int, int, int]
 """(topic, partition, first offset, offset after the last)."""
 
 BATCH_RECORDS = 10_000
-_WAIT_S = 0.5
+_WAIT_S = 0.1
+"""How long to wait for a whole batch of records before going on with what has come."""
 _SILENCE_S = 60.0
 """No broker has sent anything for so long: the task fails, and Spark tries it again."""
 _TIMESTAMP_TYPES = {0: -1, 1: 0, 2: 1}
@@ -28,18 +33,37 @@ _TIMESTAMP_TYPES = {0: -1, 1: 0, 2: 1}
 _clients: dict[tuple[tuple[str, str], ...], Consumer] = {}
 
 
+@dataclass(slots=True)
+class _Reading:
+    """Where the reading of a range is: ``at`` is the next offset, ``end`` the one after the last."""
+
+    topic: str
+    partition: int
+    at: int
+    end: int
+
+    @property
+    def assigned(self) -> Assigned:
+        return Assigned(self.topic, self.partition, self.at)
+
+
+_Readings = dict[tuple[str | None, int | None], _Reading]
+"""Those not through, by topic and partition."""
+
+
 def fetch(
     ranges: Sequence[Range], settings: Mapping[str, str], *, headers: bool, fail: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The records of these ranges as record batches with the source's columns, a range after the other.
+    """The records of these ranges as record batches with the source's columns; those of a partition in order, the
+    partitions mixed.
 
     ``fail`` is whether records that are no longer in the log fail the task (:class:`NoOffset`) or are passed over.
     One client for each set of settings is kept as long as the worker process lives.
     """
     client = _client(settings)
     try:
-        for topic, partition, first, end in ranges:
-            yield from _fetch_one(client, topic, partition, first, end, headers=headers, fail=fail)
+        for together in _apart(ranges):
+            yield from _fetch_together(client, together, headers=headers, fail=fail)
     except KafkaException as error:
         _forget(settings)
         raise BrokerError(f"fetching failed: {error.args[0].str()}") from error
@@ -49,60 +73,103 @@ def fetch(
     client.unassign()
 
 
-def _fetch_one(
-    client: Consumer, topic: str, partition: int, first: int, end: int, *, headers: bool, fail: bool
+def _apart(ranges: Sequence[Range]) -> list[list[Range]]:
+    """What can be read at the same time: a client is at one place of a partition only."""
+    rounds: list[list[Range]] = []
+    seen: Counter[tuple[str, int]] = Counter()
+    for topic, partition, first, end in ranges:
+        if seen[topic, partition] == len(rounds):
+            rounds.append([])
+        rounds[seen[topic, partition]].append((topic, partition, first, end))
+        seen[topic, partition] += 1
+    return rounds
+
+
+def _fetch_together(
+    client: Consumer, ranges: Sequence[Range], *, headers: bool, fail: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    client.assign([Assigned(topic, partition, first)])
-    at, heard = first, time.monotonic()
-    while at < end:
-        messages = client.consume(min(BATCH_RECORDS, end - at), timeout=_WAIT_S)
-        good = [one for one in messages if one.error() is None and (one.offset() or 0) < end]
-        if good:
+    """All at once, not one after the other: a client has one request at a broker at a time, and the one that waits at
+    the end of a log for what comes next would hold up the next range for as long as it may (fetch.wait.max.ms)."""
+    left: _Readings = {(topic, partition): _Reading(topic, partition, at, end) for topic, partition, at, end in ranges}
+    client.assign([one.assigned for one in left.values()])
+    heard = time.monotonic()
+    while left:
+        wanted = sum(one.end - one.at for one in left.values())
+        messages = client.consume(min(BATCH_RECORDS, wanted), timeout=_WAIT_S)
+        faults = [one for one in messages if one.error() is not None]
+        if faults:
+            messages = [one for one in messages if one.error() is None]
+        if good := _within(messages, left):
             heard = time.monotonic()
-            at = (good[-1].offset() or 0) + 1
             yield to_arrow(good, headers=headers)
-        for one in messages:
-            if one.error() is not None:
-                at = _after(one, client, topic, partition, at, end, fail=fail)
-        if any(one.error() is None and (one.offset() or 0) >= end for one in messages):
-            return  # the last offsets of the range hold no records: compaction, or a transaction's end
-        if at < end and time.monotonic() - heard > _SILENCE_S:
-            raise BrokerError(f"no broker sent anything of {topic}-{partition} at {at} for {_SILENCE_S:g} s")
+        for fault in faults:
+            _heed(fault, client, left, fail=fail)
+        through = [one for one in left.values() if one.at >= one.end]
+        for one in through:
+            del left[one.topic, one.partition]
+        if through and left:
+            client.incremental_unassign([one.assigned for one in through])
+        if left and time.monotonic() - heard > _SILENCE_S:
+            silent = ", ".join(f"{one.topic}-{one.partition} at {one.at}" for one in left.values())
+            raise BrokerError(f"no broker sent anything of {silent} for {_SILENCE_S:g} s")
 
 
-def _after(told: Any, client: Consumer, topic: str, partition: int, at: int, end: int, *, fail: bool) -> int:
-    """Where to go on after what was ``told`` instead of a record, ``end`` being nowhere; raises what cannot be gone on
-    from."""
-    error = told.error()
+def _within(messages: Sequence[Any], left: _Readings) -> Sequence[Any]:
+    """Those that lie in the ranges. Moves the readings on; one that sees an offset behind its end is through: the last
+    offsets of its range hold no records (compaction, the end of a transaction)."""
+    offsets = [message.offset() for message in messages]
+    kept: list[tuple[int, int]] = []
+    begin = 0
+    for place, run in groupby((message.topic(), message.partition()) for message in messages):
+        stop = begin + sum(1 for _ in run)
+        if (reading := left.get(place)) is not None:
+            first = bisect_left(offsets, reading.at, begin, stop)
+            after = bisect_left(offsets, reading.end, first, stop)
+            kept.append((first, after))
+            reading.at = reading.end if after < stop else max(reading.at, offsets[stop - 1] + 1)
+        begin = stop
+    if sum(after - first for first, after in kept) == len(messages):
+        return messages
+    return [message for first, after in kept for message in messages[first:after]]
+
+
+def _heed(fault: Any, client: Consumer, left: _Readings, *, fail: bool) -> None:
+    """Moves the reading on that an error is of, where it can go on; raises the others."""
+    error, reading = fault.error(), left.get((fault.topic(), fault.partition()))
     if error.code() == KafkaError._PARTITION_EOF:
-        # Its offset counts what holds no record, such as a transaction's end; the client's position does not.
-        return end if (told.offset() or 0) >= end else _after_gap(client, topic, partition, at, end, fail=fail)
-    if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
-        return _after_gap(client, topic, partition, at, end, fail=fail)
-    if not error.retriable():
+        if reading is None or reading.at >= reading.end:
+            return
+        if fault.offset() is not None and fault.offset() >= reading.end:
+            reading.at = reading.end
+        else:
+            _after_gap(client, reading, fail=fail)
+    elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
+        if reading is not None:
+            _after_gap(client, reading, fail=fail)
+    elif not error.retriable():
         raise KafkaException(error)
-    return at
 
 
-def _after_gap(client: Consumer, topic: str, partition: int, at: int, end: int, *, fail: bool) -> int:
-    """There are no records from ``at`` to ``end``, or so it seems: a broker just elected to lead the partition may not
+def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
+    """There are no records from here to the end, or so it seems: a broker just elected to lead the partition may not
     know yet how far it goes (KIP-207), but then it does not tell where it ends either."""
+    at, end = reading.at, reading.end
     try:
-        low, high = client.get_watermark_offsets(Assigned(topic, partition), timeout=10)
+        low, high = client.get_watermark_offsets(reading.assigned, timeout=10)
     except KafkaException as failure:
         if not failure.args[0].retriable():
             raise
         low, high = at, end
     if fail and (at < low or high < end):
         raise NoOffset(
-            f"records {at} to {end - 1} of {topic}-{partition} are not in its log, which holds {low} to {high}: they "
-            "were deleted, or the topic was made anew; say onDataLoss=earliest (or latest) to pass over them"
+            f"records {at} to {end - 1} of {reading.topic}-{reading.partition} are not in the log, which holds {low} "
+            f"to {high}: deleted, or the topic made anew; say onDataLoss=earliest (or latest) to pass over them"
         )
     there = max(at, low)
-    if there >= min(end, high):
-        return end
-    client.assign([Assigned(topic, partition, there)])
-    return there
+    reading.at = end if there >= min(end, high) else there
+    if reading.at < end:
+        client.incremental_unassign([reading.assigned])
+        client.incremental_assign([reading.assigned])
 
 
 def to_arrow(messages: Sequence[Any], *, headers: bool) -> pyarrow.RecordBatch:
@@ -137,7 +204,10 @@ def _client(settings: Mapping[str, str]) -> Consumer:
         _clients[key] = Consumer(
             {
                 "group.id": "kafka-coord.spark",  # never joined, nothing is committed to it
-                "fetch.wait.max.ms": 100,
+                # Only ever waited for behind the end of a range, and the next micro-batch would wait with it.
+                "fetch.wait.max.ms": 20,
+                # With enough fetched ahead, librdkafka asks again only after a whole second (its #2879).
+                "fetch.queue.backoff.ms": 10,
                 "fetch.min.bytes": 1,
                 **settings,
                 "enable.auto.commit": False,

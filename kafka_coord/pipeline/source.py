@@ -60,7 +60,7 @@ class KafkaCoordSource(DataSource):
 
 @dataclass
 class Task(InputPartition):
-    """What one task reads: (topic, partition, first, end) one after the other, from these brokers."""
+    """What one task reads: ranges as (topic, partition, first, end), from these brokers."""
 
     ranges: tuple[tuple[str, int, int, int], ...]
     settings: dict[str, str]
