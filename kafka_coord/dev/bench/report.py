@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,7 +95,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of one kind. The keys of the first row are the columns; numbers are in the unit that the key ends in."""
+    """Rows of one kind; in JSON under its name, an underscore for what is no letter. The keys of the first row are the columns; numbers are in the unit that the key ends in."""
 
     name: str
     rows: Sequence[Mapping[str, Any]]
@@ -118,7 +119,7 @@ class BenchReport:
             "bench": self.bench,
             "setup": {name: getattr(setup, name) for name in setup.__dataclass_fields__},
             "settings": dict(self.settings),
-            **{table.name.replace(" ", "_"): [dict(row) for row in table.rows] for table in self.tables},
+            **{re.sub("[^a-z]+", "_", table.name): [dict(row) for row in table.rows] for table in self.tables},
             "bars": [bar.to_json() for bar in self.bars],
             "notes": list(self.notes),
         }
