@@ -40,6 +40,7 @@ def main() -> int:
                     pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)
                 ]
                 table.append_arrow(pa.Table.from_arrays(columns, schema=SCHEMA))
+                stopping.wait(0.3)  # a few records more in the next
     return 0
 
 

@@ -46,7 +46,8 @@ class TellingHoldings(BatchHoldings):
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         begun = list(partitions)
         wanted = {tp: holding.position for tp in begun if (holding := self._held.get(tp)) is not None}
-        self.journal.started({tp: at if at >= 0 else None for tp, at in wanted.items()})
+        if wanted:
+            self.journal.started({tp: at if at >= 0 else None for tp, at in wanted.items()})
         super().begin(begun)
 
     def release(self, partitions: Iterable[TopicPartition]) -> Any:
@@ -97,7 +98,7 @@ def local_session(name: str, directory: Path, cores: int = 1) -> SparkSession:
     """A Spark of this process' own, small, on loopback."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
-        SparkSession.builder.master(f"local[{cores}]")
+        SparkSession.builder.master(f"local[{cores},4]")  # a task that lost its worker is tried again
         .appName(name)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
