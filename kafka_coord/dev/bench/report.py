@@ -95,7 +95,8 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of one kind; in JSON under its name, an underscore for what is no letter. The keys of the first row are the columns; numbers are in the unit that the key ends in."""
+    """Rows of one kind; in JSON under its name, an underscore for what is no letter. The keys of the first row are the
+    columns; numbers are in the unit that the key ends in."""
 
     name: str
     rows: Sequence[Mapping[str, Any]]
