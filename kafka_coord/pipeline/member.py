@@ -36,6 +36,12 @@ _BEYOND_END_S = 3.0
 to lead a partition, it may not know yet how far the one before it had told consumers to read (KIP-207)."""
 
 
+_BEGINS_S = 10.0
+"""For how long the beginnings of the logs are good enough: retention moves them slowly, and who fetches notices."""
+_IDLE_S = 0.05
+"""How long after a look that found nothing the next one is. Spark's default trigger asks again after 10 ms."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Unsaid:
     """Read and done, by the checkpoint, in a micro-batch planned at ``planned_ms``; the group may not know it."""
@@ -77,6 +83,9 @@ class QueryMember:
         self._offsets: OffsetReader | None = None
         self._bootstrap = ""
         self._ends: dict[TopicPartition, int] = {}
+        self._begins: dict[TopicPartition, int] = {}
+        self._begins_until = 0.0
+        self._idle_since = float("-inf")
         self._unsaid: dict[TopicPartition, _Unsaid] = {}
         self._beyond: dict[TopicPartition, float] = {}
         """Since when (monotonic) their offsets have been beyond the end of the log."""
@@ -103,6 +112,7 @@ class QueryMember:
         and the options say to fail.
         """
         self._check()
+        self._pause_if_idle()
         try:
             self._say_what_is_done()
             wanted = self.holdings.wanted()
@@ -125,8 +135,16 @@ class QueryMember:
         shares = fair_shares(room, most)
         planned = {tp: [(positions[tp], positions[tp] + share)] for tp, share in shares.items() if share}
         if not planned or not self._connector.may_hand_out():
+            self._idle_since = time.monotonic()
             return NO_RANGES
         return self.holdings.take(OffsetRanges(planned))
+
+    def _pause_if_idle(self) -> None:
+        """Brokers are not asked a hundred times a second; new partitions are looked at at once."""
+        left_s = self._idle_since + _IDLE_S - time.monotonic()
+        if left_s > 0:
+            self.holdings.changed.clear()
+            self.holdings.changed.wait(left_s)
 
     def done(self, batch: PlannedBatch) -> None:
         """The checkpoint has this micro-batch, the last that was planned."""
@@ -239,7 +257,7 @@ class QueryMember:
         self, wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """Where each goes on: what was not known, or is no longer in the log, is settled by the options."""
-        begins = self._reader().earliest(PartitionSet.of(wanted)).offsets
+        begins = self._begins_of(wanted, ends)
         positions: dict[TopicPartition, int] = {}
         moved: dict[TopicPartition, int] = {}
         for partition, position in wanted.items():
@@ -254,6 +272,19 @@ class QueryMember:
             elif position < begin or self._stays_beyond(partition):
                 moved[partition] = self._after_loss(partition, position, begin, end)
         return positions | self._moved(moved)
+
+    def _begins_of(
+        self, wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """The beginnings of their logs, asked for anew where anything depends on it."""
+        now = time.monotonic()
+        known = self._begins
+        if now >= self._begins_until or any(
+            tp not in known or not known[tp] <= position <= ends.get(tp, position) for tp, position in wanted.items()
+        ):
+            self._begins = dict(self._reader().earliest(PartitionSet.of(wanted)).offsets)
+            self._begins_until = now + _BEGINS_S
+        return self._begins
 
     def _stays_beyond(self, partition: TopicPartition) -> bool:
         now = time.monotonic()

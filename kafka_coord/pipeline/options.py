@@ -32,6 +32,15 @@ class OnDataLoss(StrEnum):
     LATEST = "latest"
 
 
+class LogLevel(StrEnum):
+    """From which level on the process Spark plans in writes to the driver's stderr."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """What a query may set. Times in ms. ``kafka`` are librdkafka's own settings, without their prefix.
@@ -54,6 +63,7 @@ class SourceOptions:
     rejoin_grace_ms: int = 0
     capacity: int = 1
     wait_ms: int = 15_000
+    log_level: LogLevel = LogLevel.WARNING
     kafka: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -89,6 +99,7 @@ class SourceOptions:
             rejoin_grace_ms=_number(options, "rejoingracems", 0, 0),
             capacity=_number(options, "capacity", 1, 1),
             wait_ms=_number(options, "waitms", 15_000, 0),
+            log_level=_choice(options, "loglevel", LogLevel.WARNING),
             kafka={name.removeprefix(KAFKA_PREFIX): v for name, v in options.items() if name.startswith(KAFKA_PREFIX)},
         )
 
@@ -111,6 +122,7 @@ _KNOWN = {
         "rejoinGraceMs",
         "capacity",
         "waitMs",
+        "logLevel",
         "ranges",
     )
 }

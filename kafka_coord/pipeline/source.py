@@ -169,6 +169,9 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ConsumerClosed(f"the query has left group {self._options.group!r}: it was stopped")
         if self._member is None:
             self._unwind_when_terminated()
+            if not logging.getLogger().handlers:  # Spark sets nothing up in the process it plans in
+                logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+                logging.getLogger("kafka_coord").setLevel(self._options.log_level.upper())
             self._member = self._join()
         return self._member
 
