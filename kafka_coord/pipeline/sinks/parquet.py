@@ -86,7 +86,7 @@ class TableWriter:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         state = _there(self._log, self.path)
-        schema = to_arrow_schema(_struct(state.schema))
+        schema = to_arrow_schema(_struct(state.schema), timezone="UTC")
         if not state.pieces:
             return schema.empty_table()
         # Said, not found out: Spark writes a time as INT96, by default, whose files would say that it has no time zone.
