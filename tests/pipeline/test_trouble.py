@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -217,6 +218,52 @@ def test_what_is_done_before_a_kill_is_said_to_the_group_by_the_next_driver(
     second = planner("spark-unsaid", topic, checkpoint=first.checkpoint)
     second.until(40)
     assert Counter(first.records) + Counter(second.records) == once(1, range(100))
+
+
+def test_a_logged_micro_batch_is_read_again_where_it_is_this_querys_and_left_to_the_others_elsewhere(
+    planner, numbered, make_topic
+):
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(200)
+    first = planner("spark-replay", topic)
+    first.plan()
+    first.reader.stop()
+    other = planner("spark-replay", topic, consumerId="other")
+    eventually(lambda: len(other.reader._joined().holdings.wanted()) == 2, within_s=30)
+    second = planner("spark-replay", topic, checkpoint=first.checkpoint, consumerId="second")
+    tasks = second.reader.partitions(first.checkpoint, first.logged)
+    assert tasks == second.reader.partitions(first.checkpoint, first.logged), "Spark may ask more than once"
+    second.logged = first.logged
+    second.records += second.read(tasks)
+    second.done()
+    assert len(second.records) == 100
+    other.until(100)
+    assert Counter(second.records) + Counter(other.records) == once(2, range(100))
+
+
+def test_the_groups_offset_counts_more_than_an_old_checkpoint_and_an_operators_more_than_any(
+    kafka_cluster, store, planner, numbered, make_topic
+):
+    topic, group = make_topic(), "spark-restored"
+    numbered(topic, 1).burst(100)
+    first = planner(group, topic)
+    first.run(60)
+    old = first.checkpoint
+    first.until(100)
+    newest = first.checkpoint
+    first.run()
+    eventually(lambda: committed(kafka_cluster.zookeeper, group) == {0: 100}, within_s=20)
+    first.reader.stop()
+
+    restored = planner(group, topic, checkpoint=old)
+    assert restored.run() == 0
+    restored.reader.stop()
+
+    eventually(lambda: time.time() * 1000 > newest["planned_ms"] + 2_500)  # as far as clocks may differ
+    store.set(layout.offset(group, topic, 0), b"50")
+    again = planner(group, topic, checkpoint=newest)
+    again.until(50)
+    assert Counter(again.records) == once(1, range(50, 100))
 
 
 def test_a_stopped_query_plans_nothing_and_registers_nothing(store, planner, make_topic):
