@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -300,27 +301,36 @@ def test_a_session_that_ends_in_a_micro_batch_costs_time_and_no_record_comes_twi
         query.reader.stop()
 
 
-def test_a_broker_away_withholds_its_partitions_and_fails_nothing(kafka_cluster, planner, numbered, make_topic):
+def test_a_broker_away_is_waited_for_by_who_reads_from_it_and_left_out_by_who_plans(
+    kafka_cluster, planner, numbered, make_topic
+):
     topic = make_topic(partitions=3)
     numbered(topic, 3).burst(300)
     query = planner("spark-broker", topic)
-    query.until(300)
-    leaders = leaders_of(kafka_cluster.bootstrap_servers, topic)
-    broker = kafka_cluster.broker(leaders[0])
+    # One client reads in one thread; another name makes it another client.
+    planning = planner("spark-broker-too", topic, **{"kafka.client.id": "planning"})
+    for one in (query, planning):
+        one.until(300)
+    numbered(topic, 3).burst(300)
+    batch = query.plan()
+    leader = leaders_of(kafka_cluster.bootstrap_servers, topic)
+    broker = kafka_cluster.broker(leader[0])
     broker.kill()
+    reading = threading.Thread(target=lambda: query.records.extend(query.read(batch)), name="reading")
+    reading.start()
     try:
-        eventually(lambda: leaders_of(kafka_cluster.bootstrap_servers, topic)[0] != leaders[0], within_s=60)
-        elsewhere = [partition for partition, leader in leaders.items() if leader != leaders[0]]
-        producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "log_level": 0})
-        for partition in elsewhere:
-            producer.produce(topic, b"0", partition=partition)
-        assert producer.flush(30) == 0
-        query.until(300 + len(elsewhere))
+        eventually(lambda: leaders_of(kafka_cluster.bootstrap_servers, topic)[0] != leader[0], within_s=60)
+        elsewhere = [partition for partition in leader if leader[partition] != leader[0]]
+        planning.until(300 + 100 * len(elsewhere))
+        assert reading.is_alive()
     finally:
         broker.start()
+        reading.join(90)
+    query.done()
     numbered(topic, 3).burst(30)
-    query.until(330 + len(elsewhere))
-    assert set(Counter(query.records).values()) == {1}
+    for one in (query, planning):
+        one.until(630)
+        assert Counter(one.records) == once(3, range(210))
 
 
 def leaders_of(bootstrap: str, topic: str) -> dict[int, int]:
