@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -224,7 +225,7 @@ def flights(
         _stopping_at_signals() as stopping,  # after Spark, which sets a handler of its own when it starts
     ):
         note(f"{name} joins the group {group}; Ctrl-C lets it leave")
-        ended = run_stream(spark, options, decoded, stopping.event, note)
+        ended = run_stream(spark, options, decoded, stopping.event, _Rarely())
     note(f"{ended.records:,} records in {ended.micro_batches} micro-batches written to {options.table}")
     if not ended.clean:
         note("the micro-batch at work took too long and was interrupted: its records are read again, and written once")
@@ -444,6 +445,20 @@ def _setting(written: str) -> tuple[str, str]:
     if not equals or not key.startswith("spark."):
         raise SettingsError(f"--conf {written[:60]!r} is not KEY=VALUE with a key of Spark, such as spark.cores.max=4")
     return key, value
+
+
+class _Rarely:
+    """Tells how it goes every few seconds at most: micro-batches may be many."""
+
+    def __init__(self, every_s: float = 5.0) -> None:
+        self._every_s = every_s
+        self._told = -every_s
+
+    def __call__(self, text: str) -> None:
+        now = time.monotonic()
+        if now >= self._told + self._every_s:
+            self._told = now
+            note(text)
 
 
 class _Stopping:

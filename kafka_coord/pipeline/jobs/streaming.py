@@ -112,14 +112,15 @@ def run_stream(
     try:
         while query.isActive and not stopping.wait(_LOOK_S):
             pass
-        clean = sink.stop(query, options.stop_timeout_s) if query.isActive else True
+        if query.isActive:
+            clean = sink.stop(query, options.stop_timeout_s)
+            return Ended(counted.batches, counted.records, clean)
     except BaseException:
         query.stop()
         raise
-    failure = query.exception()
-    if failure is not None and not stopping.is_set():
+    if (failure := query.exception()) is not None:
         raise ConsumerError(f"the query {options.checked.consumer_id!r} failed: {_cause(str(failure))}")
-    return Ended(counted.batches, counted.records, clean)
+    return Ended(counted.batches, counted.records, clean=True)
 
 
 class _Counted:
