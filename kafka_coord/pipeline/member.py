@@ -29,6 +29,7 @@ _CLOCK_TOLERANCE_MS = 2_000
 """How far ZooKeeper's clock and the driver's may be apart, for telling what was written after a batch was planned."""
 _CLOSE_S = 10.0
 _WARN_EVERY_S = 10.0
+_RETRY_S = 0.2
 _SAID_WITHIN_S = 2.0
 """How long a micro-batch waits for the group to hold where a partition begins that it knew nothing of."""
 _BEYOND_END_S = 3.0
@@ -126,6 +127,7 @@ class QueryMember:
             positions = self._positions(wanted, ends)
         except (BrokerError, StoreUnavailable) as error:
             self._warn(f"reads nothing for now: {error}")
+            self._idle_since = time.monotonic()
             return NO_RANGES
         room = {
             tp: max(0, min(ends[tp], upto.get(tp, 0) if upto is not None else ends[tp]) - position)
@@ -138,6 +140,42 @@ class QueryMember:
             self._idle_since = time.monotonic()
             return NO_RANGES
         return self.holdings.take(OffsetRanges(planned))
+
+    def plan_all(self, most: int, upto: Mapping[TopicPartition, int]) -> OffsetRanges:
+        """As :meth:`plan`, for a run that ends when nothing is planned: that a broker or ZooKeeper is away, or the
+        membership just lost, is waited out for the options' ``waitMs`` while something of ``upto`` is left."""
+        deadline = time.monotonic() + self._options.wait_ms / 1000
+        while True:
+            if upto and (self._connector.registration is None or not self.holdings.wanted()):
+                self.await_partitions()
+            ranges = self.plan(most, upto)
+            wanted = self.holdings.wanted()
+            left = [tp for tp, end in upto.items() if wanted.get(tp, end) < end]
+            if ranges or not left:
+                return ranges
+            if time.monotonic() >= deadline:
+                log.warning(
+                    "ends this run before all is read that was there at its beginning: %s", ", ".join(map(str, left))
+                )
+                return ranges
+
+    def ends_now(self) -> dict[TopicPartition, int]:
+        """Where what is this query's ends. Waits for brokers as :meth:`plan_all` does, then raises
+        :class:`BrokerError` where none answers."""
+        deadline = time.monotonic() + self._options.wait_ms / 1000
+        self.await_partitions()
+        while True:
+            wanted = self.holdings.wanted()
+            try:
+                ends = self.latest(PartitionSet.of(wanted)) if wanted else {}
+                if ends.keys() >= wanted.keys() or time.monotonic() >= deadline:
+                    return ends
+            except (BrokerError, StoreUnavailable) as error:
+                if time.monotonic() >= deadline:
+                    raise
+                self._warn(f"waits for the brokers: {error}")
+            self._check()
+            time.sleep(_RETRY_S)
 
     def _pause_if_idle(self) -> None:
         """Brokers are not asked a hundred times a second; new partitions are looked at at once."""

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from kafka_coord.errors import ConsumerClosed, SettingsError
-from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.model import TopicPartition
 from kafka_coord.pipeline.fetching import fetch
 from kafka_coord.pipeline.member import QueryMember
 from kafka_coord.pipeline.options import OnDataLoss, SourceOptions, parse_ranges
@@ -100,10 +100,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """The ends of what is this query's now; what comes to it later is left for the next run."""
-        member = self._joined()
-        member.await_partitions()
-        wanted = member.holdings.wanted()
-        self._upto = member.latest(PartitionSet.of(wanted)) if wanted else {}
+        self._upto = self._joined().ends_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         member = self._joined()
@@ -119,7 +116,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else _EVERYTHING
         if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
             raise SettingsError(f"Spark asks for {limit!r}, which format kafka_coord does not know")
-        ranges = member.plan(most, self._upto)
+        ranges = member.plan(most) if self._upto is None else member.plan_all(most, self._upto)
         if not ranges:
             return start
         self._last = PlannedBatch(

@@ -301,6 +301,29 @@ def test_a_session_that_ends_in_a_micro_batch_costs_time_and_no_record_comes_twi
         query.reader.stop()
 
 
+def test_a_run_over_what_is_there_now_ends_with_that_and_not_with_a_membership(
+    kafka_cluster, planner, numbered, make_topic
+):
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(200)
+    port = int(kafka_cluster.zookeeper.rpartition(":")[2])
+    with Network() as network:
+        link = network.link([port])
+        query = planner("spark-now", topic, zookeeper=f"127.0.0.1:{link.ports[0]}")
+        query.reader.prepareForTriggerAvailableNow()
+        numbered(topic, 2).burst(100)
+        assert query.run(50) == 50
+        link.cut()
+        eventually(lambda: not query.reader._joined()._connector.may_hand_out(), within_s=15)
+        mending = threading.Timer(1.0, link.mend)
+        mending.start()
+        assert query.run() == 150, "it waited for its membership"
+        mending.join()
+        assert query.run() == 0
+        assert Counter(query.records) == once(2, range(100))
+        query.reader.stop()
+
+
 def test_a_broker_away_is_waited_for_by_who_reads_from_it_and_left_out_by_who_plans(
     kafka_cluster, planner, numbered, make_topic
 ):
