@@ -36,6 +36,8 @@ _EVERYTHING = (1 << 62) - 1
 _SLOTS = 2
 """Into how many tasks a micro-batch is packed where ``minPartitions`` does not say: one task per range triples the time
 of a small one."""
+_FEW = 5_000
+"""Offsets that one task reads in about the time a second one takes to begin: a micro-batch of less is not split."""
 
 
 class KafkaCoordSource(DataSource):
@@ -240,7 +242,7 @@ def tasks(ranges: OffsetRanges, bootstrap: str, options: SourceOptions) -> list[
     rows = list(ranges.rows())
     if not rows:
         return []
-    slots = max(1, options.min_partitions or _SLOTS)
+    slots = options.min_partitions or (_SLOTS if ranges.size >= _FEW else 1)
     piece = max(1, -(-ranges.size // slots))
     packed: list[list[tuple[str, int, int, int]]] = [[]]
     room = piece
