@@ -487,3 +487,21 @@ def test_a_query_that_is_stopped_leaves_its_group_at_once(store, query, numbered
     assert store.children(layout.ids("spark-leaves")) == ("one",)
     running.stop()
     eventually(lambda: store.children(layout.ids("spark-leaves")) == (), within_s=15)
+
+
+def test_a_query_over_what_is_there_now_ends_by_itself_and_has_it_committed(
+    spark, kafka_cluster, numbered, make_topic, tmp_path
+):
+    topic = make_topic(partitions=2)
+    options = {"zookeeper": kafka_cluster.zookeeper, "group": "spark-run", "topics": topic, "maxOffsetsPerTrigger": 60}
+    rows = spark.readStream.format("kafka_coord").options(**options, startingOffsets="earliest").load()
+    seen = Seen()
+    writer = rows.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    for times in (1, 2):
+        numbered(topic, 2).burst(100)
+        running = writer.trigger(availableNow=True).start()
+        assert running.awaitTermination(150)
+        assert running.exception() is None
+        assert Counter(seen.records) == once(2, range(50 * times))
+        said = {0: 50 * times, 1: 50 * times}  # at the latest as the planner leaves, which Spark does not wait for
+        eventually(lambda: committed(kafka_cluster.zookeeper, "spark-run") == said, within_s=20)
