@@ -504,4 +504,4 @@ def test_a_query_over_what_is_there_now_ends_by_itself_and_has_it_committed(
         assert running.exception() is None
         assert Counter(seen.records) == once(2, range(50 * times))
         said = {0: 50 * times, 1: 50 * times}  # at the latest as the planner leaves, which Spark does not wait for
-        eventually(lambda: committed(kafka_cluster.zookeeper, "spark-run") == said, within_s=20)
+        eventually(lambda said=said: committed(kafka_cluster.zookeeper, "spark-run") == said, within_s=20)
