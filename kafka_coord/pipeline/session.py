@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafka_coord.errors import SettingsError
+from kafka_coord.errors import ConsumerError, SettingsError
 from kafka_coord.pipeline import register
 from kafka_coord.pipeline.checking import require_java, require_versions
 
@@ -50,7 +50,8 @@ def spark_session(
     not the one of ``JAVA_HOME`` or ``PATH``. Into ``log`` goes all that Spark's processes on this machine print:
     nothing of it reaches the terminal. Executors' Python is ``PYSPARK_PYTHON``, or the path of this one's.
 
-    Raises :class:`SettingsError` where packages or a Java are missing, or Spark cannot be started so.
+    Raises :class:`SettingsError` where packages or a Java are missing, or Spark cannot be started so, and
+    :class:`ConsumerError` where Spark fails within the block.
     """
     require_versions()
     submitted = _SUBMITTED in os.environ
@@ -79,6 +80,9 @@ def spark_session(
         try:
             register(spark)
             yield spark
+        except (PySparkException, Py4JError) as error:
+            where = f"; {log} has what it said" if log else ""
+            raise ConsumerError(f"Spark failed: {_first(error)}{where}") from error
         finally:
             spark.stop()
     finally:
