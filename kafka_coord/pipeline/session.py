@@ -41,11 +41,13 @@ def spark_session(
     conf: Mapping[str, str] | None = None,
     java: Path | None = None,
     log: Path | None = None,
+    scratch_in: Path | None = None,
 ) -> Iterator[SparkSession]:
     """A session with ``format("kafka_coord")`` known, ended with the block. ``name`` is the application's.
 
     Without a ``master`` it is this machine's cores, or what spark-submit says where that started this program.
-    With a ``local`` master all of it listens on loopback only, and its scratch files are in a temporary directory.
+    With a ``local`` master all of it listens on loopback only, and its scratch files are in a temporary directory
+    (of ``scratch_in``).
     ``conf`` are Spark's own settings, which come before those made here. ``java`` is the program to use, where it is
     not the one of ``JAVA_HOME`` or ``PATH``. Into ``log`` goes all that Spark's processes on this machine print:
     nothing of it reaches the terminal. Executors' Python is ``PYSPARK_PYTHON``, or the path of this one's.
@@ -63,7 +65,7 @@ def spark_session(
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    scratch = Path(tempfile.mkdtemp(prefix="kafka-coord-spark-"))
+    scratch = Path(tempfile.mkdtemp(prefix="kafka-coord-spark-", dir=scratch_in))
     try:
         settings = {"spark.app.name": name, **_settings(master, scratch), **(conf or {})}
         builder = SparkSession.builder if master is None else SparkSession.builder.master(master)

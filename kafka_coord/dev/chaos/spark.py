@@ -8,7 +8,6 @@ at the earliest when the one before was done.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 import time
@@ -28,6 +27,7 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.pipeline.holdings import BatchHoldings
 from kafka_coord.pipeline.member import QueryMember
 from kafka_coord.pipeline.options import SourceOptions
+from kafka_coord.pipeline.session import spark_session
 from kafka_coord.pipeline.sinks import ParquetTable
 from kafka_coord.pipeline.source import GroupStreamReader, KafkaCoordSource
 from kafka_coord.pipeline.stopping import BetweenBatches
@@ -94,31 +94,25 @@ class TellingSource(KafkaCoordSource):
         return TellingReader(SourceOptions.of(options), journal)
 
 
-def local_session(name: str, directory: Path, cores: int = 1) -> SparkSession:
-    """A Spark of this process' own, small, on loopback."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master(f"local[{cores},4]")  # a task that lost its worker is tried again
-        .appName(name)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "512m")
-        .config("spark.local.dir", str(directory / "spark-local"))
-        .config("spark.sql.warehouse.dir", str(directory / "spark-warehouse"))
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.streaming.stopTimeout", "20s")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    return session
-
-
 def work(part: Part, zookeeper: str, _bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
     """Until told to stop; the query is begun again where ZooKeeper is away or the name still another's."""
     directory = journal.path.parent.parent
-    spark = local_session(part.name, directory)
+    master = "local[1,4]"  # a task that lost its worker is tried again
+    small = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "1"}
+    with spark_session(part.name, master=master, conf=small, scratch_in=directory) as spark:
+        _query(spark, part, zookeeper, journal, directory, stopping)
+    journal.closed()
+
+
+def _query(
+    spark: SparkSession,
+    part: Part,
+    zookeeper: str,
+    journal: ConsumerWriter,
+    directory: Path,
+    stopping: threading.Event,
+) -> None:
+    spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(TellingSource)
     rows = (
         spark.readStream.format(TellingSource.name())
@@ -163,8 +157,6 @@ def work(part: Part, zookeeper: str, _bootstrap: str, journal: ConsumerWriter, s
         else:
             log.warning("again soon consumer=%s: %s", part.name, str(query.exception())[:300])
             stopping.wait(AGAIN_S)
-    journal.closed()
-    spark.stop()
 
 
 if __name__ == "__main__":
