@@ -23,7 +23,8 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import connect, layout
-from kafka_coord.zk.store import Check, Create, Op, SetData, Store
+from kafka_coord.zk.store import Check, Create, Op, SessionState, SetData, Store
+from tests.waiting import eventually
 
 GROUP = "delays"
 TOPIC = "flights"
@@ -66,8 +67,12 @@ class Scribe:
             store.close()
 
     def session(self) -> Store:
-        self._stores.append(connect(f"{self._server}{self.chroot}", session_timeout_ms=10_000))
+        self._stores.append(connect(f"{self._server}{self.chroot}", session_timeout_ms=30_000))
         return self._stores[-1]
+
+    def await_connections(self) -> None:
+        """All sessions are back, after the server was."""
+        eventually(lambda: all(store.session.state is SessionState.CONNECTED for store in self._stores), within_s=25)
 
     # --- the coordinator ---------------------------------------------------------------------------------------------
 

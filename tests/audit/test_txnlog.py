@@ -225,7 +225,7 @@ def test_a_violation_after_the_snapshot_is_found(zookeeper_server_factory: Calla
         scribe.obey("c1", {0: 5, 1: 5})
         server.kill()
         server.start()  # loads its log, takes a snapshot, begins a new log
-        scribe.somebody.sync("/")
+        scribe.await_connections()
         scribe.commit("c1", {0: 6})
         scribe.somebody.set(layout.offset(GROUP, "flights", 0), b"4")
         scribe.write(SetData(layout.offset(GROUP, "flights", 1), b"1"))

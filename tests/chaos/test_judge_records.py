@@ -10,7 +10,9 @@ from tests.chaos.night import T0, T1, Night, broken, of, violations
 def test_a_clean_night_holds_every_rule_and_exercises_all(night: Night) -> None:
     report = night.judged()
     assert report.held
-    assert {ruling.rule: ruling.status for ruling in report.rulings} == dict.fromkeys(Rule, Status.HELD)
+    assert {ruling.rule: ruling.status for ruling in report.rulings} == dict.fromkeys(
+        set(Rule) - {Rule.TABLE}, Status.HELD
+    )
     assert all(not ruling.findings for ruling in report.rulings)
     assert of(report, Rule.NOTHING_MISSING).figures == {"acknowledged": 220, "given": 220, "repeats": 30}
 
