@@ -29,11 +29,17 @@ from kafka_coord.pipeline.jobs.streaming import RECORDS
 from kafka_coord.pipeline.sinks import TableWriter
 from kafka_coord.zk.store import Store
 
-_SECONDS = 40.0
+_SECONDS = 28.0
 """About how long the three take, had they all begun at once."""
 _KILL = 0.35
 """How much of it is in the table when an application is killed."""
 _PATIENCE_S = 240.0
+_LIGHT = {
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
+    "spark.driver.memory": "512m",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Settings of a Spark that has to be up soon, and is not kept long."""
 _STOP_S = 60.0
 
 
@@ -104,11 +110,11 @@ class Sharing:
         plain = self._plain("python-1")
         self._settled(step, {first, second, plain})
         self._note(EventKind.JOINED, f"{plain} joins, a consumer without Spark: the three share the partitions")
+        third = self._spark("spark-3")  # takes a while to be there
         self._wait(step, lambda: self._rows() >= _KILL * self._options.total, "a good part written")
         self._gone.add(first)
         self._processes[first].kill()
         self._note(EventKind.KILLED, f"{first} is killed (kill -9) in the middle of a micro-batch, or so")
-        third = self._spark("spark-3")
         self._settled(step, {second, plain, third})
         self._note(EventKind.JOINED, f"{third} joins; what {first} left undone is done once")
         self._wait(step, self._all_done, "everything written and committed")
@@ -118,7 +124,7 @@ class Sharing:
         options = self._options
         arguments = ["pipeline", "run", "flights", "--zookeeper", self._cluster.zookeeper, "--group", self._group]
         arguments += ["--topics", options.topic, "--output", str(self._directory), "--consumer-id", name]
-        arguments += ["--max-offsets", str(self._pace), "--master", "local[1]"]
+        arguments += ["--max-offsets", str(self._pace), "--master", "local[1]", *_conf()]
         return self._start(name, ["-m", "kafka_coord.cli.main", *arguments])
 
     def _plain(self, name: str) -> str:
@@ -146,7 +152,8 @@ class Sharing:
             raise ConsumerError(f"{', '.join(failed)} did not leave cleanly: see the logs in {self._directory}")
 
     def _report(self) -> DelayReport:
-        command = [sys.executable, "-m", "kafka_coord.cli.main", "pipeline", "report", "--output", str(self._directory)]
+        command = [sys.executable, "-m", "kafka_coord.cli.main", "pipeline", "report", "--output"]
+        command += [str(self._directory), *_conf()]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_PATIENCE_S)
         if done.returncode != 0:
             raise ConsumerError(f"{' '.join(command[2:])} ended with {done.returncode}: {done.stderr}")
@@ -205,6 +212,10 @@ class Sharing:
         event = Event(now_ms(), kind, text)
         self._events.append(event)
         self._view.event(event)
+
+
+def _conf() -> list[str]:
+    return [word for key, value in _LIGHT.items() for word in ("--conf", f"{key}={value}")]
 
 
 def _once(table: TableWriter, ends: Mapping[TopicPartition, int]) -> Check:
