@@ -66,7 +66,7 @@ def produce(kafka_cluster: KafkaCluster) -> Iterator[Callable[..., list[bytes]]]
         for value in values:
             producer.produce(topic, value, key=b"k", partition=partition)
             producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(90) == 0
         return values
 
     yield write

@@ -71,7 +71,7 @@ def producing(cluster: KafkaCluster, partitions: list[TopicPartition]) -> Iterat
     finally:
         over.set()
         thread.join(10)
-        assert producer.flush(30) == 0
+        assert producer.flush(90) == 0
 
 
 def test_partitions_passed_around_under_load_deliver_every_record_exactly_once(

@@ -42,13 +42,13 @@ class Numbered:
         """Writes ``count`` records at once, on the caller's thread."""
         for n in range(count):
             self._put(n)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(90) == 0
 
     def stop(self) -> Counter[int]:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(10)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(90) == 0
         return self.written
 
     def _run(self) -> None:

