@@ -79,6 +79,7 @@ def test_a_ledger_nobody_can_read_withholds_only_what_it_may_hold_until_its_cons
     assert c3.owned.isdisjoint(before)
     assert world.ask(Request(RequestType.EVICT, group="delays", consumer="c1")).result == "done"
     c1.halt()
+    eventually(lambda: world.node(layout.ledger("delays", "c1")) is None)  # it goes in a pass after the answer
     world.settles("c3", partitions=4)
     bystander()
 
