@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from kafka_coord.channel.operations import Offsets
 from kafka_coord.consumer.holding import Holding
@@ -13,14 +12,6 @@ from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 from kafka_coord.pipeline.ranges import NO_RANGES, OffsetRanges
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What the log of a partition holds: offsets from ``begin`` to before ``end``."""
-
-    begin: int
-    end: int
 
 
 class BatchHoldings:

@@ -10,6 +10,7 @@ from kafka_coord.dev.zookeeper import ZooKeeperServer
 from kafka_coord.monitor.audit import Report, audit
 from tests.audit.scribe import Scribe, make_root
 from tests.conftest import FAST_ZOOKEEPER
+from tests.coordinator.harness import World
 
 _chroots = itertools.count(1)
 
@@ -24,6 +25,15 @@ def logged_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeepe
     """A server whose log holds nothing but what these tests wrote, each below a chroot of its own."""
     with ZooKeeperServer(tmp_path_factory.mktemp("audited"), settings=FAST_ZOOKEEPER) as server:
         yield server
+
+
+@pytest.fixture
+def world(logged_server: ZooKeeperServer) -> Iterator[World]:
+    """Coordinators and scripted consumers below a chroot of this test's own, with a topic ``flights`` of four."""
+    made = World(f"{logged_server.connect_string}{next_chroot(logged_server)}")
+    made.kafka.topic("flights", 4)
+    yield made
+    made.close()
 
 
 @pytest.fixture

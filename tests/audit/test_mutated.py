@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,19 +11,10 @@ from kafka_coord.dev.simulation.mutations import mutated
 from kafka_coord.dev.zookeeper import ZooKeeperServer
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.audit import Rule, audit
-from tests.audit.conftest import next_chroot
 from tests.coordinator.harness import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.zookeeper
-
-
-@pytest.fixture
-def world(logged_server: ZooKeeperServer) -> Iterator[World]:
-    made = World(f"{logged_server.connect_string}{next_chroot(logged_server)}")
-    made.kafka.topic("flights", 4)
-    yield made
-    made.close()
 
 
 def one_member(world: World) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,21 +11,12 @@ from kafka_coord.dev.zookeeper import ZooKeeperServer
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.monitor.audit import Rule, Selection, Story, audit
 from kafka_coord.zk.store import Store
-from tests.audit.conftest import next_chroot
 from tests.cli.running import run
 from tests.coordinator.conftest import expire
 from tests.coordinator.harness import World
 
 pytestmark = pytest.mark.zookeeper
 __all__ = ["expire"]
-
-
-@pytest.fixture
-def world(logged_server: ZooKeeperServer) -> Iterator[World]:
-    made = World(f"{logged_server.connect_string}{next_chroot(logged_server)}")
-    made.kafka.topic("flights", 4)
-    yield made
-    made.close()
 
 
 def test_rebalances_a_failover_and_a_crash_are_clean_and_told(

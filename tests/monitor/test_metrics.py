@@ -13,18 +13,13 @@ import pytest
 from kafka_coord.errors import SettingsError
 from kafka_coord.monitor.metrics import MetricsServer
 from kafka_coord.zk import layout
+from tests.coordinator.conftest import world
 from tests.coordinator.harness import Instance, World
 from tests.waiting import eventually
 
+__all__ = ["world"]
+
 pytestmark = pytest.mark.zookeeper
-
-
-@pytest.fixture
-def world(zk_hosts: str) -> Iterator[World]:
-    made = World(zk_hosts)
-    made.kafka.topic("flights", 4)
-    yield made
-    made.close()
 
 
 @pytest.fixture

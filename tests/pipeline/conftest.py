@@ -1,43 +1,45 @@
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.pipeline.session import spark_session
 from tests.end_to_end.conftest import numbered, reader
+from tests.end_to_end.parties import coordinator
 
 __all__ = ["numbered", "reader"]
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def spark() -> Iterator[Any]:
     """A Spark session of this machine's two cores, with the source registered."""
-    from pyspark.sql import SparkSession
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.stopTimeout": "120s"}
+    with spark_session("kafka_coord tests", master="local[2]", conf=conf) as session:
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
 
-    from kafka_coord.pipeline import register
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    where = tmp_path_factory.mktemp("spark")
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("kafka_coord tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.local.dir", str(where / "local"))
-        .config("spark.sql.warehouse.dir", str(where / "warehouse"))
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    register(session)
-    yield session
-    session.stop()
+@pytest.fixture
+def elected(kafka_cluster: Any) -> Iterator[CoordinatorService]:
+    """A coordinator for the brokers."""
+    with coordinator(kafka_cluster.zookeeper) as service:
+        yield service
+
+
+def source_options(zookeeper: str, group: str, topic: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the tests' queries have in common, and what this one has."""
+    return {
+        "zookeeper": zookeeper,
+        "group": group,
+        "topics": topic,
+        "startingOffsets": "earliest",
+        "sessionTimeoutMs": 3_000,
+        **options,
+    }
 
 
 @pytest.fixture
@@ -48,14 +50,7 @@ def query(spark: Any, kafka_cluster: Any, tmp_path: Path) -> Iterator[Callable[.
     def start(
         group: str, topic: str, each: Callable[[Any, int], None], *, checkpoint: str = "1", **options: Any
     ) -> Any:
-        given = {
-            "zookeeper": kafka_cluster.zookeeper,
-            "group": group,
-            "topics": topic,
-            "startingOffsets": "earliest",
-            "sessionTimeoutMs": 3_000,
-            **options,
-        }
+        given = source_options(kafka_cluster.zookeeper, group, topic, options)
         rows = spark.readStream.format("kafka_coord").options(**given).load()
         writer = rows.writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / checkpoint))
         started.append(writer.trigger(processingTime="200 milliseconds").start())

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.chaos.judge.tables import TABLES
 from kafka_coord.dev.chaos.parts import Part
 from kafka_coord.dev.process import ChildProcess
@@ -23,17 +22,13 @@ from kafka_coord.monitor.groups import GroupDescription, describe_group
 from kafka_coord.monitor.lag import OffsetReader
 from kafka_coord.pipeline.sinks import TableWriter
 from kafka_coord.zk.session import connect
-from tests.end_to_end.parties import SESSION_MS, coordinator
+from tests.end_to_end.parties import SESSION_MS
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("elected")
 
 GROUP = "spark-applications"
 PARTITIONS = 6
-
-
-@pytest.fixture(autouse=True)
-def elected(kafka_cluster) -> Iterator[CoordinatorService]:
-    with coordinator(kafka_cluster.zookeeper) as service:
-        yield service
 
 
 class Watching:
@@ -98,8 +93,9 @@ def spark(kafka_cluster, directory: Path, topic: str, name: str) -> ChildProcess
 
 
 def plain(kafka_cluster, directory: Path, topic: str, name: str) -> ChildProcess:
-    arguments = ["--zookeeper", kafka_cluster.zookeeper, "--group", GROUP, "--topic", topic, "--name", name]
-    arguments += ["--table", str(directory / TABLES / GROUP), "--session-timeout-ms", str(SESSION_MS)]
+    arguments = ["--zookeeper", kafka_cluster.zookeeper, "--group", GROUP, "--topic", topic]
+    arguments += ["--consumer-id", name, "--session-timeout-ms", str(SESSION_MS)]
+    arguments += ["--table", str(directory / TABLES / GROUP), "--batch", "2000"]
     command = [sys.executable, str(Path(__file__).with_name("plain_writer.py")), *arguments]
     return ChildProcess(name, command, directory / f"{name}.log")
 

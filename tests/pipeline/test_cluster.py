@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from kafka_coord import Consumer
-from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.flights import read_flights
 from kafka_coord.dev.process import ChildProcess
 from kafka_coord.dev.produce import produce
@@ -22,20 +21,15 @@ from kafka_coord.pipeline.jobs.flights import as_arrow
 from kafka_coord.pipeline.jobs.streaming import RECORDS
 from kafka_coord.pipeline.sinks import TableWriter
 from kafka_coord.zk.session import connect
-from tests.end_to_end.parties import coordinator
 from tests.pipeline.standalone import Standalone, kill
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("elected")
 
 GROUP = "cluster"
 PARTITIONS = 6
 LONG_S = 240.0
 """To start a driver and an executor of it on a machine that is busy with other things."""
-
-
-@pytest.fixture(autouse=True)
-def elected(kafka_cluster) -> Iterator[CoordinatorService]:
-    with coordinator(kafka_cluster.zookeeper) as service:
-        yield service
 
 
 class PlainWriter:

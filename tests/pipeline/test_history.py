@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,20 +17,12 @@ from kafka_coord.pipeline.jobs.evidence import Decided, Evidence, Held, Judged, 
 from kafka_coord.pipeline.jobs.history import write_history
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
-from tests.audit.conftest import logged_server, next_chroot
+from tests.audit.conftest import logged_server, world
 from tests.cli.running import run
 from tests.coordinator.conftest import expire
 from tests.coordinator.harness import World
 
-__all__ = ["expire", "logged_server"]
-
-
-@pytest.fixture
-def world(logged_server: ZooKeeperServer) -> Iterator[World]:
-    made = World(f"{logged_server.connect_string}{next_chroot(logged_server)}")
-    made.kafka.topic("flights", 4)
-    yield made
-    made.close()
+__all__ = ["expire", "logged_server", "world"]
 
 
 def test_a_log_tells_decisions_and_who_had_what(

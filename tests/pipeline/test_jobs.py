@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from typing import Any
 import pytest
 
 from kafka_coord import Consumer
-from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.demo.expected import count_input
 from kafka_coord.dev.flights import read_flights
 from kafka_coord.dev.produce import produce
@@ -31,16 +29,9 @@ from kafka_coord.pipeline.session import java_home_for_spark
 from kafka_coord.pipeline.sinks import TableWriter
 from kafka_coord.zk.session import connect
 from tests.cli.running import run, started
-from tests.end_to_end.parties import coordinator
 from tests.waiting import eventually
 
 FLIGHTS = 3_000
-
-
-@pytest.fixture
-def elected(kafka_cluster) -> Iterator[CoordinatorService]:
-    with coordinator(kafka_cluster.zookeeper) as service:
-        yield service
 
 
 @pytest.fixture

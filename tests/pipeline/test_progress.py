@@ -6,7 +6,6 @@ import json
 import logging
 import urllib.request
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryProgress
 
-from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.model import TopicPartition
 from kafka_coord.pipeline.planned import PlannedBatch
 from kafka_coord.pipeline.progress import GroupProgressListener, watch
 from kafka_coord.pipeline.ranges import OffsetRanges
-from tests.end_to_end.parties import coordinator
 from tests.pipeline.test_source import Seen
 from tests.waiting import eventually
 
@@ -106,12 +103,6 @@ def test_a_query_that_failed_is_no_good_health(caplog: pytest.LogCaptureFixture)
     assert listener.healthy() == (False, listener.healthy()[1])
     assert listener.healthy()[1]["queries"] == {"delays-by-hour": "failed"}
     assert "the sink is away" in caplog.text
-
-
-@pytest.fixture
-def elected(kafka_cluster) -> Iterator[CoordinatorService]:
-    with coordinator(kafka_cluster.zookeeper) as service:
-        yield service
 
 
 def test_a_driver_serves_its_queries_and_the_groups_lag(spark, kafka_cluster, elected, query, numbered, make_topic):

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.offsets import read_committed
 from kafka_coord.zk.session import connect
-from tests.end_to_end.parties import coordinator
 from tests.waiting import eventually
 
-
-@pytest.fixture(autouse=True)
-def elected(kafka_cluster) -> Iterator[CoordinatorService]:
-    with coordinator(kafka_cluster.zookeeper) as service:
-        yield service
+pytestmark = pytest.mark.usefixtures("elected")
 
 
 class Seen:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,8 +18,7 @@ from confluent_kafka import TopicPartition as At
 from confluent_kafka.admin import AdminClient
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.dev.chaos.links import Network
+from kafka_coord.dev.chaos.links import Link, Network
 from kafka_coord.errors import ConsumerClosed, ConsumerIdInUse, MalformedValue, NoOffset, SettingsError
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import GroupSettings
@@ -28,18 +28,14 @@ from kafka_coord.pipeline.source import GroupStreamReader, Task
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
-from tests.end_to_end.parties import coordinator
+from tests.pipeline.conftest import source_options
 from tests.pipeline.test_source import Seen, committed
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("elected")
+
 Record = tuple[int, int]
 """(partition, offset)."""
-
-
-@pytest.fixture(autouse=True)
-def elected(kafka_cluster) -> Iterator[CoordinatorService]:
-    with coordinator(kafka_cluster.zookeeper) as service:
-        yield service
 
 
 @pytest.fixture
@@ -96,15 +92,7 @@ def planner(kafka_cluster) -> Iterator[Callable[..., Planner]]:
     made: list[Planner] = []
 
     def make(group: str, topic: str, *, checkpoint: dict[str, Any] | None = None, **options: Any) -> Planner:
-        given = {
-            "zookeeper": kafka_cluster.zookeeper,
-            "group": group,
-            "topics": topic,
-            "startingOffsets": "earliest",
-            "sessionTimeoutMs": 3_000,
-            **options,
-        }
-        made.append(Planner(given, checkpoint))
+        made.append(Planner(source_options(kafka_cluster.zookeeper, group, topic, options), checkpoint))
         return made[-1]
 
     yield make
@@ -278,14 +266,19 @@ def test_a_stopped_query_plans_nothing_and_registers_nothing(store, planner, mak
 # --- servers away --------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def link_to(zookeeper: str) -> Iterator[Link]:
+    """A way to this server that can be cut."""
+    with Network() as network:
+        yield network.link([int(zookeeper.rpartition(":")[2])])
+
+
 def test_a_session_that_ends_in_a_micro_batch_costs_time_and_no_record_comes_twice(
     kafka_cluster, planner, numbered, make_topic
 ):
     topic = make_topic(partitions=2)
     numbered(topic, 2).burst(200)
-    port = int(kafka_cluster.zookeeper.rpartition(":")[2])
-    with Network() as network:
-        link = network.link([port])
+    with link_to(kafka_cluster.zookeeper) as link:
         query = planner("spark-cut", topic, zookeeper=f"127.0.0.1:{link.ports[0]}")
         batch = query.plan()
         link.cut()
@@ -306,9 +299,7 @@ def test_a_run_over_what_is_there_now_ends_with_that_and_not_with_a_membership(
 ):
     topic = make_topic(partitions=2)
     numbered(topic, 2).burst(200)
-    port = int(kafka_cluster.zookeeper.rpartition(":")[2])
-    with Network() as network:
-        link = network.link([port])
+    with link_to(kafka_cluster.zookeeper) as link:
         query = planner("spark-now", topic, zookeeper=f"127.0.0.1:{link.ports[0]}")
         query.reader.prepareForTriggerAvailableNow()
         numbered(topic, 2).burst(100)

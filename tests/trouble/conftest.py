@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from kafka_coord.zk import layout
+from tests.coordinator.conftest import world
 from tests.coordinator.harness import World
 from tests.waiting import eventually
+
+__all__ = ["world"]
 
 Said = Callable[..., str]
 
 PROMPTLY_S = 5.0
 """How soon a bystander must be served: far longer than it takes, far less than any timeout."""
-
-
-@pytest.fixture
-def world(zk_hosts: str) -> Iterator[World]:
-    """A chroot of this test's own on a real ZooKeeper, with a topic ``flights`` of four partitions."""
-    made = World(zk_hosts)
-    made.kafka.topic("flights", 4)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -33,6 +33,11 @@ def thousands(value: float) -> str:
     return f"{value / 1000:,.0f} k" if value < 1_000_000 else f"{value / 1_000_000:,.1f} M"
 
 
+def minutes(value: float | None) -> str:
+    """``+12.34 min``, or a dash where there is none."""
+    return "-" if value is None else f"{value:+.2f} min"
+
+
 @dataclass(frozen=True, slots=True)
 class _Frame:
     """Where time is on a picture: x from milliseconds, and what runs through all rows."""

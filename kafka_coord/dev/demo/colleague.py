@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kafka_coord import Consumer, KafkaCoordError
-from kafka_coord.dev.demo.worker import Pace
+import pyarrow
+
+from kafka_coord import Consumer, KafkaCoordError, Record
+from kafka_coord.dev.demo.worker import Pace, member_arguments, membership
 from kafka_coord.dev.stopping import stopping_event
 from kafka_coord.pipeline.jobs.flights import as_arrow
 from kafka_coord.pipeline.sinks import TableWriter
@@ -19,34 +20,24 @@ log = logging.getLogger(__name__)
 _WAIT_S = 0.5
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The process. Exit code 0 after a clean leave, else that of the error."""
-    parser = argparse.ArgumentParser(prog="kafka_coord.dev.demo.colleague", description=__doc__)
-    parser.add_argument("--zookeeper", required=True)
-    parser.add_argument("--group", required=True)
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--consumer-id", required=True)
+def main(
+    arguments: Sequence[str] | None = None, *, rows: Callable[[Sequence[Record]], pyarrow.Table] = as_arrow
+) -> int:
+    """The process; ``rows`` makes rows of the table from records. Exit code 0 after a clean leave, else the error's."""
+    parser = member_arguments("kafka_coord.dev.demo.colleague", __doc__)
     parser.add_argument("--table", required=True, type=Path)
     parser.add_argument("--batch", required=True, type=int, help="records in one append, about one a second")
-    parser.add_argument("--session-timeout-ms", type=int, default=6_000)
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     stopping = stopping_event()
     table = TableWriter(given.table, group=given.group)
     pace = Pace(given.batch)
     try:
-        with Consumer(
-            given.zookeeper,
-            group=given.group,
-            topics=[given.topic],
-            consumer_id=given.consumer_id,
-            auto_offset_reset="earliest",
-            session_timeout_ms=given.session_timeout_ms,
-        ) as consumer:
+        with Consumer(**membership(given)) as consumer:
             while not stopping.is_set():
                 records = consumer.consume(given.batch, _WAIT_S)
                 if records:  # in the table before more is asked for: only then do they count as consumed
-                    table.append_arrow(as_arrow(records))
+                    table.append_arrow(rows(records))
                     pace.worked(len(records), stopping)
     except KafkaCoordError as error:
         log.exception("ended consumer=%s", given.consumer_id)

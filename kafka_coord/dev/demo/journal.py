@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +21,11 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import PartitionSet, TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
+
+
+def now_ms() -> int:
+    """The time of day, in ms since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 
 
 class Markup(str):
@@ -28,6 +29,16 @@ def tag(name: str, /, *children: str | None, **attributes: str | float | None) -
 def join(*parts: str) -> Markup:
     """Several one after the other; those that are no :class:`Markup` are escaped."""
     return Markup("".join(part if isinstance(part, Markup) else _escaped(part) for part in parts))
+
+
+def table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> Markup:
+    """A table that scrolls by itself where it is too wide; each head with the class of its column, or ``""``."""
+    header = tag("tr", *(tag("th", head, class_=kind or None) for head, kind in heads))
+    body = [
+        tag("tr", *(tag("td", cell, class_=kind or None) for cell, (_, kind) in zip(row, heads, strict=True)))
+        for row in rows
+    ]
+    return tag("div", tag("table", tag("thead", header), tag("tbody", *body)), class_="scroll")
 
 
 def _escaped(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kafka_coord.dev.demo import charts
 from kafka_coord.dev.demo.expected import AirlineTotal
-from kafka_coord.dev.demo.markup import Markup, tag
+from kafka_coord.dev.demo.markup import Markup, join, table, tag
 from kafka_coord.dev.demo.shared_section import sharing_section
 from kafka_coord.dev.demo.style import STYLE
 from kafka_coord.dev.demo.timeline import EventKind, Timeline, handovers_of, median_gap_ms
@@ -181,10 +181,8 @@ def _lag(story: Story) -> Markup:
 
 
 def _rebalances(story: Story) -> Markup:
-    heads = ("Generation", "At", "Reason", "Members", "Moved", "Stopped", "Started", "Stops done", "Settled", "Epoch")
-    numbers = {"Generation", "At", "Members", "Moved", "Stopped", "Started", "Stops done", "Settled", "Epoch"}
-    header = tag("tr", *(tag("th", head, class_="n" if head in numbers else None) for head in heads))
-    rows = [_rebalance_row(story.timeline, decision) for decision in story.timeline.decisions]
+    numbers = ("Members", "Moved", "Stopped", "Started", "Stops done", "Settled", "Epoch")
+    heads = [("Generation", "n"), ("At", "n"), ("Reason", "wide"), *((head, "n") for head in numbers)]
     return tag(
         "section",
         tag("h2", "Rebalances"),
@@ -194,31 +192,26 @@ def _rebalances(story: Story) -> Markup:
             "how long it took from the decision until every stop was acknowledged, and until all was owned again.",
             class_="note",
         ),
-        tag("div", tag("table", tag("thead", header), tag("tbody", *rows)), class_="scroll"),
+        table(heads, [_rebalance_row(story.timeline, decision) for decision in story.timeline.decisions]),
     )
 
 
-def _rebalance_row(timeline: Timeline, decision: Decision) -> Markup:
+def _rebalance_row(timeline: Timeline, decision: Decision) -> list[str]:
     moves = [
         f"{consumer} {', '.join(f'{_VERBS.get(what, what)} {which}' for what, which in sorted(found.items()))}"
         for consumer, found in sorted(decision.moves.items())
     ]
-    return tag(
-        "tr",
-        tag("td", str(decision.generation), class_="n"),
-        tag("td", f"{timeline.seconds(decision.decided_at_ms):.1f} s", class_="n"),
-        tag("td", decision.reason, tag("div", "; ".join(moves), class_="moves"), class_="wide"),
-        *(
-            tag("td", str(number), class_="n")
-            for number in (decision.members, decision.moved, decision.stopped, decision.started)
-        ),
-        tag("td", _ms(decision.stopped_ms), class_="n"),
-        tag("td", _ms(decision.settled_ms), class_="n"),
-        tag("td", str(decision.epoch), class_="n"),
-    )
+    return [
+        str(decision.generation),
+        f"{timeline.seconds(decision.decided_at_ms):.1f} s",
+        join(decision.reason, tag("div", "; ".join(moves), class_="moves")),
+        *(str(number) for number in (decision.members, decision.moved, decision.stopped, decision.started)),
+        _ms(decision.stopped_ms),
+        _ms(decision.settled_ms),
+        str(decision.epoch),
+    ]
 
 
-_NONE = "-"
 _VERBS = {"gained": "gains", "lost": "gives up"}
 
 
@@ -270,8 +263,8 @@ def _airlines(story: Story) -> Markup:
                     tag("span", Markup("&#8203;"), class_="meter", style=f"width:{100 * seen.flights / most:.1f}%"),
                     class_="bar-cell",
                 ),
-                tag("td", _minutes(seen.mean_delay), class_="n"),
-                tag("td", _minutes(there.mean_delay), class_=f"n {'' if same else 'bad'}".strip()),
+                tag("td", charts.minutes(seen.mean_delay), class_="n"),
+                tag("td", charts.minutes(there.mean_delay), class_=f"n {'' if same else 'bad'}".strip()),
             )
         )
     heads = (
@@ -309,9 +302,5 @@ def _seconds(ms: int) -> str:
 
 def _ms(ms: int | None) -> str:
     if ms is None:
-        return _NONE
+        return "-"
     return f"{ms:,} ms" if ms < 1_000 else f"{ms / 1000:.1f} s"
-
-
-def _minutes(minutes: float | None) -> str:
-    return _NONE if minutes is None else f"{minutes:+.2f} min"

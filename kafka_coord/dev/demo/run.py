@@ -13,13 +13,14 @@ from pathlib import Path
 from kafka_coord.dev.cluster import DevCluster
 from kafka_coord.dev.coordinator import serve_command
 from kafka_coord.dev.demo.expected import AirlineTotal, count_input
+from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.options import DemoOptions
 from kafka_coord.dev.demo.report import Story, render
 from kafka_coord.dev.demo.scenario import Scenario
 from kafka_coord.dev.demo.timeline import EventKind, Timeline, assemble, consumed_between
 from kafka_coord.dev.demo.verification import Evidence, Verification, verify
 from kafka_coord.dev.demo.view import PlainView
-from kafka_coord.dev.demo.watching import Watcher, now_ms
+from kafka_coord.dev.demo.watching import Watcher
 from kafka_coord.dev.demo.workforce import Workforce
 from kafka_coord.dev.flights import airline_names, read_flights
 from kafka_coord.dev.jars import KAFKA_VERSION

@@ -9,11 +9,11 @@ from itertools import islice
 
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster import DevCluster
-from kafka_coord.dev.demo.journal import Killing
+from kafka_coord.dev.demo.journal import Killing, now_ms
 from kafka_coord.dev.demo.options import DemoOptions
 from kafka_coord.dev.demo.timeline import Event, EventKind
 from kafka_coord.dev.demo.view import PlainView
-from kafka_coord.dev.demo.watching import Look, Watcher, now_ms
+from kafka_coord.dev.demo.watching import Look, Watcher
 from kafka_coord.dev.demo.workforce import Workforce
 from kafka_coord.dev.flights import read_flights
 from kafka_coord.dev.produce import produce

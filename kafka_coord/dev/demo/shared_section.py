@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kafka_coord.dev.demo.charts import thousands
-from kafka_coord.dev.demo.markup import Markup, tag
+from kafka_coord.dev.demo.charts import minutes, thousands
+from kafka_coord.dev.demo.markup import Markup, table, tag
 
 if TYPE_CHECKING:
     from kafka_coord.dev.demo.sharing import Shared
@@ -30,36 +30,36 @@ def sharing_section(shared: Shared, airline_names: Mapping[str, str]) -> Markup:
             "that table.",
             class_="note",
         ),
-        _table([("After", "n"), ("What happened", "wide")], events),
-        _table([("With", ""), ("Partitions owned by each", "wide")], owned),
+        table([("After", "n"), ("What happened", "wide")], events),
+        table([("With", ""), ("Partitions owned by each", "wide")], owned),
         tag("h3", "Mean delay on arrival by hour of departure"),
         _hours(shared),
         tag("h3", "By airport"),
-        _table(
+        table(
             [("Airport", ""), ("Flights", "n"), ("Mean delay on arrival", "n")],
             [
-                [key, f"{found.flights:,}", _minutes(found.mean_arrival_delay)]
+                [key, f"{found.flights:,}", minutes(found.mean_arrival_delay)]
                 for key, found in shared.report.totals("airports").items()
             ],
         ),
         tag("h3", "Routes most flown"),
-        _table(
+        table(
             [("", "n"), ("Route", ""), ("Flights", "n"), ("Mean delay on arrival", "n")],
             [
                 [
                     str(row["rank"]),
                     f"{row['origin']} to {row['dest']}",
                     f"{row['flights']:,}",
-                    _minutes(row["arrival_delay"] / row["arrived"] if row["arrived"] else None),
+                    minutes(row["arrival_delay"] / row["arrived"] if row["arrived"] else None),
                 ]
                 for row in shared.report.read("routes").to_pylist()
             ],
         ),
         tag("h3", "Airlines, from the table"),
-        _table(
+        table(
             [("Airline", ""), ("Flights", "n"), ("Mean delay on arrival", "n")],
             [
-                [airline_names.get(code, code), f"{total.flights:,}", _minutes(total.mean_delay)]
+                [airline_names.get(code, code), f"{total.flights:,}", minutes(total.mean_delay)]
                 for code, total in sorted(shared.by_airline.items(), key=lambda item: -item[1].flights)
             ],
         ),
@@ -103,16 +103,3 @@ def _hours(shared: Shared) -> Markup:
         role="img",
         aria_label="Mean delay on arrival by hour of departure",
     )
-
-
-def _table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> Markup:
-    header = tag("tr", *(tag("th", head, class_=kind or None) for head, kind in heads))
-    body = [
-        tag("tr", *(tag("td", cell, class_=kind or None) for cell, (_, kind) in zip(row, heads, strict=True)))
-        for row in rows
-    ]
-    return tag("div", tag("table", tag("thead", header), tag("tbody", *body)), class_="scroll")
-
-
-def _minutes(minutes: float | None) -> str:
-    return "-" if minutes is None else f"{minutes:+.2f} min"

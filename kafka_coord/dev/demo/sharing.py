@@ -16,11 +16,12 @@ from typing import Any
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster import DevCluster
 from kafka_coord.dev.demo.expected import AirlineTotal
+from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.options import DemoOptions
 from kafka_coord.dev.demo.timeline import Event, EventKind
 from kafka_coord.dev.demo.verification import Check
 from kafka_coord.dev.demo.view import PlainView, Step
-from kafka_coord.dev.demo.watching import Look, Watcher, now_ms
+from kafka_coord.dev.demo.watching import Look, Watcher
 from kafka_coord.dev.process import ChildProcess
 from kafka_coord.errors import ConsumerError, NotFound
 from kafka_coord.model import TopicPartition

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
+from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.timeline import Reign, Sample
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode, NotFound, Timeout
 from kafka_coord.model import CoordinatorInfo, Decision, PartitionSet, TopicPartition, history_from_json
@@ -23,10 +24,6 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 0.05
 _SAMPLE_S = 0.4
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

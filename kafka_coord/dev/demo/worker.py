@@ -15,10 +15,11 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kafka_coord import Consumer, KafkaCoordError, Record
 from kafka_coord.dev.demo.expected import AirlineTotal
-from kafka_coord.dev.demo.journal import Change, JournalWriter, Run
+from kafka_coord.dev.demo.journal import Change, JournalWriter, Run, now_ms
 from kafka_coord.dev.stopping import stopping_event
 from kafka_coord.model import PartitionSet, TopicPartition
 
@@ -80,10 +81,6 @@ class Pace:
             stopping.wait(self._due - now)
 
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def work(consumer: Consumer, journal: JournalWriter, pace: Pace, stopping: threading.Event) -> Work:
     """Until told to stop."""
     done = Work()
@@ -96,16 +93,34 @@ def work(consumer: Consumer, journal: JournalWriter, pace: Pace, stopping: threa
     return done
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The process. Exit code 0 after a clean leave, else that of the error."""
-    parser = argparse.ArgumentParser(prog="kafka_coord.dev.demo.worker", description=__doc__)
+def member_arguments(program: str, about: str | None) -> argparse.ArgumentParser:
+    """What every process that is a member of a group is told; :func:`membership` understands it."""
+    parser = argparse.ArgumentParser(prog=program, description=about)
     parser.add_argument("--zookeeper", required=True)
     parser.add_argument("--group", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--consumer-id", required=True)
+    parser.add_argument("--session-timeout-ms", type=int, default=6_000)
+    return parser
+
+
+def membership(given: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of :class:`~kafka_coord.Consumer` for it: it reads its topic from the beginning."""
+    return {
+        "zookeeper": given.zookeeper,
+        "group": given.group,
+        "topics": [given.topic],
+        "consumer_id": given.consumer_id,
+        "session_timeout_ms": given.session_timeout_ms,
+        "auto_offset_reset": "earliest",
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The process. Exit code 0 after a clean leave, else that of the error."""
+    parser = member_arguments("kafka_coord.dev.demo.worker", __doc__)
     parser.add_argument("--journal", required=True, type=Path)
     parser.add_argument("--records-per-s", type=float, default=0.0, help="0: as fast as it goes")
-    parser.add_argument("--session-timeout-ms", type=int, default=6_000)
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     stopping = stopping_event()
@@ -125,12 +140,7 @@ def _consume(given: argparse.Namespace, journal: JournalWriter, stopping: thread
         journal.handed(now_ms(), change, PartitionSet.of(partitions))
 
     with Consumer(
-        zookeeper=given.zookeeper,
-        group=given.group,
-        topics=[given.topic],
-        consumer_id=given.consumer_id,
-        auto_offset_reset="earliest",
-        session_timeout_ms=given.session_timeout_ms,
+        **membership(given),
         kafka=_FETCHING,
         on_start=lambda partitions: note(Change.STARTED, partitions),
         on_stop=lambda partitions: note(Change.STOPPED, partitions),
