@@ -40,6 +40,40 @@ _topic_numbers = itertools.count(1)
 _shared_servers: list[JvmServer] = []
 
 
+_SPARK = "spark"
+"""Tests that start Spark applications: all of one process, for two at once slow each other beyond reason."""
+_ORDER = ("tests/chaos/test_smoke.py", _SPARK)
+"""What takes longest begins first, and the rest goes on beside it."""
+_LAST_OF_SPARK = (
+    "tests/pipeline/test_cluster.py",
+    "tests/bench/test_command.py",
+    "tests/pipeline/test_applications.py",
+)
+"""Not beside the first of :data:`_ORDER`."""
+
+
+def _group(item: pytest.Item) -> str:
+    """What of several processes may not be divided: a file, as it shares its servers, and all of Spark."""
+    file = item.nodeid.partition("::")[0]
+    return _SPARK if file.startswith(("tests/pipeline/", "tests/bench/")) else file
+
+
+def _rank(item: pytest.Item) -> tuple[int, int]:
+    file, group = item.nodeid.partition("::")[0], _group(item)
+    return (
+        _ORDER.index(group) if group in _ORDER else len(_ORDER),
+        _LAST_OF_SPARK.index(file) if file in _LAST_OF_SPARK else -1,
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """How ``scripts/test`` divides the tests among its processes, and in which order."""
+    items.sort(key=_rank)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """One standalone ZooKeeper shared by all tests. Never kill, pause or fill its root: see ``zk_hosts``."""
