@@ -289,19 +289,21 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     file: str | Path | None = None,
     kafka_properties: Mapping[str, str] | None = None,
+    called: str = "flag --{}",
 ) -> Settings:
     """Everything that was set, checked.
 
     ``flags`` maps keys (``"zookeeper.hosts"``) to values, ``None`` meaning not given; ``file`` is the TOML file,
     by default the one named by ``KAFKA_COORD_CONFIG``, if any; ``kafka_properties`` are flags for the ``kafka``
-    section. Raises :class:`SettingsError` naming the key, its value, where it came from and what would do.
+    section. ``called`` is what messages call a flag. Raises :class:`SettingsError` naming the key, its value, where it
+    came from and what would do.
     """
     environ = os.environ if environ is None else environ
     file = file or environ.get("KAFKA_COORD_CONFIG")
     tables = _read_file(Path(file)) if file else {}
-    found = _from_file(tables, str(file)) | _from_variables(environ) | _from_flags(flags or {})
+    found = _from_file(tables, str(file)) | _from_variables(environ) | _from_flags(flags or {}, called)
     kafka = _kafka_from_file(tables.get("kafka", {}), str(file)) | _kafka_from_variables(environ)
-    kafka |= {key: _Found(value, "flag --kafka-property") for key, value in (kafka_properties or {}).items()}
+    kafka |= {key: _Found(value, called.format("kafka-property")) for key, value in (kafka_properties or {}).items()}
     origin = {key: given.origin for key, given in found.items()}
     return Settings(
         zookeeper=_section(ZooKeeperSettings, "zookeeper", found),
@@ -414,13 +416,16 @@ def _from_variables(environ: Mapping[str, str]) -> dict[str, _Found]:
     return {key: _Found(environ[name], f"variable {name}") for name, key in names.items() if name in environ}
 
 
-def _from_flags(flags: Mapping[str, Any]) -> dict[str, _Found]:
+def _from_flags(flags: Mapping[str, Any], called: str) -> dict[str, _Found]:
     found = {}
+    known = keys()
     for key, value in flags.items():
         if value is None:
             continue
+        if key not in known:
+            raise _unknown(key, list(known), called.format(key))
         name = "zookeeper" if key == "zookeeper.hosts" else key.partition(".")[2].replace("_", "-")
-        found[key] = _Found(value, f"flag --{name}")
+        found[key] = _Found(value, called.format(name))
     return found
 
 

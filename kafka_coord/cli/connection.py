@@ -68,10 +68,10 @@ def connection_options(command: F) -> F:
 def current_settings(**flags: Any) -> Settings:
     """The settings of the running command; ``flags`` maps a key with ``__`` for its dot to the flag's value."""
     given = dict(click.get_current_context().meta.get(_META, {}))
-    config = given.pop("config", None)
+    given.pop("config", None)
     properties = dict(_property(written) for written in given.pop("kafka", ()))
     given |= {key.replace("__", "."): value for key, value in flags.items() if not _from_own_variable(key)}
-    return load_settings(given, file=Path(config) if config else None, kafka_properties=properties)
+    return load_settings(given, file=given_config(), kafka_properties=properties)
 
 
 def _from_own_variable(key: str) -> bool:
@@ -114,30 +114,12 @@ def open_store(settings: Settings | None = None) -> Iterator[Store]:
 
 def zookeeper_options(settings: ZooKeeperSettings) -> ZkOptions:
     """TLS, credentials and ACLs as :mod:`kafka_coord.zk` takes them."""
-    from kafka_coord.zk.acl_identities import read_identities
-    from kafka_coord.zk.options import Acl, Digest, Sasl, Tls, ZkOptions
+    from kafka_coord.zk import configured  # not before a command needs it: '--help' is quick
 
-    user, _, password = settings.digest.reveal().partition(":") if settings.digest else ("", "", "")
-    tls = Tls(
-        ca=_path(settings.tls_ca_file),
-        cert=_path(settings.tls_cert_file),
-        key=_path(settings.tls_key_file),
-        key_password=settings.tls_key_password.reveal() if settings.tls_key_password else None,
-        verify=settings.tls_verify,
-    )
-    sasl = Sasl(
-        mechanism=settings.sasl_mechanism or "DIGEST-MD5",
-        username=settings.sasl_username,
-        password=settings.sasl_password.reveal() if settings.sasl_password else None,
-    )
-    return ZkOptions(
-        tls=tls if settings.tls else None,
-        digest=Digest(user, password) if settings.digest else None,
-        sasl=sasl if settings.sasl_mechanism else None,
-        acl=Acl(settings.acl),
-        plan=read_identities(settings.identities) if settings.identities else None,
-    )
+    return configured.zookeeper_options(settings)
 
 
-def _path(path: Path | None) -> str | None:
-    return str(path) if path else None
+def given_config() -> Path | None:
+    """The file of ``--config``, where the running command was given one."""
+    config = click.get_current_context().meta.get(_META, {}).get("config")
+    return Path(config) if config else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kafka_coord.cli.connection import connection_options, current_settings, open_store
+from kafka_coord.cli.connection import connection_options, current_settings, given_config, open_store
 from kafka_coord.cli.failures import INTERRUPTED
 from kafka_coord.cli.options import CONSUMER, GROUP, output_option
 from kafka_coord.cli.output import Column, Format, Section, note, number, show
@@ -415,15 +415,16 @@ def show_report(output: Format, report: DelayReport) -> None:
 
 
 def _source_options(settings: Settings) -> dict[str, str]:
-    """The connection as the source takes it. Raises :class:`SettingsError` for what it cannot take."""
-    zookeeper = settings.zookeeper
-    for name in ("tls", "digest", "sasl_mechanism"):
-        if getattr(zookeeper, name):
-            raise SettingsError(
-                f"zookeeper.{name} is set, and format kafka_coord cannot use it yet: it connects plainly"
-            )
-    kafka = {f"kafka.{name}": str(value) for name, value in settings.kafka.properties.items()}
-    return {"zookeeper": zookeeper.hosts, "sessionTimeoutMs": str(zookeeper.session_timeout_ms), **kafka}
+    """The connection as the source takes it. It reads the file of settings and the environment itself, so that no
+    secret in them becomes an option that Spark keeps."""
+    zookeeper, config = settings.zookeeper, given_config()
+    kafka = {
+        f"kafka.{name}": str(value)
+        for name, value in settings.kafka.properties.items()
+        if settings.origin[f"kafka.{name}"].startswith("flag")
+    }
+    file = {"config": str(config.absolute())} if config else {}
+    return {"zookeeper": zookeeper.hosts, "sessionTimeoutMs": str(zookeeper.session_timeout_ms), **file, **kafka}
 
 
 @contextmanager

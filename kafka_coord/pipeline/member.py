@@ -16,12 +16,12 @@ from kafka_coord.consumer.settings import Membership, membership
 from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, SettingsError, StoreUnavailable
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
 from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
+from kafka_coord.pipeline.connecting import open_zookeeper
 from kafka_coord.pipeline.holdings import BatchHoldings
 from kafka_coord.pipeline.options import OnDataLoss, SourceOptions, StartingOffsets
 from kafka_coord.pipeline.planned import PlannedBatch
 from kafka_coord.pipeline.ranges import NO_RANGES, OffsetRange, OffsetRanges
 from kafka_coord.zk import layout
-from kafka_coord.zk.session import connect
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class QueryMember:
             rejoin_grace_ms=options.rejoin_grace_ms,
         )
         self._wakeup = threading.Event()
-        self._store = connect(options.zookeeper, session_timeout_ms=options.session_timeout_ms)
+        self._store = open_zookeeper(options.zookeeper)
         self._channel = ConsumerChannel(self._store, options.group, options.consumer_id)
         self.holdings = holdings(self._wakeup.set)
         self._connector = Connector(

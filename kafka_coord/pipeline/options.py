@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
 
 from kafka_coord.consumer.settings import generated_id
 from kafka_coord.errors import SettingsError
 from kafka_coord.model.names import legal
+from kafka_coord.pipeline.connecting import query_settings, without_secrets
+from kafka_coord.settings import ZooKeeperSettings
 
 KAFKA_PREFIX = "kafka."
+ZOOKEEPER_PREFIX = "zookeeper."
 DEFAULT_MAX_OFFSETS = 1_000_000
 """As many records as fit comfortably into the memory of a laptop's executor; Spark's own source has no limit."""
 
@@ -43,13 +46,14 @@ class LogLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query may set. Times in ms. ``kafka`` are librdkafka's own settings, without their prefix.
+    """What a query may set. Times in ms. ``zookeeper`` is how that is reached, ``kafka`` are librdkafka's own settings,
+    without their prefix: of both, what the options leave open is as the driver's settings file and environment say.
 
     ``wait_ms`` is how long the first micro-batch waits for the coordinator to hand out partitions, and a replayed one
     for those that are still this query's.
     """
 
-    zookeeper: str
+    zookeeper: ZooKeeperSettings
     group: str
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -59,12 +63,19 @@ class SourceOptions:
     starting_offsets: StartingOffsets = StartingOffsets.LATEST
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
     include_headers: bool = False
-    session_timeout_ms: int = 10_000
     rejoin_grace_ms: int = 0
     capacity: int = 1
     wait_ms: int = 15_000
     log_level: LogLevel = LogLevel.WARNING
     kafka: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self.zookeeper.session_timeout_ms
+
+    def for_executors(self) -> SourceOptions:
+        """The same without what proves an identity to ZooKeeper: tasks do not connect to it."""
+        return replace(self, zookeeper=without_secrets(self.zookeeper))
 
     @property
     def reads_committed(self) -> bool:
@@ -75,17 +86,19 @@ class SourceOptions:
     def of(cls, given: Mapping[str, str]) -> SourceOptions:
         """Raises :class:`SettingsError` naming the option that is wrong, missing or unknown."""
         options = {name.lower(): value for name, value in given.items()}
-        unknown = sorted(name for name in options if name not in _KNOWN and not name.startswith(KAFKA_PREFIX))
+        passed_on = (KAFKA_PREFIX, ZOOKEEPER_PREFIX)
+        unknown = sorted(name for name in options if name not in _KNOWN and not name.startswith(passed_on))
         if unknown:
             raise SettingsError(
                 f"unknown option {unknown[0]!r} of format kafka_coord; it knows "
-                f"{', '.join(sorted(_KNOWN.values()))} and kafka.* for librdkafka"
+                f"{', '.join(sorted(_KNOWN.values()))}, zookeeper.* (TLS, credentials) and kafka.* for librdkafka"
             )
+        zookeeper, kafka = _connections(options)
         topics, pattern = _subscription(options)
         group = legal("group", _required(options, "group"))
         consumer_id = options.get("consumerid")
         return cls(
-            zookeeper=_required(options, "zookeeper"),
+            zookeeper=zookeeper,
             group=group,
             topics=topics,
             pattern=pattern,
@@ -95,12 +108,11 @@ class SourceOptions:
             starting_offsets=_starting_offsets(options),
             on_data_loss=_on_data_loss(options),
             include_headers=_truth(options, "includeheaders", default=False),
-            session_timeout_ms=_number(options, "sessiontimeoutms", 10_000, 100),
             rejoin_grace_ms=_number(options, "rejoingracems", 0, 0),
             capacity=_number(options, "capacity", 1, 1),
             wait_ms=_number(options, "waitms", 15_000, 0),
             log_level=_choice(options, "loglevel", LogLevel.WARNING),
-            kafka={name.removeprefix(KAFKA_PREFIX): v for name, v in options.items() if name.startswith(KAFKA_PREFIX)},
+            kafka=kafka,
         )
 
 
@@ -108,6 +120,7 @@ _KNOWN = {
     name.lower(): name
     for name in (
         "zookeeper",
+        "config",
         "group",
         "topics",
         "subscribePattern",
@@ -126,6 +139,21 @@ _KNOWN = {
         "ranges",
     )
 }
+
+
+def _connections(options: Mapping[str, str]) -> tuple[ZooKeeperSettings, dict[str, str]]:
+    """ZooKeeper's and librdkafka's."""
+    given = {name: value for name, value in options.items() if name.startswith(ZOOKEEPER_PREFIX)}
+    hosts = "zookeeper.hosts"
+    if options.get("zookeeper", "").strip():
+        given[hosts] = options["zookeeper"]
+    if "sessiontimeoutms" in options:
+        given["zookeeper.session_timeout_ms"] = options["sessiontimeoutms"]
+    settings = query_settings(given, options.get("config"))
+    if hosts not in settings.origin:
+        _required(options, "zookeeper")
+    kafka = {name.removeprefix(KAFKA_PREFIX): v for name, v in options.items() if name.startswith(KAFKA_PREFIX)}
+    return settings.zookeeper, {**settings.kafka.properties, **kafka}
 
 
 def _required(options: Mapping[str, str], name: str) -> str:

@@ -30,9 +30,9 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.exposition import PREFIX, Exposition
 from kafka_coord.monitor.offsets import lag_of, read_committed
+from kafka_coord.pipeline.connecting import open_zookeeper, query_settings
 from kafka_coord.pipeline.planned import PlannedBatch
 from kafka_coord.version import __version__
-from kafka_coord.zk.session import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -312,15 +312,18 @@ def watch(
     listen: str | None = None,
     file: str | Path | None = None,
     slow_s: float = SLOW_S,
+    config: str | None = None,
 ) -> Watching:
     """Watches all queries of this session that read from groups, on the driver.
 
     ``zookeeper`` is where the groups' committed offsets are read; without, there is only what Spark says. ``listen``
     (``host:port``, port 0: any free one) serves ``/metrics`` and ``/health``; ``file`` is written after every
     micro-batch, for Prometheus' node exporter (a name that ends with ``.prom``). A micro-batch of ``slow_s`` seconds or
-    more has a line in the log. Raises :class:`SettingsError` where it cannot listen, and what :func:`connect` raises.
+    more has a line in the log. TLS and credentials for ZooKeeper are as the settings file ``config``
+    and the environment say. Raises :class:`SettingsError` where it cannot listen, and what
+    :func:`~kafka_coord.zk.session.connect` raises.
     """
-    store = connect(zookeeper) if zookeeper else None
+    store = open_zookeeper(query_settings({"zookeeper.hosts": zookeeper}, config).zookeeper) if zookeeper else None
     server = None
     try:
         listener = GroupProgressListener(store, slow_s=slow_s, file=Path(file) if file else None)

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from kafka_coord.errors import ConsumerClosed, SettingsError
 from kafka_coord.model import TopicPartition
+from kafka_coord.pipeline.connecting import open_zookeeper
 from kafka_coord.pipeline.fetching import fetch
 from kafka_coord.pipeline.member import QueryMember
 from kafka_coord.pipeline.options import OnDataLoss, SourceOptions, parse_ranges
@@ -89,7 +90,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._terminated = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_member": None, "_last": None, "_ranges": NO_RANGES, "_upto": None}
+        stays = {"_member": None, "_last": None, "_ranges": NO_RANGES, "_upto": None}
+        return self.__dict__ | stays | {"_options": self._options.for_executors()}
 
     # --- on the driver -----------------------------------------------------------------------------------------------
 
@@ -217,11 +219,13 @@ class RangesReader(DataSourceReader):
             given.setdefault("topics", ",".join({tp.topic: None for tp in self._ranges.partitions}) or "none")
         self._options = SourceOptions.of(given)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_options": self._options.for_executors()}
+
     def partitions(self) -> Sequence[InputPartition]:
         from kafka_coord.monitor.lag import bootstrap_servers
-        from kafka_coord.zk.session import connect
 
-        store = connect(self._options.zookeeper)
+        store = open_zookeeper(self._options.zookeeper)
         try:
             return tasks(self._ranges, bootstrap_servers(store, self._options.kafka), self._options)
         finally:

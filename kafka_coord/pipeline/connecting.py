@@ -1,0 +1,36 @@
+"""How a query, and who watches it, reaches a ZooKeeper: what its options say, a settings file, the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kafka_coord.settings import Settings, ZooKeeperSettings, load_settings
+
+if TYPE_CHECKING:
+    from kafka_coord.zk.store import Store
+
+
+def query_settings(given: Mapping[str, str], config: str | None) -> Settings:
+    """``zookeeper.*`` and ``kafka.*`` as they are set for every command: ``given`` beats ``KAFKA_COORD_*`` variables,
+    which beat the file ``config`` (or the one named by ``KAFKA_COORD_CONFIG``). Raises :class:`SettingsError`."""
+    return load_settings(given, file=config, called="the query's options")
+
+
+def open_zookeeper(settings: ZooKeeperSettings) -> Store:
+    """Raises what :func:`kafka_coord.zk.session.connect` raises."""
+    from kafka_coord.zk.configured import zookeeper_options
+    from kafka_coord.zk.session import connect
+
+    return connect(
+        settings.hosts,
+        session_timeout_ms=settings.session_timeout_ms,
+        connect_timeout_s=settings.connect_timeout_ms / 1000,
+        options=zookeeper_options(settings),
+    )
+
+
+def without_secrets(settings: ZooKeeperSettings) -> ZooKeeperSettings:
+    """For processes that do not connect: where ZooKeeper is, and nothing that proves an identity."""
+    return replace(ZooKeeperSettings(), hosts=settings.hosts, session_timeout_ms=settings.session_timeout_ms)
