@@ -13,6 +13,7 @@ import click
 from kafka_coord.cli.failures import terminate_as_interrupt
 from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.errors import SettingsError
 
 if TYPE_CHECKING:
     from kafka_coord.dev.bench.report import BenchReport, Table
@@ -23,9 +24,10 @@ _BARS = (Column("met"), Column("name", "BAR"), Column("wanted"), Column("found")
 
 @click.group()
 def bench() -> None:
-    """Measure parts of it on real servers, which are started for it and stopped again.
+    """Measure parts of it, on real servers where it needs any: they are started for it and stopped again.
 
     \b
+    kafka-coord bench planner
     kafka-coord bench spark
     """
 
@@ -100,6 +102,53 @@ def spark(
         raise
     _clean_up(where, directory)
     _show(output, report)
+
+
+@bench.command()
+@click.option(
+    "--size",
+    "sizes",
+    metavar="MEMBERSxEACH",
+    multiple=True,
+    callback=lambda _ctx, _parameter, values: tuple(_size(value) for value in values),
+    help="So many members with so many partitions each, such as 1000x50; repeatable. [default: up to 5000x50]",
+)
+@click.option("--assignor", "assignors", metavar="NAME", multiple=True, help="This one alone; repeatable.")
+@click.option("--repeat", type=click.IntRange(1, 1000), metavar="N", help="How often each case is timed. [default: 5]")
+@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@output_option
+def planner(
+    sizes: tuple[tuple[int, int], ...], assignors: tuple[str, ...], repeat: int | None, smoke: bool, output: Format
+) -> None:
+    """How long deciding takes, from small groups to 5,000 members with 250,000 partitions, and how that grows.
+
+    Each assignor alone ('assign'), and with the default one the coordinator's whole decision ('decide'), when nobody
+    owns anything, when a member joins or leaves and when topics grow by a tenth; with one topic, with a hundred, and
+    with five of a hundred for each member. CPU time of one thread; needs no server. Takes some minutes.
+
+    \b
+    kafka-coord bench planner
+    kafka-coord bench planner --size 1000x50 --assignor sticky --repeat 20 -o json
+    """
+    from kafka_coord.coordinator.assignors import built_in_assignors
+    from kafka_coord.dev.bench.planner import SMOKE, PlannerOptions, run_planner_bench
+
+    known = built_in_assignors()
+    for name in assignors:
+        if name not in known:
+            raise SettingsError(f"--assignor {name[:60]!r} is not one of {', '.join(sorted(known))}")
+    options = SMOKE if smoke else PlannerOptions()
+    options = dataclasses.replace(
+        options, sizes=sizes or options.sizes, assignors=assignors, repeat=repeat or options.repeat
+    )
+    _show(output, run_planner_bench(options, note))
+
+
+def _size(written: str) -> tuple[int, int]:
+    members, x, each = written.partition("x")
+    if not (x and members.isdecimal() and each.isdecimal() and 0 < int(members[:6]) <= 20_000 and int(each[:4]) > 0):
+        raise SettingsError(f"--size {written[:60]!r} is not MEMBERSxEACH, such as 1000x50")
+    return int(members), int(each)
 
 
 def _clean_up(where: Path, given: Path | None) -> None:
