@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +24,23 @@ _PARTS = ("throughput", "micro-batches", "handover", "soak")
 _BARS = (Column("met"), Column("name", "BAR"), Column("wanted"), Column("found"))
 
 
+directory_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where data and logs are kept. [default: a temporary directory, removed at the end]",
+)
+
+
 @click.group()
 def bench() -> None:
     """Measure parts of it, on real servers where it needs any: they are started for it and stopped again.
 
     \b
+    kafka-coord bench rebalance
     kafka-coord bench planner
+    kafka-coord bench offsets
     kafka-coord bench spark
     """
 
@@ -49,13 +62,7 @@ def bench() -> None:
     help="This part alone; may be given several times.",
 )
 @click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Where data and logs are kept. [default: a temporary directory, removed at the end]",
-)
+@directory_option
 @output_option
 def spark(
     rows: int | None,
@@ -82,7 +89,6 @@ def spark(
     from kafka_coord.dev.bench.spark.options import SMOKE, Part, SparkBenchOptions
     from kafka_coord.dev.bench.spark.run import run_spark_bench
 
-    terminate_as_interrupt()
     options = SMOKE if smoke else SparkBenchOptions()
     options = dataclasses.replace(
         options,
@@ -91,16 +97,60 @@ def spark(
         minutes=minutes,
         parts=tuple(Part(part) for part in only) or options.parts,
     )
-    where = Path(tempfile.mkdtemp(prefix="kafka-coord-bench-")) if directory is None else directory.absolute()
-    try:
+    with _working_in(directory) as where:
         report = run_spark_bench(options, where, note)
-    except KeyboardInterrupt:
-        _clean_up(where, directory)
-        raise
-    except Exception:
-        note(f"logs are in {where}")
-        raise
-    _clean_up(where, directory)
+    _show(output, report)
+
+
+@bench.command()
+@click.option("--members", type=click.IntRange(1, 500), default=10, show_default=True, metavar="N")
+@click.option("--partitions", type=click.IntRange(1, 50_000), default=900, show_default=True, metavar="N")
+@click.option("--repeat", type=click.IntRange(1, 10_000), metavar="N", help="How often each event. [default: 30]")
+@click.option(
+    "--rarely",
+    type=click.IntRange(0, 1000),
+    metavar="N",
+    help="How often a cold start, a member killed, and more partitions: they take long, or cannot be taken back. "
+    "[default: 3]",
+)
+@click.option(
+    "--session-timeout-ms", type=click.IntRange(1_000, 120_000), metavar="MS", help="Of the members. [default: 6000]"
+)
+@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@directory_option
+@output_option
+def rebalance(
+    members: int,
+    partitions: int,
+    repeat: int | None,
+    rarely: int | None,
+    session_timeout_ms: int | None,
+    smoke: bool,
+    directory: Path | None,
+    output: Format,
+) -> None:
+    """What a rebalance costs: a member joins, leaves, is killed, topics grow, an operator asks, all start at once.
+
+    A real coordinator and a real ZooKeeper; the members are real ones but for fetching, ten processes at most, all on
+    this machine, which should have nothing else to do. Of each event: how long until everything is owned and
+    acknowledged again (settle), how long partitions had no owner (gap), and which were interrupted and did not move.
+
+    \b
+    kafka-coord bench rebalance --members 10 --partitions 900 --repeat 30 -o json
+    kafka-coord bench rebalance --members 100 --partitions 10000 --repeat 10
+    kafka-coord bench rebalance --smoke
+    """
+    from kafka_coord.dev.bench.rebalance.run import SMOKE, RebalanceOptions, run_rebalance_bench
+
+    options = SMOKE if smoke else RebalanceOptions(members=members, partitions=partitions)
+    options = dataclasses.replace(
+        options,
+        repeat=repeat or options.repeat,
+        rarely=options.rarely if rarely is None else rarely,
+        session_timeout_ms=session_timeout_ms or options.session_timeout_ms,
+    )
+    with _working_in(directory) as where:
+        report = run_rebalance_bench(options, where, note)
     _show(output, report)
 
 
@@ -144,6 +194,38 @@ def planner(
     _show(output, run_planner_bench(options, note))
 
 
+@bench.command()
+@click.option(
+    "--size",
+    "sizes",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    multiple=True,
+    help="Partitions in a commit; repeatable. [default: 1, 10, 100, 1,000 and 10,000]",
+)
+@click.option("--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="How long of each size. [default: 5]")
+@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@directory_option
+@output_option
+def offsets(sizes: tuple[int, ...], seconds: float | None, smoke: bool, directory: Path | None, output: Format) -> None:
+    """How many offsets one member commits in a second, from 1 to 10,000 partitions in a commit.
+
+    Through the channel every consumer commits through, each commit fenced by its registration, on a ZooKeeper started
+    for it that does not wait for its disk.
+
+    \b
+    kafka-coord bench offsets
+    kafka-coord bench offsets --size 900 --seconds 30 -o json
+    """
+    from kafka_coord.dev.bench.offsets import SMOKE, OffsetsOptions, run_offsets_bench
+
+    options = SMOKE if smoke else OffsetsOptions()
+    options = dataclasses.replace(options, sizes=sizes or options.sizes, seconds=seconds or options.seconds)
+    with _working_in(directory) as where:
+        report = run_offsets_bench(options, where, note)
+    _show(output, report)
+
+
 def _size(written: str) -> tuple[int, int]:
     members, x, each = written.partition("x")
     if not (x and members.isdecimal() and each.isdecimal() and 0 < int(members[:6]) <= 20_000 and int(each[:4]) > 0):
@@ -151,7 +233,20 @@ def _size(written: str) -> tuple[int, int]:
     return int(members), int(each)
 
 
-def _clean_up(where: Path, given: Path | None) -> None:
+@contextmanager
+def _working_in(given: Path | None) -> Iterator[Path]:
+    """The directory to work in: one of its own is removed at the end, but kept for its logs where the bench failed."""
+    terminate_as_interrupt()
+    where = Path(tempfile.mkdtemp(prefix="kafka-coord-bench-")) if given is None else given.absolute()
+    try:
+        yield where
+    except KeyboardInterrupt:
+        if given is None:
+            shutil.rmtree(where, ignore_errors=True)
+        raise
+    except Exception:
+        note(f"logs are in {where}")
+        raise
     if given is None:
         shutil.rmtree(where, ignore_errors=True)
 

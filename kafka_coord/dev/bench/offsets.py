@@ -1,0 +1,157 @@
+"""How many offsets a member commits in a second, through the channel that every consumer commits through."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kafka_coord.channel.operations import Registration
+from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.consumer.settings import membership
+from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Spread, Table
+from kafka_coord.dev.bench.usage import Meter
+from kafka_coord.dev.java import find_java
+from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.errors import KafkaCoordError
+from kafka_coord.model import TopicPartition
+from kafka_coord.zk import layout
+from kafka_coord.zk.session import connect
+from kafka_coord.zk.store import Store
+
+OnProgress = Callable[[str], None]
+
+_GROUP, _TOPIC, _CONSUMER = "bench", "flights", "one"
+_WANTED_PER_S = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsOptions:
+    """Commits of each of ``sizes`` partitions, one after the other for ``seconds``. ``judged``: whether the figures are
+    held against the bar."""
+
+    sizes: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
+    seconds: float = 5.0
+    judged: bool = True
+
+    def to_json(self) -> Mapping[str, Any]:
+        return asdict(self) | {"sizes": list(self.sizes)}
+
+
+SMOKE = OffsetsOptions(sizes=(1, 20), seconds=0.3, judged=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Committing:
+    """Commits of ``partitions`` each: how long each took, and the CPU of this process and of ZooKeeper meanwhile."""
+
+    partitions: int
+    ms: Sequence[float]
+    wall_s: float
+    client_cpu_s: float
+    server_cpu_s: float
+
+    @property
+    def offsets_per_s(self) -> float:
+        return self.partitions * len(self.ms) / self.wall_s
+
+
+def run_offsets_bench(options: OffsetsOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
+    """Runs it in ``directory``, on a ZooKeeper of its own. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    setup = Setup.here(java=find_java().version)
+    on_progress("starting ZooKeeper")
+    settings = ZooKeeperSettings(tick_ms=2_000, heap_mb=256)
+    with ZooKeeperServer(directory / "zookeeper", settings=settings) as server:
+        store = connect(server.connect_string, session_timeout_ms=20_000)
+        try:
+            channel, registration = _member(store, max(options.sizes))
+            found = []
+            for size in options.sizes:
+                found.append(_commit(channel, registration, size, options.seconds, server.pid or 0))
+                on_progress(
+                    f"{size:,} partitions a commit: {found[-1].offsets_per_s:,.0f} offsets/s, "
+                    f"{_spread(found[-1].ms).median:.1f} ms a commit"
+                )
+        finally:
+            store.close()
+    return BenchReport("offsets", setup, options.to_json(), [table(found)], [bar(found)] if options.judged else [], ())
+
+
+def _member(store: Store, partitions: int) -> tuple[ConsumerChannel, Registration]:
+    """A registered consumer, with the znodes a coordinator would have made for it, and an offset of each partition."""
+    value = json.dumps({"version": 3, "partitions": {str(number): [1] for number in range(partitions)}}).encode()
+    store.ensure_path(layout.BROKER_TOPICS)
+    store.create(layout.broker_topic(_TOPIC), value)
+    store.ensure_path(layout.topic_offsets(_GROUP, _TOPIC))
+    channel = ConsumerChannel(store, _GROUP, _CONSUMER)
+    member = membership(
+        group=_GROUP,
+        topics=[_TOPIC],
+        white_list=None,
+        black_list=None,
+        consumer_id=_CONSUMER,
+        streams=1,
+        assignor=None,
+        capacity=1,
+        rack=None,
+        mode="incremental",
+        rejoin_grace_ms=0,
+    )
+    found = channel.register(member.registration_value(store))
+    if not isinstance(found, Registration):
+        raise KafkaCoordError(f"the name {_CONSUMER!r} is taken on a ZooKeeper made for this bench")
+    channel.commit(found, {TopicPartition(_TOPIC, number): 0 for number in range(partitions)})
+    return channel, found
+
+
+def _commit(
+    channel: ConsumerChannel, registration: Registration, partitions: int, seconds: float, server: int
+) -> Committing:
+    ms: list[float] = []
+    offset = 0
+    with Meter(server) as meter:
+        cpu_before = time.process_time()
+        began = time.perf_counter()
+        while time.perf_counter() - began < seconds or not ms:
+            offset += 1
+            offsets = {TopicPartition(_TOPIC, number): offset for number in range(partitions)}
+            asked = time.perf_counter()
+            channel.commit(registration, offsets)
+            ms.append((time.perf_counter() - asked) * 1000)
+        wall_s = time.perf_counter() - began
+        return Committing(partitions, ms, wall_s, time.process_time() - cpu_before, meter.cpu_s())
+
+
+def table(found: Sequence[Committing]) -> Table:
+    rows = []
+    for one in found:
+        spread = _spread(one.ms)
+        rows.append(
+            {
+                "partitions": one.partitions,
+                "commits_per_s": round(len(one.ms) / one.wall_s, 1),
+                "offsets_per_s": round(one.offsets_per_s),
+                "median_ms": round(spread.median, 2),
+                "p99_ms": round(spread.p99, 2),
+                "client_cpu_percent": round(100 * one.client_cpu_s / one.wall_s),
+                "zookeeper_cpu_percent": round(100 * one.server_cpu_s / one.wall_s),
+            }
+        )
+    return Table("offsets", rows)
+
+
+def bar(found: Sequence[Committing]) -> Bar:
+    """The most of all sizes: one member alone commits one request after the other."""
+    most = max(one.offsets_per_s for one in found)
+    wanted = f"at least {_WANTED_PER_S:,} offsets/s"
+    return Bar("offsets committed by one member", wanted, f"{most:,.0f} offsets/s", most >= _WANTED_PER_S)
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    found = Spread.of(values)
+    if found is None:
+        raise ValueError("nothing was committed")
+    return found

@@ -1,0 +1,119 @@
+"""From what members wrote down to what an event cost. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from kafka_coord.dev.bench.rebalance.journal import Line, What
+from kafka_coord.dev.bench.report import Spread
+from kafka_coord.model import TopicPartition
+
+_MS = 1_000_000
+
+
+class Event(StrEnum):
+    """What happens to a settled group."""
+
+    COLD = "cold start"
+    """All members join at once."""
+    JOIN = "join"
+    LEAVE = "leave"
+    REBALANCE = "operator rebalance"
+    GROW = "partitions +10 %"
+    KILL = "member killed"
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Who fetched what after the last line that was read."""
+
+    owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One event's. Times in ms: ``settle`` until the last command was acknowledged (or the request answered),
+    ``gaps`` how long each partition had no owner that was interrupted, or is new. ``moved`` changed owner, ``new`` had
+    none before; ``interrupted_not_moved`` stopped and went on with the same owner; ``left`` have none at the end."""
+
+    event: Event
+    settle_ms: float
+    gaps_ms: tuple[float, ...]
+    moved: int
+    new: int
+    interrupted_not_moved: int
+    left: int
+
+    @property
+    def partition_seconds(self) -> float:
+        """Without an owner, over all partitions; of new ones from the event on."""
+        return sum(self.gaps_ms) / 1000
+
+
+def cost(
+    event: Event, at_ns: int, lines: Iterable[Line], before: Ownership, *, killed: str = "", answered_ns: int = 0
+) -> tuple[Cost, Ownership]:
+    """What an event at ``at_ns`` cost, and who owns what since. What a ``killed`` member owned is without an owner from
+    then on; ``answered_ns`` is when the request was, that was the event."""
+    owners = dict(before.owners)
+    stopped: dict[TopicPartition, int] = {tp: at_ns for tp, owner in owners.items() if owner == killed}
+    started: dict[TopicPartition, int] = {}
+    owners = {tp: owner for tp, owner in owners.items() if owner != killed}
+    last, gaps = max(at_ns, answered_ns), []
+    interrupted: set[TopicPartition] = set(stopped)
+    for line in lines:
+        if line.what is What.ACKNOWLEDGED:
+            last = max(last, line.at_ns)
+        elif line.what is What.STOPPED:
+            for partition in line.partitions:
+                if owners.get(partition) == line.consumer:
+                    del owners[partition]
+                    stopped[partition] = line.at_ns
+                    interrupted.add(partition)
+        elif line.what is What.STARTED:
+            for partition in line.partitions:
+                owners[partition] = line.consumer
+                started[partition] = line.at_ns
+                since = stopped.pop(partition, at_ns if partition not in before.owners else line.at_ns)
+                gaps.append((line.at_ns - since) / _MS)
+    known = before.owners
+    moved = sum(1 for tp, owner in owners.items() if tp in known and known[tp] != owner)
+    found = Cost(
+        event=event,
+        settle_ms=(last - at_ns) / _MS,
+        gaps_ms=tuple(gaps),
+        moved=moved,
+        new=len(owners.keys() - known.keys()),
+        interrupted_not_moved=sum(1 for tp in interrupted if tp in owners and owners[tp] == known.get(tp)),
+        left=len(stopped),
+    )
+    return found, Ownership(owners)
+
+
+def summary(costs: Sequence[Cost]) -> dict[str, Any]:
+    """Of the repetitions of one event."""
+    settle = Spread.of([one.settle_ms for one in costs])
+    gaps = Spread.of([gap for one in costs for gap in one.gaps_ms])
+    longest = Spread.of([max(one.gaps_ms, default=0.0) for one in costs])
+    seconds = Spread.of([one.partition_seconds for one in costs])
+    return {
+        "n": len(costs),
+        "settle_ms": quantiles(settle),
+        "gap_ms": quantiles(gaps),
+        "longest_gap_ms": quantiles(longest),
+        "partition_seconds": round(seconds.median, 3) if seconds else None,
+        "moved": round(sum(one.moved for one in costs) / len(costs), 1) if costs else None,
+        "new": round(sum(one.new for one in costs) / len(costs), 1) if costs else None,
+        "interrupted_not_moved": sum(one.interrupted_not_moved for one in costs),
+        "without_owner": sum(one.left for one in costs),
+    }
+
+
+def quantiles(spread: Spread | None) -> dict[str, float] | None:
+    """``p50``, ``p99`` and ``max``; None of nothing."""
+    if spread is None:
+        return None
+    return {"p50": round(spread.median, 1), "p99": round(spread.p99, 1), "max": round(spread.most, 1)}

@@ -1,0 +1,64 @@
+"""What the members of a bench write down, and how it is read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from kafka_coord.model import PartitionSet
+
+
+class What(StrEnum):
+    """What happened to a member, or to its partitions."""
+
+    JOINING = "joining"
+    """It is about to register."""
+    LEAVING = "leaving"
+    """It is about to leave."""
+    STARTED = "started"
+    """It begins to fetch."""
+    STOPPED = "stopped"
+    """It hands out nothing more of them."""
+    ACKNOWLEDGED = "acknowledged"
+    """ZooKeeper has a command's acknowledgement; the partitions are those whose offset came with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """``at_ns`` is of ``CLOCK_MONOTONIC``, the same for all processes of a machine."""
+
+    at_ns: int
+    consumer: str
+    what: What
+    partitions: PartitionSet
+
+    def encoded(self) -> bytes:
+        value = [self.at_ns, self.consumer, str(self.what), self.partitions.to_json()]
+        return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def decoded(cls, raw: bytes) -> Line:
+        at_ns, consumer, what, partitions = json.loads(raw)
+        return cls(at_ns, consumer, What(what), PartitionSet.from_json(partitions, "journal"))
+
+
+class Journals:
+    """The journals of all processes in a directory, read on from where the last reading ended."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: dict[Path, int] = {}
+
+    def new_lines(self) -> list[Line]:
+        """What was written since, in the order it happened. Half a line, of a process killed, is left out."""
+        return sorted(self._lines(), key=lambda line: line.at_ns)
+
+    def _lines(self) -> Iterator[Line]:
+        for path in sorted(self._directory.glob("*.journal")):
+            raw = path.read_bytes()[self._read.get(path, 0) :]
+            whole = raw[: raw.rfind(b"\n") + 1]
+            self._read[path] = self._read.get(path, 0) + len(whole)
+            yield from map(Line.decoded, whole.splitlines())

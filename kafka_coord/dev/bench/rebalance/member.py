@@ -1,0 +1,224 @@
+"""Members of a group, several in a process: real connectors over real sessions, whose fetchers only keep time.
+
+Whatever happens to a partition is appended to a journal, with the machine's monotonic clock, which all processes share.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TextIO
+
+from kafka_coord.channel.operations import Offsets, Registration
+from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.consumer.connector import Connector
+from kafka_coord.consumer.running import ConnectorThread
+from kafka_coord.consumer.settings import membership
+from kafka_coord.dev.bench.rebalance.journal import Line, What
+from kafka_coord.errors import KafkaCoordError
+from kafka_coord.model import NO_OFFSET, CommandId, PartitionSet, StartPoint, TopicPartition
+from kafka_coord.zk.session import connect
+
+Note = Callable[[What, Iterable[TopicPartition]], None]
+
+_READ = 10
+"""How many records a partition has been read when it is stopped: there is an offset to commit, as there always is."""
+_CLOSE_S = 20.0
+
+
+class TimedFetchers:
+    """Implements :class:`kafka_coord.consumer.fetching.Fetchers`: reads nothing, and notes when it would have."""
+
+    def __init__(self, note: Note) -> None:
+        self._note = note
+        self._lock = threading.Lock()
+        self._held: dict[TopicPartition, int] = {}
+        self._unsaid: set[TopicPartition] = set()
+
+    def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
+        with self._lock:
+            for partition, start in starts.items():
+                if partition not in self._held:
+                    self._held[partition] = max(0, start.offset)
+                    if start.offset == NO_OFFSET:
+                        self._unsaid.add(partition)
+
+    def resolved(self) -> bool:
+        return True
+
+    def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        self._note(What.STARTED, partitions)
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> None:
+        self._note(What.STOPPED, partitions)
+
+    def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
+        del partitions
+        return False
+
+    def held_partitions(self) -> Iterable[TopicPartition]:
+        with self._lock:
+            return list(self._held)
+
+    def release(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        with self._lock:
+            return {one: self._held.pop(one) + _READ for one in partitions if one in self._held}
+
+    def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
+        with self._lock:
+            if partitions is None:
+                return {one: offset + _READ for one, offset in self._held.items()}
+            return {one: self._held[one] for one in self._unsaid.intersection(partitions) if one in self._held}
+
+    def admissible(self, offsets: Offsets) -> Offsets:
+        with self._lock:
+            return {one: offset for one, offset in offsets.items() if one in self._held}
+
+    def stored(self, offsets: Offsets) -> None:
+        with self._lock:
+            self._unsaid.difference_update(offsets)
+
+    def abandon(self) -> Iterable[TopicPartition]:
+        with self._lock:
+            gone = list(self._held)
+            self._held.clear()
+        self._note(What.STOPPED, gone)
+        return gone
+
+    def end(self) -> None:
+        """The member has left."""
+        self.abandon()
+
+    def orphans_in_hand(self) -> bool:
+        return False
+
+
+class TimedChannel(ConsumerChannel):
+    """Notes when ZooKeeper has answered that a command is acknowledged."""
+
+    note: Note = staticmethod(lambda _what, _partitions: None)
+
+    def acknowledge(self, registration: Registration, command_id: CommandId, offsets: Offsets) -> frozenset[str]:
+        missing = super().acknowledge(registration, command_id, offsets)
+        self.note(What.ACKNOWLEDGED, offsets)
+        return missing
+
+
+class Journal:
+    """Appends a line for each thing that happens, in one write."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def note(self, consumer: str, what: What, partitions: PartitionSet) -> None:
+        os.write(self._file, Line(time.monotonic_ns(), consumer, what, partitions).encoded())
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the members of a process belong; ``journal`` is that process's file."""
+
+    zookeeper: str
+    group: str
+    topic: str
+    session_timeout_ms: int
+    journal: str
+
+
+class BenchMember:
+    """One member. Its session is open before it registers, as that of an application that begins to consume."""
+
+    def __init__(self, place: Place, consumer: str, journal: Journal) -> None:
+        self._consumer, self._journal = consumer, journal
+        self._store = connect(place.zookeeper, session_timeout_ms=place.session_timeout_ms)
+        self._channel = TimedChannel(self._store, place.group, consumer)
+        self._channel.note = self._note
+        self._membership = membership(
+            group=place.group,
+            topics=[place.topic],
+            white_list=None,
+            black_list=None,
+            consumer_id=consumer,
+            streams=1,
+            assignor=None,
+            capacity=1,
+            rack=None,
+            mode="incremental",
+            rejoin_grace_ms=0,
+        )
+        self._connector: Connector | None = None
+        self._thread: ConnectorThread | None = None
+
+    def join(self) -> None:
+        wakeup = threading.Event()
+        fetchers = TimedFetchers(self._note)
+        self._connector = Connector(
+            self._store,
+            self._channel,
+            fetchers,
+            registration_value=partial(self._membership.registration_value, self._store),
+            wake=wakeup.set,
+            auto_commit_interval_s=None,
+        )
+        self._thread = ConnectorThread(
+            self._connector, self._store, self._channel, wakeup, consumer=self._consumer, at_end=fetchers.end
+        )
+        self._note(What.JOINING, ())
+        self._thread.start()
+
+    def leave(self) -> None:
+        if self._connector is None or self._thread is None:
+            return
+        self._note(What.LEAVING, ())
+        self._connector.close(_CLOSE_S)
+        self._thread.join(_CLOSE_S)
+        self._connector = self._thread = None
+
+    def close(self) -> None:
+        self.leave()
+        self._store.close()
+
+    def _note(self, what: What, partitions: Iterable[TopicPartition]) -> None:
+        self._journal.note(self._consumer, what, PartitionSet.of(partitions))
+
+
+def run_members(place: Place, orders: Iterable[str], answers: TextIO) -> None:
+    """The process: ends, and its members leave, when nobody is there to give orders. An order is a line of JSON, (what,
+    consumers) with ``open``, ``join`` or ``leave``; the answer is null when it is carried out, else what went wrong."""
+    journal = Journal(place.journal)
+    members: dict[str, BenchMember] = {}
+    for order in orders:
+        what, consumers = json.loads(order)
+        problem = None
+        try:
+            for one in consumers:
+                if what == "open":
+                    members[one] = BenchMember(place, one, journal)
+                elif what == "join":
+                    members[one].join()
+                else:
+                    members[one].leave()
+        except KafkaCoordError as error:
+            problem = str(error)
+        print(json.dumps(problem), file=answers, flush=True)
+    for member in members.values():
+        member.close()
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which lets its members leave
+    logging.basicConfig(level=logging.ERROR)
+    run_members(Place(**json.loads(sys.argv[1])), sys.stdin, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""The bench of rebalances from beginning to end: a group, one event after the other, report."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, cost, summary
+from kafka_coord.dev.bench.rebalance.journal import What
+from kafka_coord.dev.bench.rebalance.stage import Stage, stage
+from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Table
+from kafka_coord.dev.bench.usage import Meter
+from kafka_coord.dev.java import find_java
+
+OnProgress = Callable[[str], None]
+
+_GUEST = "zguest"
+_SETTLES_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceOptions:
+    """``members`` that stay, in as many processes as ``processes`` says (0: one each, ten at most), and a guest that
+    comes and goes; each event ``repeat`` times, those that take long or change the group for good ``rarely`` times.
+    ``judged`` is whether the figures are held against the bars."""
+
+    members: int = 10
+    partitions: int = 900
+    repeat: int = 30
+    rarely: int = 3
+    processes: int = 0
+    session_timeout_ms: int = 6_000
+    judged: bool = True
+
+    def to_json(self) -> Mapping[str, Any]:
+        return asdict(self)
+
+
+SMOKE = RebalanceOptions(members=3, partitions=30, repeat=2, rarely=1, session_timeout_ms=2_000, judged=False)
+
+
+def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
+    """Runs it in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    setup = Setup.here(java=find_java().version)
+    on_progress("starting ZooKeeper and a coordinator")
+    with stage(directory, options.session_timeout_ms, options.partitions) as found, _group(found, options) as group:
+        pid = found.coordinator.pid or 0
+        with Meter(pid) as meter:
+            began = time.monotonic()
+            for event, times in _program(options):
+                costs = [group.happen(event) for _ in range(times)]
+                on_progress(_told(event, costs))
+            cpu_s, wall_s = meter.cpu_s(), time.monotonic() - began
+    summaries = {str(event): summary(costs) for event, costs in group.costs.items() if costs}
+    rows = [{"event": event} | _flat(one) for event, one in summaries.items()]
+    notes = [
+        f"the coordinator used {cpu_s:.1f} s of CPU in {wall_s:.0f} s, and {meter.peak_bytes / 2**20:.0f} MiB at most"
+    ]
+    judged = bars(group.costs, options) if options.judged else []
+    return BenchReport("rebalance", setup, options.to_json(), [Table("rebalance", rows)], judged, notes, summaries)
+
+
+def _program(options: RebalanceOptions) -> Iterator[tuple[Event, int]]:
+    yield Event.COLD, options.rarely
+    yield Event.JOIN, options.repeat  # each with a leave after it
+    yield Event.REBALANCE, options.repeat
+    yield Event.KILL, options.rarely
+    yield Event.GROW, options.rarely
+
+
+class _Group:
+    """The members that stay, settled between events, and what each event has cost so far."""
+
+    def __init__(self, stage: Stage, options: RebalanceOptions) -> None:
+        self._stage, self._options = stage, options
+        count = options.processes or min(options.members, 10)
+        names = [f"m{number:05}" for number in range(options.members)]
+        self._crews = [stage.crew(f"crew-{number}", names[number::count]) for number in range(count)]
+        self._guest = stage.crew("guest", [_GUEST])
+        self._guests = 1
+        self._owned = Ownership()
+        self._partitions = options.partitions
+        self._generation = 0
+        self._members = 0
+        self.costs: dict[Event, list[Cost]] = {event: [] for event in Event}
+        for crew in [*self._crews, self._guest]:
+            crew.ended()
+
+    def happen(self, event: Event) -> Cost:
+        """Lets it happen to the settled group, and waits until it has settled again."""
+        match event:
+            case Event.COLD:
+                if self._members:
+                    self._all("leave")
+                    self._settle(0)
+                    self._read(Event.LEAVE, 0)
+                self._all("join")
+                return self._cost(event, self._options.members)
+            case Event.JOIN:
+                self._guest.do("join")
+                found = self._cost(event, self._options.members + 1)
+                self._guest.do("leave")
+                self._cost(Event.LEAVE, self._options.members)
+                return found
+            case Event.LEAVE:
+                raise ValueError("comes with each join")
+            case Event.REBALANCE:
+                at_ns, answered_ns = self._stage.rebalance()
+                return self._cost(event, self._members, at_ns=at_ns, answered_ns=answered_ns)
+            case Event.KILL:
+                self._guest.do("join")
+                self._settle(self._options.members + 1)
+                self._read(Event.JOIN, 0)
+                at_ns = self._guest.kill()
+                found = self._cost(event, self._options.members, at_ns=at_ns, killed=_GUEST)
+                self._guests += 1
+                self._guest = self._stage.crew(f"guest-{self._guests}", [_GUEST])
+                self._guest.ended()
+                return found
+            case Event.GROW:
+                self._partitions += -(-self._options.partitions // 10)
+                at_ns = self._stage.set_partitions(self._partitions)
+                return self._cost(event, self._members, at_ns=at_ns)
+
+    def _all(self, what: str) -> None:
+        for crew in self._crews:
+            crew.begin(what)
+        for crew in self._crews:
+            crew.ended()
+
+    def _settle(self, members: int) -> None:
+        within_s = _SETTLES_S + 2 * self._options.session_timeout_ms / 1000
+        self._generation = self._stage.quiet.after(self._generation, members, within_s).generation
+        self._members = members
+
+    def _cost(self, event: Event, members: int, *, at_ns: int = 0, killed: str = "", answered_ns: int = 0) -> Cost:
+        self._settle(members)
+        found = self._read(event, at_ns, killed=killed, answered_ns=answered_ns)
+        self.costs[event].append(found)
+        return found
+
+    def _read(self, event: Event, at_ns: int, *, killed: str = "", answered_ns: int = 0) -> Cost:
+        lines = self._stage.journals.new_lines()
+        begins = [line.at_ns for line in lines if line.what in {What.JOINING, What.LEAVING}]
+        at_ns = at_ns or (begins[0] if begins else time.monotonic_ns())
+        found, self._owned = cost(event, at_ns, lines, self._owned, killed=killed, answered_ns=answered_ns)
+        return found
+
+    def close(self) -> None:
+        for crew in [*self._crews, self._guest]:
+            crew.close()
+
+
+@contextmanager
+def _group(stage: Stage, options: RebalanceOptions) -> Iterator[_Group]:
+    group = _Group(stage, options)
+    with contextlib.closing(group):
+        yield group
+
+
+def _told(event: Event, costs: Sequence[Cost]) -> str:
+    found = summary(costs)
+    settle, longest = found["settle_ms"], found["longest_gap_ms"]
+    return (
+        f"{event}, {len(costs)} times: settled after {settle['p50']} ms ({settle['max']} at most), longest gap "
+        f"{longest['p50']} ms ({longest['max']} at most), {found['moved']:g} partitions moved"
+    )
+
+
+def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in found.items():
+        if isinstance(value, dict):
+            flat |= {f"{name.removesuffix('_ms')}_{quantile}_ms": number for quantile, number in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+# --- bars ------------------------------------------------------------------------------------------------------------
+
+_SETTLE_MS = {(10, 900): (70.0, 150.0), (50, 5_000): (250.0, 500.0), (100, 10_000): (500.0, 1_000.0)}
+"""(members, partitions) → p50 and p99 of a join, a leave and an operator's rebalance."""
+
+
+def bars(costs: Mapping[Event, Sequence[Cost]], options: RebalanceOptions) -> list[Bar]:
+    """What is wanted of a group of this size."""
+    found: list[Bar] = []
+    wanted = _SETTLE_MS.get((options.members, options.partitions))
+    for event in (Event.JOIN, Event.LEAVE, Event.REBALANCE):
+        if wanted and costs[event]:
+            settle = summary(costs[event])["settle_ms"]
+            found.append(
+                Bar(
+                    f"{event}: settled",
+                    f"p50 at most {wanted[0]:g} ms, p99 {wanted[1]:g} ms",
+                    f"{settle['p50']}, {settle['p99']} ms",
+                    settle["p50"] <= wanted[0] and settle["p99"] <= wanted[1],
+                )
+            )
+    if (options.members, options.partitions) == (10, 900):
+        if costs[Event.GROW]:
+            most = max(one.settle_ms for one in costs[Event.GROW])
+            found.append(Bar("partitions +10 %: owned", "within 150 ms", f"{most:.1f} ms", most <= 150))
+        if costs[Event.JOIN]:
+            longest = summary(costs[Event.JOIN])["longest_gap_ms"]["p99"]
+            found.append(Bar("join: longest gap", "p99 at most 50 ms", f"{longest} ms", longest <= 50))
+    if costs[Event.KILL]:
+        most, wanted_ms = max(one.settle_ms for one in costs[Event.KILL]), options.session_timeout_ms + 150
+        found.append(Bar("member killed: settled", f"within {wanted_ms:,} ms", f"{most:,.0f} ms", most <= wanted_ms))
+    needless = sum(one.interrupted_not_moved for every in costs.values() for one in every)
+    found.append(Bar("interrupted, and did not move", "0", str(needless), needless == 0))
+    return found

@@ -1,0 +1,201 @@
+"""What the bench plays on: a ZooKeeper, a coordinator's process, and processes with members of one group."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from kafka_coord.dev.bench.rebalance.journal import Journals
+from kafka_coord.dev.bench.rebalance.member import Place
+from kafka_coord.dev.process import ChildProcess
+from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings, ephemeral_exists
+from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode, Timeout
+from kafka_coord.model import Decision, Request, RequestType, history_from_json
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.session import connect
+from kafka_coord.zk.store import Store
+
+GROUP, TOPIC = "bench", "flights"
+_BROKER_ID = 1
+_WITHIN_S = 120.0
+_STILL_S = 0.3
+"""For how long nothing new may be decided for an event to be over."""
+
+
+class Crew:
+    """One process with members. Ends with the bench, however that ends: its orders come through a pipe."""
+
+    def __init__(self, name: str, place: Place, consumers: Sequence[str], log: Path) -> None:
+        self.consumers = tuple(consumers)
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "kafka_coord.dev.bench.rebalance.member", json.dumps(asdict(place))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        self._name, self._log = name, log
+        self.begin("open")
+
+    def begin(self, what: str) -> None:
+        """``open``, ``join`` or ``leave``: :meth:`ended` waits for it."""
+        with contextlib.suppress(BrokenPipeError):  # told by ended()
+            self._pipes()[0].write(json.dumps([what, self.consumers]).encode() + b"\n")
+            self._pipes()[0].flush()
+
+    def ended(self) -> None:
+        """Waits until what was begun is done."""
+        answers = self._pipes()[1]
+        ready, _, _ = select.select([answers], [], [], _WITHIN_S)
+        answer = answers.readline() if ready else b""
+        if not answer:
+            raise Timeout(f"the members of {self._name} did not do as told within {_WITHIN_S:.0f} s; see {self._log}")
+        problem = json.loads(answer)
+        if problem is not None:
+            raise KafkaCoordError(problem)
+
+    def do(self, what: str) -> None:
+        self.begin(what)
+        self.ended()
+
+    def kill(self) -> int:
+        """As a crash would; when (ns, monotonic)."""
+        at_ns = time.monotonic_ns()
+        self._process.kill()
+        self.close()
+        return at_ns
+
+    def close(self) -> None:
+        """Its members leave."""
+        for pipe in self._pipes():
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        orders, answers = self._process.stdin, self._process.stdout
+        if orders is None or answers is None:
+            raise ValueError("made without pipes")
+        return orders, answers
+
+
+class Quiet:
+    """Tells when the coordinator is done with an event: its decisions are settled, and none has come for a while."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._changed = threading.Event()
+
+    def newest(self) -> Decision | None:
+        self._changed.clear()
+        path = layout.history(GROUP)
+        try:
+            node = self._store.get(path, lambda _event: self._changed.set())
+        except NoNode:
+            self._store.exists(path, lambda _event: self._changed.set())
+            return None
+        try:
+            found = list(history_from_json(fields.load(node.data, path), path))
+        except MalformedValue:
+            return None
+        return found[-1] if found else None
+
+    def after(self, generation: int, members: int, within_s: float) -> Decision:
+        """The last decision after that generation, of so many members, once it is settled."""
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            found = self.newest()
+            settled = (
+                found is not None
+                and found.generation > generation
+                and found.members == members
+                and found.settled_ms is not None
+            )
+            if found is not None and settled and not self._changed.wait(_STILL_S):
+                return found
+            if not settled:
+                self._changed.wait(0.5)
+        raise Timeout(f"the group did not settle with {members} members within {within_s:.0f} s")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """``coordinator`` is the process of the elected (and only) instance."""
+
+    store: Store
+    place: Place
+    coordinator: ChildProcess
+    quiet: Quiet
+    journals: Journals
+    directory: Path
+
+    def crew(self, name: str, consumers: Sequence[str]) -> Crew:
+        """A process with these members, sessions not open yet."""
+        journal = self.directory / "journals" / f"{name}.journal"
+        return Crew(name, replace(self.place, journal=str(journal)), consumers, self.directory / f"{name}.log")
+
+    def set_partitions(self, partitions: int) -> int:
+        """Makes the topic or changes it as Kafka does, in the data of its znode; when (ns, monotonic)."""
+        path = layout.broker_topic(TOPIC)
+        value = json.dumps({"version": 3, "partitions": {str(number): [1] for number in range(partitions)}}).encode()
+        at_ns = time.monotonic_ns()
+        if self.store.exists(path):
+            self.store.set(path, value)
+        else:
+            self.store.create(path, value)
+        return at_ns
+
+    def rebalance(self) -> tuple[int, int]:
+        """An operator asks, and is answered: when each was (ns, monotonic)."""
+        request = Request(RequestType.REBALANCE, group=GROUP, reason="bench")
+        answered = threading.Event()
+        at_ns = time.monotonic_ns()
+        path = self.store.create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
+        deadline = time.monotonic() + 60.0
+        while time.monotonic() < deadline:
+            answered.clear()
+            node = self.store.get(path, lambda _event: answered.set())
+            if Request.from_json(fields.load(node.data, path), path.rpartition("/")[2], path).answered:
+                return at_ns, time.monotonic_ns()
+            answered.wait(1.0)
+        raise Timeout("no coordinator answered a request for a rebalance within 60 s")
+
+
+@contextmanager
+def stage(directory: Path, session_timeout_ms: int, partitions: int) -> Iterator[Stage]:
+    """A standalone ZooKeeper and one coordinator, with the topic there and nobody in the group."""
+    (directory / "journals").mkdir(parents=True, exist_ok=True)
+    settings = ZooKeeperSettings(tick_ms=500, heap_mb=256)
+    with ZooKeeperServer(directory / "zookeeper", settings=settings) as server:
+        store = connect(server.connect_string)
+        serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve", "--broker-id", str(_BROKER_ID)]
+        command = [*serve, "--zookeeper", server.connect_string]
+        coordinator = ChildProcess("coordinator", command, directory / "coordinator.log")
+        try:
+            store.ensure_path(layout.BROKER_TOPICS)
+            store.ensure_path(layout.BROKER_IDS)
+            place = Place(server.connect_string, GROUP, TOPIC, session_timeout_ms, "")
+            found = Stage(store, place, coordinator, Quiet(store), Journals(directory / "journals"), directory)
+            found.set_partitions(partitions)
+            coordinator.start()
+            coordinator.wait_until(lambda: ephemeral_exists(server.connect_string, layout.COORDINATOR), 60.0)
+            yield found
+        finally:
+            store.close()
+            coordinator.stop()
