@@ -48,7 +48,7 @@ def _page(report: Report) -> Iterator[str]:
     yield verdict + (f"; {len(idle)} had nothing to be judged by" if idle else "")
     yield ""
     yield (
-        f"{report.minutes:.1f} minutes in all, {run.minutes:g} of them under faults; commit {run.commit}; "
+        f"{report.minutes:.1f} minutes, asked for {run.minutes:g}; commit {run.commit}; "
         f"{setup.cores} cores, {setup.memory_bytes / 2**30:.0f} GiB; "
         + ", ".join(f"{name} {version}" for name, version in setup.versions.items())
         + "; session timeouts "
