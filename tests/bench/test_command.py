@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,14 +19,6 @@ _TABLE = Table(
 _BARS = [Bar("rows/s", "more", "2 times", True), Bar("memory", "flat", "not measured", None)]
 
 Calls = list[tuple[SparkBenchOptions, Path]]
-
-
-@pytest.fixture(autouse=True)
-def _own_signal_handlers() -> Iterator[None]:
-    """The command makes SIGTERM an interrupt, for its own process."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
