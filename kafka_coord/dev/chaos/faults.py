@@ -20,7 +20,7 @@ from kafka_coord.dev.chaos.parts import PREFIX, another
 from kafka_coord.dev.chaos.schedule import Planned
 from kafka_coord.dev.chaos.skewed import set_skew
 from kafka_coord.dev.chaos.stage import Actor, Stage
-from kafka_coord.errors import BrokerError, KafkaCoordError, RequestRefused, StoreUnavailable, Timeout
+from kafka_coord.errors import BrokerError, DevClusterError, KafkaCoordError, RequestRefused, StoreUnavailable, Timeout
 from kafka_coord.zk import layout
 from kafka_coord.zk.ending import expire
 
@@ -189,7 +189,15 @@ class Faults:
         """Start it and wait until it works."""
         self.note(Kind.START, actor.target, Phase.BEGIN)
         self._stage.note_ghost(actor)
-        actor.start()
+        try:
+            actor.start()
+        except DevClusterError:
+            if actor.role != "kafka" or actor.process.running:
+                raise
+            # A broker gives up where the registration of its earlier session is there again, as it is where ZooKeeper
+            # loses its leader meanwhile. Whoever runs brokers starts them again.
+            self._tell(f"once more {actor.target}: it ended with exit code {actor.process.exit_code}")
+            actor.start()
         self.note(Kind.START, actor.target, Phase.END, pid=actor.process.pid)
 
     def freeze(self, actor: Actor, lasts_s: float) -> None:
