@@ -15,9 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from xdist.scheduler import LoadScopeScheduling
 
 from kafka_coord.dev import guard
 from kafka_coord.dev.kafka import KafkaCluster, KafkaSettings
@@ -52,14 +54,14 @@ _LAST_OF_SPARK = (
 """Not beside the first of :data:`_ORDER`."""
 
 
-def _group(item: pytest.Item) -> str:
-    """What of several processes may not be divided: a file, as it shares its servers, and all of Spark."""
-    file = item.nodeid.partition("::")[0]
+def _group(nodeid: str) -> str:
+    """What several processes may not divide: a file, as its tests share servers, and all of Spark."""
+    file = nodeid.partition("::")[0]
     return _SPARK if file.startswith(("tests/pipeline/", "tests/bench/")) else file
 
 
 def _rank(item: pytest.Item) -> tuple[int, int]:
-    file, group = item.nodeid.partition("::")[0], _group(item)
+    file, group = item.nodeid.partition("::")[0], _group(item.nodeid)
     return (
         _ORDER.index(group) if group in _ORDER else len(_ORDER),
         _LAST_OF_SPARK.index(file) if file in _LAST_OF_SPARK else -1,
@@ -68,10 +70,21 @@ def _rank(item: pytest.Item) -> tuple[int, int]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """How ``scripts/test`` divides the tests among its processes, and in which order."""
+    """In which order the tests begin."""
     items.sort(key=_rank)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+class _ByGroup(LoadScopeScheduling):
+    """Hands out groups as they come, each to one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """How ``scripts/test`` divides the tests among its processes."""
+    config.option.loadscopereorder = False  # not the group of most tests first, but what takes longest
+    return _ByGroup(config, log)
 
 
 @pytest.fixture(scope="session")
