@@ -238,17 +238,16 @@ def _working_in(given: Path | None) -> Iterator[Path]:
     """The directory to work in: one of its own is removed at the end, but kept for its logs where the bench failed."""
     terminate_as_interrupt()
     where = Path(tempfile.mkdtemp(prefix="kafka-coord-bench-")) if given is None else given.absolute()
+    kept = given is not None
     try:
         yield where
-    except KeyboardInterrupt:
-        if given is None:
-            shutil.rmtree(where, ignore_errors=True)
-        raise
     except Exception:
+        kept = True
         note(f"logs are in {where}")
         raise
-    if given is None:
-        shutil.rmtree(where, ignore_errors=True)
+    finally:
+        if not kept:
+            shutil.rmtree(where, ignore_errors=True)
 
 
 def _show(output: Format, report: BenchReport) -> None:

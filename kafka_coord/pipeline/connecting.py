@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from kafka_coord.zk.store import Store
 
 
-def query_settings(given: Mapping[str, str], config: str | None) -> Settings:
-    """``zookeeper.*`` and ``kafka.*`` as they are set for every command: ``given`` beats ``KAFKA_COORD_*`` variables,
+def query_settings(given: Mapping[str, str], config: str | None, kafka: Mapping[str, str] | None = None) -> Settings:
+    """ZooKeeper's and librdkafka's as they are set for every command: what is given beats ``KAFKA_COORD_*`` variables,
     which beat the file ``config`` (or the one named by ``KAFKA_COORD_CONFIG``). Raises :class:`SettingsError`."""
-    return load_settings(given, file=config, called="the query's options")
+    return load_settings(given, file=config, kafka_properties=kafka, called="the query's options")
 
 
 def open_zookeeper(settings: ZooKeeperSettings) -> Store:

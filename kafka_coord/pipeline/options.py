@@ -141,7 +141,7 @@ _KNOWN = {
 }
 
 
-def _connections(options: Mapping[str, str]) -> tuple[ZooKeeperSettings, dict[str, str]]:
+def _connections(options: Mapping[str, str]) -> tuple[ZooKeeperSettings, Mapping[str, str]]:
     """ZooKeeper's and librdkafka's."""
     given = {name: value for name, value in options.items() if name.startswith(ZOOKEEPER_PREFIX)}
     hosts = "zookeeper.hosts"
@@ -149,11 +149,11 @@ def _connections(options: Mapping[str, str]) -> tuple[ZooKeeperSettings, dict[st
         given[hosts] = options["zookeeper"]
     if "sessiontimeoutms" in options:
         given["zookeeper.session_timeout_ms"] = options["sessiontimeoutms"]
-    settings = query_settings(given, options.get("config"))
+    kafka = {name.removeprefix(KAFKA_PREFIX): v for name, v in options.items() if name.startswith(KAFKA_PREFIX)}
+    settings = query_settings(given, options.get("config"), kafka)
     if hosts not in settings.origin:
         _required(options, "zookeeper")
-    kafka = {name.removeprefix(KAFKA_PREFIX): v for name, v in options.items() if name.startswith(KAFKA_PREFIX)}
-    return settings.zookeeper, {**settings.kafka.properties, **kafka}
+    return settings.zookeeper, settings.kafka.properties
 
 
 def _required(options: Mapping[str, str], name: str) -> str:

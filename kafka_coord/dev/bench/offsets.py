@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
-from kafka_coord.consumer.settings import membership
+from kafka_coord.dev.bench.group import plain_member, write_topic
 from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Spread, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.java import find_java
@@ -73,7 +72,7 @@ def run_offsets_bench(options: OffsetsOptions, directory: Path, on_progress: OnP
                 found.append(_commit(channel, registration, size, options.seconds, server.pid or 0))
                 on_progress(
                     f"{size:,} partitions a commit: {found[-1].offsets_per_s:,.0f} offsets/s, "
-                    f"{_spread(found[-1].ms).median:.1f} ms a commit"
+                    f"{Spread.some(found[-1].ms).median:.1f} ms a commit"
                 )
         finally:
             store.close()
@@ -82,25 +81,11 @@ def run_offsets_bench(options: OffsetsOptions, directory: Path, on_progress: OnP
 
 def _member(store: Store, partitions: int) -> tuple[ConsumerChannel, Registration]:
     """A registered consumer, with the znodes a coordinator would have made for it, and an offset of each partition."""
-    value = json.dumps({"version": 3, "partitions": {str(number): [1] for number in range(partitions)}}).encode()
     store.ensure_path(layout.BROKER_TOPICS)
-    store.create(layout.broker_topic(_TOPIC), value)
+    write_topic(store, _TOPIC, partitions)
     store.ensure_path(layout.topic_offsets(_GROUP, _TOPIC))
     channel = ConsumerChannel(store, _GROUP, _CONSUMER)
-    member = membership(
-        group=_GROUP,
-        topics=[_TOPIC],
-        white_list=None,
-        black_list=None,
-        consumer_id=_CONSUMER,
-        streams=1,
-        assignor=None,
-        capacity=1,
-        rack=None,
-        mode="incremental",
-        rejoin_grace_ms=0,
-    )
-    found = channel.register(member.registration_value(store))
+    found = channel.register(plain_member(_GROUP, _TOPIC, _CONSUMER).registration_value(store))
     if not isinstance(found, Registration):
         raise KafkaCoordError(f"the name {_CONSUMER!r} is taken on a ZooKeeper made for this bench")
     channel.commit(found, {TopicPartition(_TOPIC, number): 0 for number in range(partitions)})
@@ -128,7 +113,7 @@ def _commit(
 def table(found: Sequence[Committing]) -> Table:
     rows = []
     for one in found:
-        spread = _spread(one.ms)
+        spread = Spread.some(one.ms)
         rows.append(
             {
                 "partitions": one.partitions,
@@ -148,10 +133,3 @@ def bar(found: Sequence[Committing]) -> Bar:
     most = max(one.offsets_per_s for one in found)
     wanted = f"at least {_WANTED_PER_S:,} offsets/s"
     return Bar("offsets committed by one member", wanted, f"{most:,.0f} offsets/s", most >= _WANTED_PER_S)
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    found = Spread.of(values)
-    if found is None:
-        raise ValueError("nothing was committed")
-    return found

@@ -93,7 +93,7 @@ def run_planner_bench(options: PlannerOptions, on_progress: OnProgress) -> Bench
     found: list[Timed] = []
     for one in timed(options):
         found.append(one)
-        on_progress(f"{_told(one.case)}: {_spread(one.ms).median:,.1f} ms")
+        on_progress(f"{_told(one.case)}: {Spread.some(one.ms).median:,.1f} ms")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     notes = [f"the most memory in use: {peak:,.0f} MiB, with the groups themselves"]
     given = replace(options, assignors=options.assignors or tuple(sorted(built_in_assignors())))
@@ -173,8 +173,8 @@ def _inputs(
     counts: Mapping[str, int],
     current: Mapping[str, PartitionSet],
 ) -> AssignmentInputs:
-    made = {topics: Subscription.to(topics) for topics in dict.fromkeys(chosen[one] for one in sorted(consumers))}
     ordered = sorted(consumers)
+    made = {topics: Subscription.to(topics) for topics in dict.fromkeys(chosen[one] for one in ordered)}
     members = {one: Member(one, number, made[chosen[one]]) for number, one in enumerate(ordered, 1)}
     topics = {name: TopicInfo(name, frozenset(range(count)), f"id-{name}") for name, count in counts.items()}
     return AssignmentInputs(members, topics, {consumer: chosen[consumer] for consumer in members}, current)
@@ -211,7 +211,7 @@ def observed(inputs: AssignmentInputs, before: Mapping[str, PartitionSet]) -> Ob
 def tables(found: Sequence[Timed]) -> list[Table]:
     rows = []
     for one in found:
-        spread = _spread(one.ms)
+        spread = Spread.some(one.ms)
         rows.append(
             {
                 "what": str(one.case.what),
@@ -230,7 +230,7 @@ def tables(found: Sequence[Timed]) -> list[Table]:
 
 def _growth(found: Sequence[Timed]) -> list[dict[str, Any]]:
     """Of each pair of sizes of which one is twice the other, how many times as long the larger takes."""
-    by_case = {one.case: _spread(one.ms).median for one in found}
+    by_case = {one.case: Spread.some(one.ms).median for one in found}
     rows = []
     for case, ms in by_case.items():
         twice = replace(case, members=2 * case.members, partitions=2 * case.partitions)
@@ -254,7 +254,7 @@ def bars(found: Sequence[Timed]) -> list[Bar]:
 
     def worst(members: int) -> float | None:
         ms = [
-            _spread(one.ms).median
+            Spread.some(one.ms).median
             for one in joins
             if one.case.members == members and one.case.partitions == members * _BAR_EACH
         ]
@@ -275,10 +275,3 @@ def bars(found: Sequence[Timed]) -> list[Bar]:
 def _told(case: Case) -> str:
     size = f"{case.members:,} members and {case.partitions:,} partitions"
     return f"{case.what}, {case.assignor}, {size}, {case.subscribed}, {case.event}"
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    found = Spread.of(values)
-    if found is None:
-        raise ValueError("nothing was timed")
-    return found

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,6 +35,14 @@ class Spread:
         half = len(ranked) // 2
         median = ranked[half] if len(ranked) % 2 else (ranked[half - 1] + ranked[half]) / 2
         return cls(len(ranked), median, ranked[math.ceil(0.99 * len(ranked)) - 1], ranked[0], ranked[-1])
+
+    @classmethod
+    def some(cls, values: Iterable[float]) -> Spread:
+        """The same of values of which there are some. Raises ValueError where there are none."""
+        found = cls.of(list(values))
+        if found is None:
+            raise ValueError("nothing was measured")
+        return found
 
     def to_json(self, digits: int = 1) -> dict[str, float]:
         return {

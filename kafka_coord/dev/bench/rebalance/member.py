@@ -21,7 +21,7 @@ from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.running import ConnectorThread
-from kafka_coord.consumer.settings import membership
+from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.dev.bench.rebalance.journal import Line, What
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.model import NO_OFFSET, CommandId, PartitionSet, StartPoint, TopicPartition
@@ -141,19 +141,7 @@ class BenchMember:
         self._store = connect(place.zookeeper, session_timeout_ms=place.session_timeout_ms)
         self._channel = TimedChannel(self._store, place.group, consumer)
         self._channel.note = self._note
-        self._membership = membership(
-            group=place.group,
-            topics=[place.topic],
-            white_list=None,
-            black_list=None,
-            consumer_id=consumer,
-            streams=1,
-            assignor=None,
-            capacity=1,
-            rack=None,
-            mode="incremental",
-            rejoin_grace_ms=0,
-        )
+        self._membership = plain_member(place.group, place.topic, consumer)
         self._connector: Connector | None = None
         self._thread: ConnectorThread | None = None
 

@@ -25,15 +25,14 @@ _SETTLES_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RebalanceOptions:
-    """``members`` that stay, in as many processes as ``processes`` says (0: one each, ten at most), and a guest that
-    comes and goes; each event ``repeat`` times, those that take long or change the group for good ``rarely`` times.
-    ``judged`` is whether the figures are held against the bars."""
+    """``members`` that stay, in one process each but ten at most, and a guest that comes and goes; each event happens
+    ``repeat`` times, those that take long or change the group for good ``rarely`` times. ``judged`` is whether the
+    figures are held against the bars."""
 
     members: int = 10
     partitions: int = 900
     repeat: int = 30
     rarely: int = 3
-    processes: int = 0
     session_timeout_ms: int = 6_000
     judged: bool = True
 
@@ -78,7 +77,7 @@ class _Group:
 
     def __init__(self, stage: Stage, options: RebalanceOptions) -> None:
         self._stage, self._options = stage, options
-        count = options.processes or min(options.members, 10)
+        count = min(options.members, 10)
         names = [f"m{number:05}" for number in range(options.members)]
         self._crews = [stage.crew(f"crew-{number}", names[number::count]) for number in range(count)]
         self._guest = stage.crew("guest", [_GUEST])

@@ -15,13 +15,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from kafka_coord.dev.bench.group import write_topic
 from kafka_coord.dev.bench.rebalance.journal import Journals
 from kafka_coord.dev.bench.rebalance.member import Place
 from kafka_coord.dev.process import ChildProcess
 from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings, ephemeral_exists
-from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode, Timeout
-from kafka_coord.model import Decision, Request, RequestType, history_from_json
-from kafka_coord.model import json_fields as fields
+from kafka_coord.errors import KafkaCoordError, MalformedValue, NotFound, Timeout
+from kafka_coord.model import Decision, Request, RequestType
+from kafka_coord.monitor.history import read_history
+from kafka_coord.monitor.requests import await_answer, submit
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
@@ -104,15 +106,10 @@ class Quiet:
 
     def newest(self) -> Decision | None:
         self._changed.clear()
-        path = layout.history(GROUP)
+        self._store.exists(layout.history(GROUP), lambda _event: self._changed.set())
         try:
-            node = self._store.get(path, lambda _event: self._changed.set())
-        except NoNode:
-            self._store.exists(path, lambda _event: self._changed.set())
-            return None
-        try:
-            found = list(history_from_json(fields.load(node.data, path), path))
-        except MalformedValue:
+            found = read_history(self._store, GROUP)
+        except (MalformedValue, NotFound):
             return None
         return found[-1] if found else None
 
@@ -152,29 +149,16 @@ class Stage:
 
     def set_partitions(self, partitions: int) -> int:
         """Makes the topic or changes it as Kafka does, in the data of its znode; when (ns, monotonic)."""
-        path = layout.broker_topic(TOPIC)
-        value = json.dumps({"version": 3, "partitions": {str(number): [1] for number in range(partitions)}}).encode()
         at_ns = time.monotonic_ns()
-        if self.store.exists(path):
-            self.store.set(path, value)
-        else:
-            self.store.create(path, value)
+        write_topic(self.store, TOPIC, partitions)
         return at_ns
 
     def rebalance(self) -> tuple[int, int]:
         """An operator asks, and is answered: when each was (ns, monotonic)."""
-        request = Request(RequestType.REBALANCE, group=GROUP, reason="bench")
-        answered = threading.Event()
         at_ns = time.monotonic_ns()
-        path = self.store.create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
-        deadline = time.monotonic() + 60.0
-        while time.monotonic() < deadline:
-            answered.clear()
-            node = self.store.get(path, lambda _event: answered.set())
-            if Request.from_json(fields.load(node.data, path), path.rpartition("/")[2], path).answered:
-                return at_ns, time.monotonic_ns()
-            answered.wait(1.0)
-        raise Timeout("no coordinator answered a request for a rebalance within 60 s")
+        request_id = submit(self.store, Request(RequestType.REBALANCE, group=GROUP, reason="bench"))
+        await_answer(self.store, request_id, 60.0, lambda _: None)
+        return at_ns, time.monotonic_ns()
 
 
 @contextmanager

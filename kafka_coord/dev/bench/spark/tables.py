@@ -21,7 +21,7 @@ ACKNOWLEDGING_MS = 100
 def throughput(drains: Sequence[Drain]) -> Table:
     rows = []
     for (partitions, work, source), found in _grouped(drains, lambda one: (one.partitions, str(one.work), one.source)):
-        rates = _spread(one.rows_per_s for one in found)
+        rates = Spread.some(one.rows_per_s for one in found)
         rows.append(
             {
                 "partitions": partitions,
@@ -31,9 +31,9 @@ def throughput(drains: Sequence[Drain]) -> Table:
                 "rows_per_s": round(rates.median),
                 "least_rows_per_s": round(rates.least),
                 "most_rows_per_s": round(rates.most),
-                "reading_s": round(_spread(one.reading_s for one in found).median, 2),
-                "whole_query_s": round(_spread(one.wall_s for one in found).median, 2),
-                "cpu_s": round(_spread(one.cpu_s for one in found).median, 2),
+                "reading_s": round(Spread.some(one.reading_s for one in found).median, 2),
+                "whole_query_s": round(Spread.some(one.wall_s for one in found).median, 2),
+                "cpu_s": round(Spread.some(one.cpu_s for one in found).median, 2),
                 "peak_mib": round(max(one.peak_mib for one in found)),
             }
         )
@@ -51,8 +51,8 @@ def micro_batches(ticks: Sequence[Ticks]) -> Table:
                 continue
             row = {"partitions": partitions, "micro_batch": kind, "source": source}
             row |= {f"{name}_ms" if name != "n" else name: value for name, value in ms.to_json().items()}
-            row["planning_ms"] = round(_spread(batch.phases.get("latestOffset", 0) for batch in batches).median)
-            row["cpu_percent_of_a_core"] = round(100 * _spread(cores).median, 1)
+            row["planning_ms"] = round(Spread.some(batch.phases.get("latestOffset", 0) for batch in batches).median)
+            row["cpu_percent_of_a_core"] = round(100 * Spread.some(cores).median, 1)
             rows.append(row)
     return Table("micro-batches", rows)
 
@@ -60,7 +60,7 @@ def micro_batches(ticks: Sequence[Ticks]) -> Table:
 def handovers(found: Sequence[Handovers]) -> Table:
     rows = []
     for one in found:
-        stops, batches = _spread(stop.ms for stop in one.stops), _spread(batch.ms for batch in one.batches)
+        stops, batches = Spread.some(stop.ms for stop in one.stops), Spread.some(batch.ms for batch in one.batches)
         rows.append(
             {
                 "trigger_ms": one.trigger_ms,
@@ -129,7 +129,7 @@ def _throughput_bar(drains: Sequence[Drain]) -> Bar:
         ours = [one.rows_per_s for one in found if one.source == OURS]
         sparks = [one.rows_per_s for one in found if one.source == SPARKS]
         if ours and sparks:
-            ratios[partitions, work] = _spread(ours).median / _spread(sparks).median
+            ratios[partitions, work] = Spread.some(ours).median / Spread.some(sparks).median
     if not ratios:
         return _not_measured(name, wanted)
     told = ", ".join(f"{ratio:.2f} times ({work}, partitions: {count})" for (count, work), ratio in ratios.items())
@@ -180,9 +180,3 @@ def _grouped(found: Iterable[Any], key: Callable[[Any], tuple[Any, ...]]) -> lis
     for one in found:
         groups.setdefault(key(one), []).append(one)
     return list(groups.items())
-
-
-def _spread(values: Iterable[float]) -> Spread:
-    found = Spread.of(list(values))
-    assert found is not None, "a group has members"  # noqa: S101
-    return found

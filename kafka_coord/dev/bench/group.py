@@ -1,0 +1,36 @@
+"""What benches without a broker write into their ZooKeeper: a topic as Kafka has it, and how their members register."""
+
+from __future__ import annotations
+
+import json
+
+from kafka_coord.consumer.settings import Membership, membership
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Store
+
+
+def write_topic(store: Store, topic: str, partitions: int) -> None:
+    """Makes the topic or changes how many partitions it has, as Kafka does: in the data of its znode."""
+    path = layout.broker_topic(topic)
+    value = json.dumps({"version": 3, "partitions": {str(number): [1] for number in range(partitions)}}).encode()
+    if store.exists(path):
+        store.set(path, value)
+    else:
+        store.create(path, value)
+
+
+def plain_member(group: str, topic: str, consumer: str) -> Membership:
+    """One that subscribes to a topic, and has the default of everything else."""
+    return membership(
+        group=group,
+        topics=[topic],
+        white_list=None,
+        black_list=None,
+        consumer_id=consumer,
+        streams=1,
+        assignor=None,
+        capacity=1,
+        rack=None,
+        mode="incremental",
+        rejoin_grace_ms=0,
+    )
