@@ -114,6 +114,16 @@ def test_a_process_that_ended_by_itself_is_told(night: Night) -> None:
     assert "exit code 3" in found.message
 
 
+def test_a_zookeeper_that_ended_on_its_own_check_is_an_exception(night: Night) -> None:
+    why = "IllegalStateException: Committed proposal cached out of order: 0x5 is not the next proposal of 0x3"
+    night.event(100, Kind.DIED, "zookeeper:3", exit_code=0, own_check=why)
+    report = night.judged()
+    (found,) = of(report, Rule.COMPLETE).findings
+    assert found.severity is Severity.EXCEPTION
+    assert "ZooKeeper's own check" in found.message
+    assert report.held
+
+
 def test_a_consumer_that_neither_left_nor_was_killed_is_told(night: Night) -> None:
     night.forget("c1.13 closed")
     (found,) = violations(night.judged(), Rule.COMPLETE)

@@ -14,6 +14,7 @@ from collections import deque
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient
+from kazoo.protocol.states import KeeperState
 
 LOG = logging.getLogger(__name__)
 COMMAND = re.compile("(stop|start)-([0-9]+)")
@@ -56,6 +57,7 @@ class ThirdPartyConsumer:
             except (MembershipLost, kz.SessionExpiredError) as reason:
                 LOG.warning("lost the membership: %r", reason)
                 self._forget()
+                self._see_to_the_client()
             if time.monotonic() > deadline:
                 return None
             self._event.wait(0 if self._queue else 0.02)
@@ -88,6 +90,12 @@ class ThirdPartyConsumer:
         self._answered = self._proven = 0.0  # from _proven on, the session lives for its timeout at least
         self._queue = deque()  # (topic, partition, offset, value), fetched and not handed out
         self._positions, self._consumed = {}, {}  # (topic, partition) -> where to fetch next; -> what to commit
+
+    def _see_to_the_client(self):
+        """kazoo's thread ends for good at an answer it did not expect (its issue 641), and all fails at once then."""
+        if self._zk.client_state == KeeperState.CLOSED:
+            self._zk.start_async()
+        time.sleep(0.1)
 
     def _finish_record_in_hand(self):
         if self._in_hand:

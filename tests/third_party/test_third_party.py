@@ -123,6 +123,24 @@ def test_the_next_coordinator_commands_both_kinds_as_the_one_before_did(
     assert_in_order(readers)
 
 
+def test_one_whose_kazoo_gave_up_comes_back(coordinators, client, make_topic, third_party, numbered):
+    """kazoo's connection thread ends for good on an answer it does not expect."""
+    topic = make_topic(partitions=PARTITIONS)
+    producer = numbered(topic, PARTITIONS).start()
+    one = third_party("gave-up", topic, "foreign-1")
+    eventually(lambda: owners([one]) == [6])
+    before = client.exists("/consumers/groups/gave-up/ids/foreign-1").czxid
+
+    one.consumer._zk.stop()  # what such an answer leaves: a client in state CLOSED nobody asked for
+
+    eventually(lambda: (now := client.exists("/consumers/groups/gave-up/ids/foreign-1")) and now.czxid > before)
+    eventually(lambda: owners([one]) == [6])
+    written = producer.stop()
+    wait_for_all([one], written)
+    one.stop()
+    assert set(all_given([one])) == expected(written)
+
+
 def test_an_evicted_one_comes_back_as_a_new_incarnation_and_nothing_is_lost(
     coordinators, client, make_topic, reader, third_party, numbered
 ):

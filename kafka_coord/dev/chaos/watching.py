@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.chaos.faults import read_process
@@ -25,6 +26,7 @@ from kafka_coord.zk import layout
 _ELECTED_EVERY_S = 0.02
 _GROUPS_EVERY_S = 0.5
 _USAGE_EVERY_S = 10.0
+_MISSED = "IllegalStateException: Committed proposal cached out of order"
 
 
 class Watch:
@@ -162,5 +164,16 @@ class Watch:
         for actor in self._stage.of("consumer", "serve", "zookeeper", "kafka", "producer"):
             if not self._stage.take_dead(actor):
                 continue
-            self._events.write(Kind.DIED, actor.target, exit_code=actor.process.exit_code)
+            detail: dict[str, Any] = {"exit_code": actor.process.exit_code}
+            if own_check := _own_check(actor):
+                detail["own_check"] = own_check
+            self._events.write(Kind.DIED, actor.target, **detail)
             self._on_death(actor)
+
+
+def _own_check(actor: Actor) -> str:
+    """Why a ZooKeeper server ended itself: since 3.9.4 it does where it missed a transaction, rather than lose it
+    (ZOOKEEPER-4925). Empty where that is not what its log ends with."""
+    if not actor.target.startswith("zookeeper:"):
+        return ""
+    return next((line[:200] for line in actor.process.log_since_start().splitlines() if _MISSED in line), "")
