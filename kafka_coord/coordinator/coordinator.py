@@ -19,6 +19,7 @@ from kafka_coord.coordinator.listeners import (
     TopicPartitionChangeListener,
     read_broker_racks,
 )
+from kafka_coord.coordinator.observe import decode_member
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.reading import read_each
@@ -26,7 +27,6 @@ from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests, answer_op
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoNode
 from kafka_coord.model import Member, Request
-from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
@@ -156,14 +156,17 @@ class ConsumerCoordinator:
         ]
         nodes = read_each(self._store, [GetData(layout.registration(*c)) for c in consumers])
         members: dict[str, list[Member]] = {group: [] for group in groups}
+        decoded: dict[str, dict[str, tuple[int, object]]] = {group: {} for group in groups}
         for (group, name), node in zip(consumers, nodes, strict=True):
             if isinstance(node, Node):
                 where = layout.registration(group, name)
                 try:
-                    found = Member.from_json(fields.load(node.data, where), name, node.stat.czxid, where)
+                    found = decode_member(where, node)
                 except MalformedValue:
                     continue  # the handler's look reports it
                 members[group].append(found)
+                decoded[group][where] = node.stat.mzxid, found
         for group in groups:
             self.registry.update(group, members[group])
+            self.handler.remember(group, decoded[group])
             self.queue.request(group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_coord.coordinator.assignors import Assignor
@@ -13,7 +13,7 @@ from kafka_coord.coordinator.execute import Executor, Written
 from kafka_coord.coordinator.history import DecisionLog
 from kafka_coord.coordinator.matching import Matching
 from kafka_coord.coordinator.mending import Mending
-from kafka_coord.coordinator.observe import Decoded, Look, observe
+from kafka_coord.coordinator.observe import Decoded, Glance, Look, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.plan.reasons import cut
@@ -31,6 +31,11 @@ from kafka_coord.zk.store import Store, WatchEvent
 log = logging.getLogger(__name__)
 
 MAX_SENTENCE_CHARS = 2_000
+
+GROUPS_AT_ONCE = 16
+"""So many groups that are due together are looked at with one pair of requests."""
+LOOK_AGAIN_S = 0.05
+"""How soon a group that was sent commands is looked at again, if no event of it comes before."""
 
 _LEAVES = {("ids", 2), ("owners", 2), ("channel", 3), ("offsets", 3)}
 """Kinds of znodes of a group that have no children, by name and depth."""
@@ -88,7 +93,7 @@ class RebalanceRequestHandler:
         self._reported: dict[str, frozenset[Unreadable]] = {}
         self._armed: set[str] = set()
         self.outcomes: dict[str, Outcome] = {}
-        self._looking_at: str | None = None
+        self._looking_at: frozenset[str] = frozenset()
         self.deposed = False
         self.closed = False
         self.passes = 0
@@ -99,54 +104,83 @@ class RebalanceRequestHandler:
         """How many znodes are left alone because they cannot be decoded, as last seen."""
         return sum(len(found) for found in list(self._reported.values()))
 
+    def remember(self, group: str, decoded: dict[str, tuple[int, object]]) -> None:
+        """What was decoded of a group before it was first looked at (see :class:`Decoded`). Before the first step."""
+        self._decoded[group] = Decoded()
+        self._decoded[group].replace(decoded)
+
     def step(self, timeout_s: float = 0.0) -> bool:
-        """Handles one group if one is due within ``timeout_s``; whether it did. Decides nothing unless leading."""
+        """Handles the groups that are due, or the first that is within ``timeout_s``: up to ``GROUPS_AT_ONCE`` of them,
+        looked at together and then handled in turn. Whether there were any. Decides nothing unless leading."""
         if self.closed or self.deposed or not self._leading.still():
             return False
-        group = self._queue.take(timeout_s) if timeout_s > 0 else self._queue.take_now()
-        if group is None:
+        first = self._queue.take(timeout_s) if timeout_s > 0 else self._queue.take_now()
+        if first is None:
             return False
-        if not self._leading.still():
-            self._queue.request(group)
-            return False
-        self._looking_at = group
+        groups = [first]
+        while len(groups) < GROUPS_AT_ONCE and (other := self._queue.take_now()) is not None:
+            if other in groups:  # something happened to it since it was taken
+                self._queue.request(other)
+                break
+            groups.append(other)
+        self._looking_at = frozenset(groups)
         try:
-            self._handle(group)
-            self._failures.pop(group, None)
-        except Fenced as error:
-            log.warning("deposed: another coordinator was elected epoch=%d reason=%s", self._leading.epoch, error)
-            self.deposed = True
-        except StoreError as error:
-            self._again_later(group, error)
-        except Exception:  # one group's trouble must never stop the others
-            log.exception("cannot handle group=%s: looking again later", group)
-            self._again_later(group, None)
+            self._look_and_handle(groups)
         finally:
-            self._looking_at = None
+            self._looking_at = frozenset()
         return True
 
+    def _look_and_handle(self, groups: list[str]) -> None:
+        looks: Mapping[str, Look | StoreError | None] = {}
+        if self._leading.still():
+            try:
+                looks = self._look(groups)
+            except StoreError as error:
+                looks = dict.fromkeys(groups, error)
+        for group in groups:
+            if group not in looks or self.closed or self.deposed or not self._leading.still():
+                self._queue.request(group)
+                continue
+            try:
+                self._handle(group, looks[group])
+                self._failures.pop(group, None)
+            except Fenced as error:
+                log.warning("deposed: another coordinator was elected epoch=%d reason=%s", self._leading.epoch, error)
+                self.deposed = True
+            except StoreError as error:
+                self._again_later(group, error)
+            except Exception:  # one group's trouble must never stop the others
+                log.exception("cannot handle group=%s: looking again later", group)
+                self._again_later(group, None)
+
     def perhaps_paused(self) -> set[str]:
-        """The groups last found paused, and the one that is being looked at now. For any thread."""
+        """The groups last found paused, and those that are being looked at now. For any thread."""
         at = self._looking_at
         found = {group for group, outcome in list(self.outcomes.items()) if outcome.state is GroupState.PAUSED}
-        return found if at is None else found | {at}
+        return found | at
 
-    def _handle(self, group: str) -> None:
+    def _look(self, groups: Sequence[str]) -> dict[str, Look | StoreError | None]:
+        glances = [
+            Glance(
+                group,
+                self._catalog.topics,
+                self._requests.of_group(group),
+                self._timers.setdefault(group, GroupTimers()),
+                self._decoded.setdefault(group, Decoded()),
+            )
+            for group in groups
+        ]
+        found = observe(self._store, glances, epoch=self._leading.epoch, options=self._options)
+        return dict(zip(groups, found, strict=True))
+
+    def _handle(self, group: str, look: Look | StoreError | None) -> None:
         self.passes += 1
-        timers = self._timers.setdefault(group, GroupTimers())
-        look = observe(
-            self._store,
-            group,
-            epoch=self._leading.epoch,
-            topics=self._catalog.topics,
-            requests=self._requests.of_group(group),
-            timers=timers,
-            options=self._options,
-            decoded=self._decoded.setdefault(group, Decoded()),
-        )
+        if isinstance(look, StoreError):
+            raise look
         if look is None:
             self._gone(group)
             return
+        timers = self._timers[group]
         observation = look.observation
         self._registry.update(group, observation.members.values())
         mended = self._mending.units(look)
@@ -213,9 +247,12 @@ class RebalanceRequestHandler:
             self._queue.request(group)
 
     def _schedule(self, group: str, decided: Plan, timers: GroupTimers, written: Written) -> None:
-        if decided.steps and not written.unreadable:
-            self._queue.request(group)
         now = self._store.clock.monotonic()
+        if decided.steps and not written.unreadable:
+            if written.commands:  # the next event is the first acknowledgement: until then there is nothing to see
+                self._queue.request_at(group, now + LOOK_AGAIN_S)
+            else:
+                self._queue.request(group)
         if timers.next_due is not None:
             self._queue.request_at(group, timers.next_due)
         spread = 0.75 + zlib.crc32(group.encode()) % 1000 / 2000

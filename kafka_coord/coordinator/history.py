@@ -12,6 +12,7 @@ from kafka_coord.model import (
     NO_PARTITIONS,
     Decision,
     Observation,
+    PartitionSet,
     StartFetcher,
     StopFetcher,
     history_from_json,
@@ -34,9 +35,7 @@ def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decisi
     if target is None:
         return None
     before = {c: ledger.owned for c, ledger in observation.ledgers.items()}
-    held = NO_PARTITIONS
-    for owned in before.values():
-        held |= owned
+    held = PartitionSet.union(before.values())
     moves: dict[str, Mapping[str, str]] = {}
     moved = 0
     for consumer in sorted(before.keys() | target.members.keys()):

@@ -1,4 +1,4 @@
-"""One look at one group: all there is about it, in two multi-reads, as frozen values."""
+"""A look at groups: all there is about them, in two multi-reads, as frozen values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.timers import GroupTimers
-from kafka_coord.errors import MalformedValue, NoAuth
+from kafka_coord.errors import MalformedValue, NoAuth, StoreError
 from kafka_coord.model import (
     Assignment,
     Channel,
@@ -62,26 +62,57 @@ class Decoded:
         self._values = values
 
 
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What a look at one group begins with: whatever is known of it that is not on ZooKeeper, or was read before."""
+
+    group: str
+    topics: Mapping[str, TopicInfo]
+    requests: Sequence[Request]
+    timers: GroupTimers
+    decoded: Decoded
+
+
 def observe(
-    store: Store,
-    group: str,
-    *,
-    epoch: int,
-    topics: Mapping[str, TopicInfo],
-    requests: Sequence[Request],
-    timers: GroupTimers,
-    options: CoordinatorOptions,
-    decoded: Decoded,
-) -> Look | None:
-    """Looks at ``group``; ``None`` where it does not exist.
+    store: Store, glances: Sequence[Glance], *, epoch: int, options: CoordinatorOptions
+) -> list[Look | StoreError | None]:
+    """Looks at several groups in as many requests as at one; ``None`` for one that does not exist, and the error for
+    one that cannot be looked at. Raises :class:`StoreUnavailable` where nothing could be read.
 
     Malformed znodes are in ``observation.unreadable`` and otherwise as if absent. The reads are not one snapshot, and
     need not be: the coordinator alone writes ledgers, targets and commands, and whatever a consumer changes between
     two reads (registering, acknowledging, vanishing) is an event that makes the handler look again.
     """
-    reading = _Reading(store, decoded)
-    group_node, ids, owners, channels, assignment, paused, paused_everywhere = reading.many(
-        [
+    looking = [_Looking(store, glance, epoch, options) for glance in glances]
+    _ask(store, looking, [one.whole() for one in looking])
+    _ask(store, looking, [one.each() for one in looking])
+    return [one.found() for one in looking]
+
+
+def _ask(store: Store, looking: Sequence[_Looking], reads: Sequence[Sequence[Read]]) -> None:
+    """All reads at once, and to each its answers."""
+    answers = read_each(store, [read for some in reads for read in some])
+    first = 0
+    for one, some in zip(looking, reads, strict=True):
+        one.answers = answers[first : first + len(some)]
+        first += len(some)
+
+
+class _Looking:
+    """One look, in the steps between which it is asked for reads: :meth:`whole`, :meth:`each`, :meth:`found`."""
+
+    def __init__(self, store: Store, glance: Glance, epoch: int, options: CoordinatorOptions) -> None:
+        self._store, self._glance, self._epoch, self._options = store, glance, epoch, options
+        self._reading = _Reading(store, glance.decoded)
+        self._problem: StoreError | None = None
+        self._whole: Sequence[ReadResult | Unreadable] = ()
+        self._names: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] = ((), (), ())
+        self.answers: Sequence[ReadResult | Unreadable] = ()
+
+    def whole(self) -> list[Read]:
+        """What there is of the group."""
+        group = self._glance.group
+        return [
             GetData(layout.group(group)),
             GetChildren(layout.ids(group)),
             GetChildren(layout.owners(group)),
@@ -90,66 +121,94 @@ def observe(
             GetData(layout.paused(group)),
             GetData(layout.PAUSED),
         ]
-    )
-    if group_node is None:
-        return None
-    consumers = reading.names(layout.ids(group), ids)
-    ledgered = reading.names(layout.owners(group), owners)
-    channelled = reading.names(layout.channels(group), channels)
-    found = reading.many(
-        [GetData(layout.registration(group, c)) for c in consumers]
-        + [GetData(layout.ledger(group, c)) for c in ledgered]
-        + [GetChildren(layout.channel(group, c)) for c in channelled]
-    )
-    members = reading.decode_each(
-        consumers, found[: len(consumers)], lambda c: layout.registration(group, c), _decode_member
-    )
-    ledgers = reading.decode_each(
-        ledgered,
-        found[len(consumers) : len(consumers) + len(ledgered)],
-        lambda c: layout.ledger(group, c),
-        _decode_ledger,
-    )
-    listings = {
-        c: reading.listing(layout.channel(group, c), listing)
-        for c, listing in zip(channelled, found[len(consumers) + len(ledgered) :], strict=True)
-    }
-    seen_channels = {c: _channel(listing) for c, listing in listings.items() if isinstance(listing, tuple)}
-    settings = reading.decode(layout.group(group), group_node, _decode_settings)
-    for_how_long_is_known = settings is not None
-    settings = settings or GroupSettings()
-    target = reading.decode(layout.assignment(group), assignment, _decode_assignment)
-    pause = reading.decode(layout.PAUSED, paused_everywhere, _decode_pause, empty=Pause()) or reading.decode(
-        layout.paused(group), paused, _decode_pause, empty=Pause()
-    )
-    decoded.replace(reading.values)
-    now = store.clock.monotonic()
-    timers.begin()
-    # one that vanished between the two reads is gone, in its grace if it has one, and not merely unreadable
-    registered = frozenset(c for c, node in zip(consumers, found, strict=False) if node is not None)
-    observation = Observation(
-        group=group,
-        epoch=epoch,
-        members=members,
-        ledgers=ledgers,
-        channels=seen_channels,
-        assignment=target,
-        topics=topics,
-        settings=settings,
-        pause=pause,
-        requests=tuple(requests),
-        in_grace=_in_grace(ledgers, registered, timers, now),
-        overdue=_overdue(members, seen_channels, settings, timers, now),
-        retired=_retired(seen_channels, registered, ledgers, timers, options, now),
-        # settings nobody can read may say to keep the offsets for longer than the default
-        expired=for_how_long_is_known and _expired(target, registered, ledgers, settings, timers, store),
-        generation_floor=_highest_decided(reading, group) if target is None else 0,
-        unreadable=tuple(reading.unreadable),
-    )
-    parents = {layout.owners(group): owners, layout.channels(group): channels, layout.ids(group): ids}
-    absent = {path for path, listing in parents.items() if listing is None}
-    absent |= {layout.channel(group, c) for c in members if c not in seen_channels}
-    return Look(observation, frozenset(absent))
+
+    def each(self) -> list[Read]:
+        """Everybody of it, once the answers to :meth:`whole` are there."""
+        self._whole = self.answers
+        group_node, ids, owners, channels, *_ = self._whole
+        if group_node is None:
+            return []
+        group, reading = self._glance.group, self._reading
+        try:
+            consumers = reading.names(layout.ids(group), ids)
+            ledgered = reading.names(layout.owners(group), owners)
+            channelled = reading.names(layout.channels(group), channels)
+        except StoreError as error:
+            self._problem = error
+            return []
+        self._names = consumers, ledgered, channelled
+        return [
+            *(GetData(layout.registration(group, c)) for c in consumers),
+            *(GetData(layout.ledger(group, c)) for c in ledgered),
+            *(GetChildren(layout.channel(group, c)) for c in channelled),
+        ]
+
+    def found(self) -> Look | StoreError | None:
+        """The look, once the answers to :meth:`each` are there."""
+        if self._problem is not None:
+            return self._problem
+        if self._whole[0] is None:
+            return None
+        try:
+            return self._look()
+        except StoreError as error:
+            return error
+
+    def _look(self) -> Look:
+        store, reading, group, timers = self._store, self._reading, self._glance.group, self._glance.timers
+        options = self._options
+        group_node, ids, owners, channels, assignment, paused, paused_everywhere = self._whole
+        consumers, ledgered, channelled = self._names
+        found = self.answers
+        members = reading.decode_each(
+            consumers, found[: len(consumers)], lambda c: layout.registration(group, c), decode_member
+        )
+        ledgers = reading.decode_each(
+            ledgered,
+            found[len(consumers) : len(consumers) + len(ledgered)],
+            lambda c: layout.ledger(group, c),
+            _decode_ledger,
+        )
+        listings = {
+            c: reading.listing(layout.channel(group, c), listing)
+            for c, listing in zip(channelled, found[len(consumers) + len(ledgered) :], strict=True)
+        }
+        seen_channels = {c: _channel(listing) for c, listing in listings.items() if isinstance(listing, tuple)}
+        settings = reading.decode(layout.group(group), group_node, _decode_settings)
+        for_how_long_is_known = settings is not None
+        settings = settings or GroupSettings()
+        target = reading.decode(layout.assignment(group), assignment, _decode_assignment)
+        pause = reading.decode(layout.PAUSED, paused_everywhere, _decode_pause, empty=Pause()) or reading.decode(
+            layout.paused(group), paused, _decode_pause, empty=Pause()
+        )
+        self._glance.decoded.replace(reading.values)
+        now = store.clock.monotonic()
+        timers.begin()
+        # one that vanished between the two reads is gone, in its grace if it has one, and not merely unreadable
+        registered = frozenset(c for c, node in zip(consumers, found, strict=False) if node is not None)
+        observation = Observation(
+            group=group,
+            epoch=self._epoch,
+            members=members,
+            ledgers=ledgers,
+            channels=seen_channels,
+            assignment=target,
+            topics=self._glance.topics,
+            settings=settings,
+            pause=pause,
+            requests=tuple(self._glance.requests),
+            in_grace=_in_grace(ledgers, registered, timers, now),
+            overdue=_overdue(members, seen_channels, settings, timers, now),
+            retired=_retired(seen_channels, registered, ledgers, timers, options, now),
+            # settings nobody can read may say to keep the offsets for longer than the default
+            expired=for_how_long_is_known and _expired(target, registered, ledgers, settings, timers, store),
+            generation_floor=_highest_decided(reading, group) if target is None else 0,
+            unreadable=tuple(reading.unreadable),
+        )
+        parents = {layout.owners(group): owners, layout.channels(group): channels, layout.ids(group): ids}
+        absent = {path for path, listing in parents.items() if listing is None}
+        absent |= {layout.channel(group, c) for c in members if c not in seen_channels}
+        return Look(observation, frozenset(absent))
 
 
 def _highest_decided(reading: _Reading, group: str) -> int:
@@ -285,7 +344,7 @@ class _Reading:
         return decoded
 
 
-def _decode_member(where: str, node: Node) -> Member:
+def decode_member(where: str, node: Node) -> Member:
     return Member.from_json(fields.load(node.data, where), where.rpartition("/")[2], node.stat.czxid, where)
 
 

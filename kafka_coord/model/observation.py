@@ -32,7 +32,7 @@ def same_topic(identity: str, other: str) -> bool:
     One of them is enough. A topic gets its first id when Kafka is upgraded to 2.8, and another one when an older tool
     wrote its znode (KAFKA-14190); its znode is another one when ZooKeeper's content was moved to other servers.
     """
-    return not set(identity.split()).isdisjoint(other.split())
+    return (identity == other and bool(identity)) or not set(identity.split()).isdisjoint(other.split())
 
 
 @dataclass(frozen=True, slots=True)

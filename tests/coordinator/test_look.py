@@ -1,6 +1,6 @@
 """One look at a group: two reads, between which anything may happen."""
 
-from kafka_coord.coordinator.observe import Decoded, observe
+from kafka_coord.coordinator.observe import Decoded, Glance, Look, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.dev.simulation.scheduler import VirtualClock
@@ -36,18 +36,10 @@ def test_a_member_that_vanishes_between_the_two_reads_of_a_look_has_its_grace() 
     store.create(layout.registration("delays", "c1"), fields.dump(member.to_json()))
     store.create(layout.ledger("delays", "c1"), fields.dump(Ledger("c1", 1, place=member).to_json()))
 
-    look = observe(
-        store,
-        "delays",
-        epoch=1,
-        topics={},
-        requests=(),
-        timers=GroupTimers(),
-        options=CoordinatorOptions(),
-        decoded=Decoded(),
-    )
+    glance = Glance("delays", {}, (), GroupTimers(), Decoded())
+    (look,) = observe(store, [glance], epoch=1, options=CoordinatorOptions())
 
     assert around.reads >= 2
-    assert look is not None
+    assert isinstance(look, Look)
     assert not look.observation.members
     assert look.observation.in_grace == {"c1"}

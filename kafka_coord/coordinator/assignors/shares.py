@@ -34,7 +34,7 @@ class Share:
     def keep(self, partitions: PartitionSet, subscribed: frozenset[str], topics: Taken) -> None:
         """Keeps what it has of existing partitions of subscribed topics that nobody kept before."""
         whole = True
-        for topic, numbers in partitions.by_topic():
+        for topic, numbers in partitions.unordered():
             if topic not in subscribed:
                 whole = False
                 continue

@@ -51,7 +51,7 @@ class Draft:
 
     @property
     def changes_ledger(self) -> bool:
-        return self.seen is None or self.ledger != self.seen
+        return self.ledger is not self.seen and (self.seen is None or self.ledger != self.seen)
 
     def is_behind(self, target: Assignment) -> bool:
         """An eager member that still holds something from before ``target``."""

@@ -73,10 +73,17 @@ def _current(observation: Observation, standing: Standing, effective: Mapping[st
     current: dict[str, PartitionSet] = {}
 
     def claim(consumer: str, partitions: PartitionSet) -> None:
-        free = {topic: numbers - claimed.get(topic, set()) for topic, numbers in partitions.by_topic()}
-        for topic, numbers in free.items():
-            claimed.setdefault(topic, set()).update(numbers)
-        current[consumer] = current.get(consumer, NO_PARTITIONS) | PartitionSet(free)
+        mine = current.get(consumer, NO_PARTITIONS)
+        free = partitions - mine
+        taken: dict[str, frozenset[int]] = {}
+        for topic, numbers in free.unordered():
+            others = claimed.setdefault(topic, set())
+            if not others.isdisjoint(numbers):
+                taken[topic] = numbers & others
+            others |= numbers
+        if taken:
+            free = free - PartitionSet(taken)
+        current[consumer] = mine | free
 
     ledgers = {
         consumer: ledger

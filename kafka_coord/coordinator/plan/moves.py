@@ -130,11 +130,11 @@ def _decide_starts(
 ) -> None:
     if not wanted:
         return
-    everything = _union(wanted.values())
-    taken = _union(ledger.held & everything for ledger in holders)
+    everything = PartitionSet.union(wanted.values())
+    taken = PartitionSet.union(ledger.held & everything for ledger in holders)
     free = everything - taken
     if standing.opaque:
-        accounted_for = _union(ledger.held & everything for ledger in observation.ledgers.values())
+        accounted_for = PartitionSet.union(ledger.held & everything for ledger in observation.ledgers.values())
         moves.withheld = free - accounted_for
         free = free & accounted_for
     for consumer, partitions in wanted.items():
@@ -146,14 +146,6 @@ def _decide_starts(
             draft.start = start_fits(start, ledger, MAX_WRITE_BYTES - ledger)
             if not draft.start:
                 moves.complaints.append(f"the ledger of {consumer} has no room for more partitions: add members")
-
-
-def _union(sets: Iterable[PartitionSet]) -> PartitionSet:
-    union: dict[str, set[int]] = {}
-    for partitions in sets:
-        for topic, numbers in partitions.by_topic():
-            union.setdefault(topic, set()).update(numbers)
-    return PartitionSet(union)
 
 
 def _in_order(writing: Mapping[str, Draft]) -> list[str]:
@@ -192,7 +184,7 @@ def _in_order(writing: Mapping[str, Draft]) -> list[str]:
 
 def _needs(starting: Mapping[str, Draft]) -> dict[str, dict[str, list[TopicPartition]]]:
     """consumer → other consumer that starts something too → what of the other's releases it starts."""
-    started = _union(draft.start for draft in starting.values())
+    started = PartitionSet.union(draft.start for draft in starting.values())
     released_by = {
         partition: consumer
         for consumer, draft in starting.items()

@@ -44,7 +44,7 @@ def _topic_changes(
 ) -> list[str]:
     counts: dict[str, int] = {}
     for partitions in before.values():
-        for topic, numbers in partitions.by_topic():
+        for topic, numbers in partitions.unordered():
             counts[topic] = counts.get(topic, 0) + len(numbers)
     parts = []
     for topic, info in inputs.topics.items():

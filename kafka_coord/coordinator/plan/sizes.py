@@ -26,10 +26,10 @@ _SURE = 200_000
 
 
 def target_bytes(assignment: Assignment) -> int:
-    """Exact where it could matter, an upper bound where it is small."""
+    """Exact where it could be too much, else an upper bound."""
     bound = sum(len(consumer) + 10 + _ranges_bound(found) for consumer, found in assignment.members.items())
     bound += sum(len(found) for found in assignment.streams.values()) * 12
-    if bound + ENVELOPE_BYTES <= _SURE:
+    if bound + ENVELOPE_BYTES <= MAX_TARGET_BYTES:
         return bound + ENVELOPE_BYTES
     return len(dump(assignment.to_json())) + ENVELOPE_BYTES
 
@@ -46,7 +46,9 @@ def ledger_bytes(ledger: Ledger) -> int:
 
 def _ranges_bound(partitions: PartitionSet) -> int:
     """Bytes of the partitions in a value when no two numbers are neighbours."""
-    return sum(len(topic) + 6 + len(numbers) * (len(str(max(numbers))) + 1) for topic, numbers in partitions.by_topic())
+    return sum(
+        len(topic) + 6 + len(numbers) * (len(str(max(numbers))) + 1) for topic, numbers in partitions.unordered()
+    )
 
 
 def fitting(

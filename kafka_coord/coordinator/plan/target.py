@@ -72,7 +72,7 @@ def fault_in(target: object, inputs: AssignmentInputs) -> str:
         subscribed.update(dict.fromkeys(consumers, frozenset(topics)))
     for consumer, partitions in target.members.items():
         mine = subscribed[consumer]
-        for topic, numbers in partitions.by_topic():
+        for topic, numbers in partitions.unordered():
             if topic not in mine:
                 return f"gave {consumer} topic {topic}, to which it does not subscribe"
             given[topic] = given.get(topic, 0) + len(numbers)

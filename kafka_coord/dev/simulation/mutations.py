@@ -10,7 +10,7 @@ from typing import Any
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
-from kafka_coord.coordinator import handler, translate
+from kafka_coord.coordinator import translate
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.handler import RebalanceRequestHandler
 from kafka_coord.coordinator.offsets import read_start_offsets
@@ -135,26 +135,17 @@ def _generation_not_increased() -> Patch:
 
 
 def _bit_cleared_after_looking() -> Patch:
-    original, observe = RebalanceRequestHandler._handle, vars(handler)["observe"]
+    original = RebalanceRequestHandler._look
 
-    def handle(self: Any, group: str) -> None:
+    def look(self: Any, groups: Any) -> Any:
         bits = self._queue._groups_being_rebalanced
-        bits.add(group)
-
-        def look(*given: Any, **options: Any) -> Any:
-            try:
-                return observe(*given, **options)
-            finally:
-                bits.discard(group)
-
-        vars(handler)["observe"] = look
+        bits.update(groups)
         try:
-            original(self, group)
+            return original(self, groups)
         finally:
-            vars(handler)["observe"] = observe
-            bits.discard(group)
+            bits.difference_update(groups)
 
-    return RebalanceRequestHandler, "_handle", handle
+    return RebalanceRequestHandler, "_look", look
 
 
 MUTATIONS: dict[str, Callable[[], Patch]] = {

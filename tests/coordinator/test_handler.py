@@ -1,0 +1,149 @@
+"""One step of the handler over many groups: looked at together, decided one by one, each looked at again in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.channel.operations import register_ops
+from kafka_coord.coordinator.assignors import built_in_assignors
+from kafka_coord.coordinator.catalog import TopicCatalog
+from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.handler import GROUPS_AT_ONCE, LOOK_AGAIN_S, Leading, RebalanceRequestHandler
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.coordinator.registry import GroupRegistry
+from kafka_coord.coordinator.requests import PendingRequests
+from kafka_coord.dev.bench.group import plain_member
+from kafka_coord.dev.simulation.scheduler import VirtualClock
+from kafka_coord.dev.simulation.server import SimulatedZooKeeper
+from kafka_coord.dev.simulation.store import Quiet, SimulatedStore
+from kafka_coord.errors import StoreUnavailable
+from kafka_coord.model import TopicInfo
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Check
+
+
+class Counting(Quiet):
+    """Counts requests that read; and can have something happen before one."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.lost = False
+
+    def before_effect(self, _store: SimulatedStore, doing: str) -> None:
+        if doing.startswith("read"):
+            self.reads += 1
+            if self.lost:
+                raise StoreUnavailable("lost")
+
+
+class World:
+    """Groups of one member each, and a handler that leads."""
+
+    def __init__(self, groups: int) -> None:
+        self.clock = VirtualClock()
+        self.requests_made = Counting()
+        server = SimulatedZooKeeper()
+        self.store = SimulatedStore(server, self.clock, self.requests_made, 10_000)
+        self.store.connect(server.replicas[0])
+        for path in (*layout.PERSISTENT_ROOTS, layout.COORDINATOR_EPOCH):
+            self.store.ensure_path(path)
+        self.groups = [f"g{number:02}" for number in range(groups)]
+        for group in self.groups:
+            self.store.ensure_path(layout.ids(group))
+            self.store.ensure_path(layout.channel(group, "c1"))
+            value = plain_member(group, "flights", "c1").registration_value(self.store)
+            self.store.multi(register_ops(group, "c1", value))
+        self.queue = RebalanceRequestQueue(self.clock)
+        catalog = TopicCatalog()
+        catalog.put(TopicInfo("flights", frozenset(range(4)), "id-1"))
+        self.leads = True
+        fence = Check(layout.COORDINATOR_EPOCH)
+        self.handler = RebalanceRequestHandler(
+            self.store,
+            Leading(1, Executor(self.store, fence), lambda: self.leads),
+            self.queue,
+            GroupRegistry(),
+            catalog,
+            PendingRequests(self.store),
+            built_in_assignors(),
+            CoordinatorOptions(),
+        )
+        for group in self.groups:
+            self.queue.request(group)
+        self.requests_made.reads = 0
+
+    def decided(self) -> list[str]:
+        return [group for group in self.groups if self.store.exists(layout.assignment(group))]
+
+
+def test_many_groups_are_looked_at_with_as_many_requests_as_one() -> None:
+    one, many = World(1), World(GROUPS_AT_ONCE + 4)
+    assert one.handler.step()
+    assert many.handler.step()
+    assert many.handler.passes == GROUPS_AT_ONCE
+    assert many.decided() == many.groups[:GROUPS_AT_ONCE], "first come, first served"
+    looks, decisions = 2, one.requests_made.reads - 2
+    assert many.requests_made.reads == looks + GROUPS_AT_ONCE * decisions
+    assert many.handler.step()
+    assert many.decided() == many.groups
+
+
+def test_a_group_that_was_sent_commands_waits_for_an_event_or_a_moment() -> None:
+    world = World(1)
+    world.handler.step()
+    (group,) = world.groups
+    assert not world.queue.is_requested(group), "there is nothing to see until it is acknowledged"
+    (command,) = world.store.children(layout.channel(group, "c1"))
+    due = world.queue.next_due()
+    assert due is not None
+    assert due - world.clock.monotonic() == pytest.approx(LOOK_AGAIN_S)
+
+    world.store.delete(layout.command(group, "c1", command))
+    while world.store.has_notification():
+        world.store.deliver()
+
+    assert world.queue.is_requested(group), "an acknowledgement is looked at at once"
+
+
+def test_one_that_happens_to_be_asked_for_twice_is_handled_once_for_each() -> None:
+    world = World(3)
+    take_now, taken = world.queue.take_now, []
+
+    def take_and_ask_again() -> str | None:
+        group = take_now()
+        if group == "g01" and group not in taken:
+            world.queue.request("g01")
+        taken.append(group)
+        return group
+
+    world.queue.take_now = take_and_ask_again  # type: ignore[method-assign]
+    world.handler.step()
+    assert world.handler.passes == 3
+    assert world.queue.is_requested("g01")
+
+
+def test_what_cannot_be_read_is_looked_at_again_whole() -> None:
+    world = World(3)
+    world.requests_made.lost = True
+    assert world.handler.step()
+    assert world.handler.failed_passes == 3
+    assert world.decided() == []
+    world.requests_made.lost = False
+    world.clock.now += 1.0
+    world.handler.step()
+    assert world.decided() == world.groups
+
+
+def test_nothing_is_decided_any_more_once_it_no_longer_leads() -> None:
+    world = World(3)
+    plain = world.requests_made.before_effect
+
+    def deposed(store: SimulatedStore, doing: str) -> None:
+        plain(store, doing)
+        world.leads = world.requests_made.reads < 2
+
+    world.requests_made.before_effect = deposed  # type: ignore[method-assign]
+    world.handler.step()
+    assert world.decided() == []
+    assert all(world.queue.is_requested(group) for group in world.groups), "for whoever asks next"
