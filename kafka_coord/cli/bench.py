@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kafka_coord.dev.bench.report import BenchReport, Table
 
 _PARTS = ("throughput", "micro-batches", "handover", "soak")
+_HTML = "kafka_coord.bench.html"
 _BARS = (Column("met"), Column("name", "BAR"), Column("wanted"), Column("found"))
 
 
@@ -33,14 +34,30 @@ directory_option = click.option(
 )
 
 
+def _keep_html(context: click.Context, _: click.Parameter, value: Path | None) -> None:
+    context.meta[_HTML] = value
+
+
+html_option = click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    callback=_keep_html,
+    expose_value=False,
+    help="Write the report as a page with pictures, too.",
+)
+
+
 @click.group()
 def bench() -> None:
     """Measure parts of it, on real servers where it needs any: they are started for it and stopped again.
 
     \b
     kafka-coord bench rebalance
+    kafka-coord bench failover
     kafka-coord bench planner
     kafka-coord bench offsets
+    kafka-coord bench consume
     kafka-coord bench spark
     """
 
@@ -63,6 +80,7 @@ def bench() -> None:
 )
 @click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
 @directory_option
+@html_option
 @output_option
 def spark(
     rows: int | None,
@@ -116,8 +134,16 @@ def spark(
 @click.option(
     "--session-timeout-ms", type=click.IntRange(1_000, 120_000), metavar="MS", help="Of the members. [default: 6000]"
 )
+@click.option("--fetch", is_flag=True, help="With consumers that fetch records, from a real broker.")
+@click.option(
+    "--compare",
+    metavar="PROTOCOL,…",
+    help="The same with Kafka's own groups, one after the other, all fetching: classic, cooperative, kip848. Each as it "
+    "comes and at its fastest. A cold start, joins and leaves, and a member killed; by default 5 times and once.",
+)
 @click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
 @directory_option
+@html_option
 @output_option
 def rebalance(
     members: int,
@@ -125,6 +151,8 @@ def rebalance(
     repeat: int | None,
     rarely: int | None,
     session_timeout_ms: int | None,
+    fetch: bool,
+    compare: str | None,
     smoke: bool,
     directory: Path | None,
     output: Format,
@@ -138,8 +166,15 @@ def rebalance(
     \b
     kafka-coord bench rebalance --members 10 --partitions 900 --repeat 30 -o json
     kafka-coord bench rebalance --members 100 --partitions 10000 --repeat 10
+    kafka-coord bench rebalance --compare classic,cooperative,kip848
     kafka-coord bench rebalance --smoke
     """
+    if fetch or compare is not None:
+        if session_timeout_ms is not None:
+            raise SettingsError("--session-timeout-ms does not go with --fetch or --compare: every group has its own")
+        report = _compared(members, partitions, repeat, rarely, compare or "", directory, smoke=smoke)
+        _show(output, report)
+        return
     from kafka_coord.dev.bench.rebalance.run import SMOKE, RebalanceOptions, run_rebalance_bench
 
     options = SMOKE if smoke else RebalanceOptions(members=members, partitions=partitions)
@@ -154,6 +189,35 @@ def rebalance(
     _show(output, report)
 
 
+def _compared(
+    members: int,
+    partitions: int,
+    repeat: int | None,
+    rarely: int | None,
+    compare: str,
+    directory: Path | None,
+    *,
+    smoke: bool,
+) -> BenchReport:
+    from kafka_coord.dev.bench.rebalance.compare import SMOKE, CompareOptions, run_compare
+    from kafka_coord.dev.bench.rebalance.contenders import PEERS
+
+    known = {str(one): one for one in PEERS}
+    names = [name.strip() for name in compare.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise SettingsError(f"--compare {name[:60]!r} is not one of {', '.join(known)}")
+    options = SMOKE if smoke else CompareOptions(members=members, partitions=partitions)
+    options = dataclasses.replace(
+        options,
+        repeat=repeat or options.repeat,
+        rarely=options.rarely if rarely is None else rarely,
+        against=tuple(dict.fromkeys(known[name] for name in names)),
+    )
+    with _working_in(directory) as where:
+        return run_compare(options, where, note)
+
+
 @bench.command()
 @click.option(
     "--size",
@@ -166,6 +230,7 @@ def rebalance(
 @click.option("--assignor", "assignors", metavar="NAME", multiple=True, help="This one alone; repeatable.")
 @click.option("--repeat", type=click.IntRange(1, 1000), metavar="N", help="How often each case is timed. [default: 5]")
 @click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@html_option
 @output_option
 def planner(
     sizes: tuple[tuple[int, int], ...], assignors: tuple[str, ...], repeat: int | None, smoke: bool, output: Format
@@ -206,6 +271,7 @@ def planner(
 @click.option("--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="How long of each size. [default: 5]")
 @click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
 @directory_option
+@html_option
 @output_option
 def offsets(sizes: tuple[int, ...], seconds: float | None, smoke: bool, directory: Path | None, output: Format) -> None:
     """How many offsets one member commits in a second, from 1 to 10,000 partitions in a commit.
@@ -223,6 +289,93 @@ def offsets(sizes: tuple[int, ...], seconds: float | None, smoke: bool, director
     options = dataclasses.replace(options, sizes=sizes or options.sizes, seconds=seconds or options.seconds)
     with _working_in(directory) as where:
         report = run_offsets_bench(options, where, note)
+    _show(output, report)
+
+
+@bench.command()
+@click.option(
+    "--groups",
+    "sizes",
+    type=click.IntRange(1, 50_000),
+    metavar="N",
+    multiple=True,
+    help="How many groups; repeatable. [default: 10, 1,000 and 10,000]",
+)
+@click.option("--consumers", type=click.IntRange(1, 1_000), metavar="N", help="Of each group. [default: 10]")
+@click.option("--repeat", type=click.IntRange(1, 1_000), metavar="N", help="How often each ending. [default: 3]")
+@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@directory_option
+@html_option
+@output_option
+def failover(
+    sizes: tuple[int, ...],
+    consumers: int | None,
+    repeat: int | None,
+    smoke: bool,
+    directory: Path | None,
+    output: Format,
+) -> None:
+    """How long many groups are without a coordinator: the elected one is stopped, and killed; another takes over.
+
+    Two instances with a session timeout of 6 s on a ZooKeeper started for it; the groups' consumers are registered and
+    obedient, but have no process each. How long until another is elected, until it has looked at every group, and until
+    a member of one group is given what another one left at that moment; whether anything was written where nothing had
+    changed; then what settled groups cost a coordinator that has nothing to do. Takes some minutes.
+
+    \b
+    kafka-coord bench failover
+    kafka-coord bench failover --groups 1000 --repeat 10 -o json
+    """
+    from kafka_coord.dev.bench.failover.run import SMOKE, FailoverOptions, run_failover_bench
+
+    options = SMOKE if smoke else FailoverOptions()
+    options = dataclasses.replace(
+        options,
+        sizes=sizes or options.sizes,
+        consumers=consumers or options.consumers,
+        repeat=repeat or options.repeat,
+    )
+    with _working_in(directory) as where:
+        report = run_failover_bench(options, where, note)
+    _show(output, report)
+
+
+@bench.command()
+@click.option("--records", type=click.IntRange(1_000), metavar="N", help="How many are read. [default: 1,000,000]")
+@click.option("--partitions", type=click.IntRange(1, 1_000), metavar="N", help="Of the topic. [default: 12]")
+@click.option("--repeat", type=click.IntRange(1, 1_000), metavar="N", help="How often in each way. [default: 5]")
+@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@directory_option
+@html_option
+@output_option
+def consume(
+    records: int | None,
+    partitions: int | None,
+    repeat: int | None,
+    smoke: bool,
+    directory: Path | None,
+    output: Format,
+) -> None:
+    """Records a second through the consumer, beside a bare client of librdkafka, in turn.
+
+    By batches and by iteration, over the same partitions of one broker and with the same settings of librdkafka, each
+    time in a process of its own; and how long a record takes from the producer to the application.
+
+    \b
+    kafka-coord bench consume
+    kafka-coord bench consume --records 3000000 --repeat 10 -o json
+    """
+    from kafka_coord.dev.bench.consume.run import SMOKE, ConsumeOptions, run_consume_bench
+
+    options = SMOKE if smoke else ConsumeOptions()
+    options = dataclasses.replace(
+        options,
+        records=records or options.records,
+        partitions=partitions or options.partitions,
+        repeat=repeat or options.repeat,
+    )
+    with _working_in(directory) as where:
+        report = run_consume_bench(options, where, note)
     _show(output, report)
 
 
@@ -251,6 +404,14 @@ def _working_in(given: Path | None) -> Iterator[Path]:
 
 
 def _show(output: Format, report: BenchReport) -> None:
+    where: Path | None = click.get_current_context().meta[_HTML]
+    if where is not None:
+        from kafka_coord.dev.bench.picture import picture
+
+        try:
+            where.write_text(picture(report), encoding="utf-8")
+        except OSError as error:  # what was measured is worth more
+            note(f"the page could not be written: {error}")
     bars = [{**bar.to_json(), "met": _VERDICTS[bar.met]} for bar in report.bars]
     sections = [_section(table) for table in report.tables]
     summary = [*report.setup.sentences(), *report.notes]

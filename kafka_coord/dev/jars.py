@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kafka_coord.dev.cache import cache_directory
@@ -56,7 +57,7 @@ _KAFKA_JARS_OF_PYSPARK = (
     "zstd-jni",
 )
 _KAFKA = "org.apache.kafka"
-_KAFKA_JARS = (
+_OF_KAFKA_3 = (
     Artifact(_KAFKA, "kafka_2.13", KAFKA_VERSION),
     Artifact(_KAFKA, "kafka-clients", KAFKA_VERSION),
     Artifact(_KAFKA, "kafka-group-coordinator", KAFKA_VERSION),
@@ -80,6 +81,20 @@ _KAFKA_JARS = (
     Artifact("org.scala-lang.modules", "scala-java8-compat_2.13", "1.0.2"),
     Artifact("org.scala-lang.modules", "scala-collection-compat_2.13", "2.10.0"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRelease:
+    """One Kafka to run: what is fetched for it (``megabytes`` in all), beside what PySpark has."""
+
+    version: str
+    artifacts: Sequence[Artifact]
+    megabytes: int
+
+
+KAFKA = KafkaRelease(KAFKA_VERSION, _OF_KAFKA_3, 18)
+"""The last line of releases that keeps its metadata in ZooKeeper."""
+
 # Written last, and renamed with the rest: a cache without it, or that differs from it, was not fetched to its end.
 _MANIFEST = "manifest.json"
 
@@ -98,8 +113,16 @@ def kafka_class_path(
     :class:`DevClusterError` if a jar is missing there, or cannot be fetched.
     """
     directory = jars_directory or _directory_of_environment()
-    kafka = _given(directory) if directory is not None else _cached(on_progress or (lambda _: None))
-    return kafka + zookeeper_class_path() + _named(pyspark_jars_directory(), _KAFKA_JARS_OF_PYSPARK)
+    return _given(directory) + _of_pyspark() if directory is not None else fetched_class_path(KAFKA, on_progress)
+
+
+def fetched_class_path(release: KafkaRelease, on_progress: Callable[[str], None] | None = None) -> tuple[Path, ...]:
+    """The jars to run that Kafka with, from the cache, fetched into it if need be. Raises :class:`DevClusterError`."""
+    return _cached(release, on_progress or (lambda _: None)) + _of_pyspark()
+
+
+def _of_pyspark() -> tuple[Path, ...]:
+    return zookeeper_class_path() + _named(pyspark_jars_directory(), _KAFKA_JARS_OF_PYSPARK)
 
 
 def pyspark_jars_directory() -> Path:
@@ -137,7 +160,7 @@ def _given(directory: Path) -> tuple[Path, ...]:
     """
     found: list[Path] = []
     missing: list[str] = []
-    for artifact in _KAFKA_JARS:
+    for artifact in KAFKA.artifacts:
         major = artifact.version.partition(".")[0]
         of_major = sorted(directory.glob(f"{artifact.name}-{major}.*.jar"))
         if (directory / artifact.file_name).is_file():
@@ -164,34 +187,34 @@ def _artifact_of(jar: Path) -> str:
     return "-".join(name)
 
 
-def _cached(on_progress: Callable[[str], None]) -> tuple[Path, ...]:
-    home = cache_directory() / f"jars-{KAFKA_VERSION}"
-    if not _complete(home):
-        _fetch_into(home, on_progress)
-    return tuple(home / artifact.file_name for artifact in _KAFKA_JARS)
+def _cached(release: KafkaRelease, on_progress: Callable[[str], None]) -> tuple[Path, ...]:
+    home = cache_directory() / f"jars-{release.version}"
+    if not _complete(home, release):
+        _fetch_into(home, release, on_progress)
+    return tuple(home / artifact.file_name for artifact in release.artifacts)
 
 
-def _complete(home: Path) -> bool:
+def _complete(home: Path, release: KafkaRelease) -> bool:
     try:
         sizes = json.loads((home / _MANIFEST).read_text(encoding="utf-8"))
-        return {artifact.file_name for artifact in _KAFKA_JARS} <= set(sizes) and all(
+        return {artifact.file_name for artifact in release.artifacts} <= set(sizes) and all(
             (home / name).stat().st_size == size for name, size in sizes.items()
         )
     except (OSError, ValueError, TypeError, AttributeError):
         return False
 
 
-def _fetch_into(home: Path, on_progress: Callable[[str], None]) -> None:
-    on_progress(f"fetching Kafka {KAFKA_VERSION} into {home} (18 MB, once)")
+def _fetch_into(home: Path, release: KafkaRelease, on_progress: Callable[[str], None]) -> None:
+    on_progress(f"fetching Kafka {release.version} into {home} ({release.megabytes} MB, once)")
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
         # Beside its destination, so that the rename at the end is one step on one file system.
         with tempfile.TemporaryDirectory(prefix=f"{home.name}.", dir=home.parent, ignore_cleanup_errors=True) as temp:
             fetched = Path(temp, "jars")
-            retrieve(_KAFKA_JARS, fetched, ivy=_ivy_jar(), work=Path(temp))
+            retrieve(release.artifacts, fetched, ivy=_ivy_jar(), work=Path(temp))
             sizes = {jar.name: jar.stat().st_size for jar in fetched.iterdir()}
             (fetched / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
-            if home.exists() and not _complete(home):
+            if home.exists() and not _complete(home, release):
                 shutil.rmtree(home)
             with contextlib.suppress(OSError):  # another process was faster: judged below
                 fetched.rename(home)
@@ -199,7 +222,7 @@ def _fetch_into(home: Path, on_progress: Callable[[str], None]) -> None:
         raise DevClusterError(
             f"Kafka's jars cannot be kept in {home}: {error}; free some space there, or set KAFKA_COORD_CACHE"
         ) from error
-    if not _complete(home):
+    if not _complete(home, release):
         raise DevClusterError(f"Kafka's jars could not be put into {home}; remove that directory and try again")
 
 

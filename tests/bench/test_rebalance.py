@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,10 @@ def test_bars_hold_for_the_sizes_they_are_about():
     slow = [*fast, Cost(Event.JOIN, 151.0, (51.0,), 90, 0, 1, 0)]
     assert set(judged(RebalanceOptions(), JOIN=slow).values()) == {False}
     assert judged(RebalanceOptions(members=7), JOIN=slow) == {"interrupted, and did not move": False}
+    beside = [replace(one, settle_ms=one.settle_ms * 1.05) for one in fast]
+    assert judged(RebalanceOptions(), JOIN=fast, STUCK=beside)["a stuck group beside it"] is True
+    beside = [replace(one, settle_ms=one.settle_ms * 1.06) for one in fast]
+    assert judged(RebalanceOptions(), JOIN=fast, STUCK=beside)["a stuck group beside it"] is False
     killed = [Cost(Event.KILL, ms, (), 90, 0, 0, 0) for ms in (6_100.0, 6_151.0)]
     assert judged(RebalanceOptions(), KILL=killed)["member killed: settled"] is False
 

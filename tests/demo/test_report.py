@@ -9,10 +9,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from kafka_coord.dev.demo.expected import AirlineTotal
-from kafka_coord.dev.demo.markup import Markup, join, tag
 from kafka_coord.dev.demo.report import Story, render
 from kafka_coord.dev.demo.timeline import Event, EventKind, Reign, Sample, Timeline, assemble
 from kafka_coord.dev.demo.verification import verify
+from kafka_coord.dev.html.markup import Markup, join, tag
 from kafka_coord.model import Decision
 from tests.demo.evidence import START_MS, World, tp
 

@@ -11,7 +11,7 @@ from typing import Any
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.dev.bench.group import plain_member, write_topic
-from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Spread, Table
+from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.java import find_java
 from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
@@ -125,7 +125,9 @@ def table(found: Sequence[Committing]) -> Table:
                 "zookeeper_cpu_percent": round(100 * one.server_cpu_s / one.wall_s),
             }
         )
-    return Table("offsets", rows)
+    return Table(
+        "offsets", rows, [Drawing(("partitions",), "offsets_per_s"), Drawing(("partitions",), "median_ms", "p99_ms")]
+    )
 
 
 def bar(found: Sequence[Committing]) -> Bar:

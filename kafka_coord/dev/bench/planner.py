@@ -13,7 +13,7 @@ from typing import Any
 
 from kafka_coord.coordinator.assignors import AssignmentInputs, Assignor, built_in_assignors
 from kafka_coord.coordinator.plan import plan
-from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Spread, Table
+from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
 from kafka_coord.model import Assignment, Ledger, Member, Observation, PartitionSet, Subscription, TopicInfo
 
 OnProgress = Callable[[str], None]
@@ -225,7 +225,8 @@ def tables(found: Sequence[Timed]) -> list[Table]:
                 "moved": one.moved,
             }
         )
-    return [Table("planner", rows), Table("growth", _growth(found))]
+    labels = ("event", "what", "assignor", "members", "subscribed")
+    return [Table("planner", rows, [Drawing(labels, "median_ms", "p99_ms")]), Table("growth", _growth(found))]
 
 
 def _growth(found: Sequence[Timed]) -> list[dict[str, Any]]:

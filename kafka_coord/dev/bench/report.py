@@ -102,12 +102,23 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Drawing:
+    """What a picture shows of a table: for each row a bar as long as its ``value``, and a mark at its ``most`` if that
+    is a column too. ``labels`` are the columns that say which row it is."""
+
+    labels: Sequence[str]
+    value: str
+    most: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Rows of one kind; in JSON under its name, an underscore for what is no letter. The keys of the first row are the
     columns; numbers are in the unit that the key ends in."""
 
     name: str
     rows: Sequence[Mapping[str, Any]]
+    drawings: Sequence[Drawing] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from kafka_coord.dev.demo import charts
 from kafka_coord.dev.demo.expected import AirlineTotal
-from kafka_coord.dev.demo.markup import Markup, join, table, tag
 from kafka_coord.dev.demo.shared_section import sharing_section
-from kafka_coord.dev.demo.style import STYLE
 from kafka_coord.dev.demo.timeline import EventKind, Timeline, handovers_of, median_gap_ms
 from kafka_coord.dev.demo.verification import Verification
+from kafka_coord.dev.html.markup import Markup, join, table, tag
+from kafka_coord.dev.html.page import page
 from kafka_coord.model import Decision
 
 if TYPE_CHECKING:
@@ -41,16 +41,8 @@ class Story:
 
 def render(story: Story) -> str:
     """The whole page."""
-    title = f"kafka-coord demo: group {story.group}"
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", title),
-        tag("style", Markup(STYLE)),
-    )
-    body = tag(
-        "main",
+    return page(
+        f"kafka-coord demo: group {story.group}",
         *_top(story),
         _figures(story),
         _ownership(story),
@@ -62,7 +54,6 @@ def render(story: Story) -> str:
         sharing_section(story.shared, story.airline_names) if story.shared is not None else Markup(""),
         _steps(story),
     )
-    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', body), lang='en')}\n"
 
 
 def _top(story: Story) -> tuple[Markup, ...]:

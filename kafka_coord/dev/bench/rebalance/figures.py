@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,6 +21,8 @@ class Event(StrEnum):
     COLD = "cold start"
     """All members join at once."""
     JOIN = "join"
+    STUCK = "join beside a stuck group"
+    """As a join, while a member of another group lives and does not do as told."""
     LEAVE = "leave"
     REBALANCE = "operator rebalance"
     GROW = "partitions +10 %"
@@ -91,6 +94,21 @@ def cost(
         left=len(stopped),
     )
     return found, Ownership(owners)
+
+
+def balanced(owned: Ownership, members: int, partitions: int) -> bool:
+    """Whether so many members fetch all partitions, as evenly as can be."""
+    counts = Counter(owned.owners.values())
+    if not members:
+        return not counts
+    least, rest = divmod(partitions, members)
+    idle = max(0, members - partitions)
+    return (
+        sum(counts.values()) == partitions
+        and len(counts) == members - idle
+        and max(counts.values()) <= least + (rest > 0)
+        and min(counts.values()) >= (least or 1)
+    )
 
 
 def summary(costs: Sequence[Cost]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
@@ -112,6 +112,16 @@ class TimedChannel(ConsumerChannel):
         return missing
 
 
+class Orderly(Protocol):
+    """A member as its process drives it."""
+
+    def join(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Journal:
     """Appends a line for each thing that happens, in one write."""
 
@@ -178,18 +188,18 @@ class BenchMember:
         self._journal.note(self._consumer, what, PartitionSet.of(partitions))
 
 
-def run_members(place: Place, orders: Iterable[str], answers: TextIO) -> None:
+def serve_orders(make: Callable[[str], Orderly], orders: Iterable[str], answers: TextIO) -> None:
     """The process: ends, and its members leave, when nobody is there to give orders. An order is a line of JSON, (what,
     consumers) with ``open``, ``join`` or ``leave``; the answer is null when it is carried out, else what went wrong."""
-    journal = Journal(place.journal)
-    members: dict[str, BenchMember] = {}
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which lets its members leave
+    members: dict[str, Orderly] = {}
     for order in orders:
         what, consumers = json.loads(order)
         problem = None
         try:
             for one in consumers:
                 if what == "open":
-                    members[one] = BenchMember(place, one, journal)
+                    members[one] = make(one)
                 elif what == "join":
                     members[one].join()
                 else:
@@ -202,9 +212,10 @@ def run_members(place: Place, orders: Iterable[str], answers: TextIO) -> None:
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which lets its members leave
     logging.basicConfig(level=logging.ERROR)
-    run_members(Place(**json.loads(sys.argv[1])), sys.stdin, sys.stdout)
+    place = Place(**json.loads(sys.argv[1]))
+    journal = Journal(place.journal)
+    serve_orders(lambda consumer: BenchMember(place, consumer, journal), sys.stdin, sys.stdout)
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, cost, summary
 from kafka_coord.dev.bench.rebalance.journal import What
 from kafka_coord.dev.bench.rebalance.stage import Stage, stage
-from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Table
+from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.java import find_java
 
@@ -21,6 +21,10 @@ OnProgress = Callable[[str], None]
 
 _GUEST = "zguest"
 _SETTLES_S = 60.0
+_DRAWINGS = [
+    Drawing(("event",), "settle_p50_ms", "settle_p99_ms"),
+    Drawing(("event",), "longest_gap_p50_ms", "longest_gap_p99_ms"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,12 @@ def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress:
         pid = found.coordinator.pid or 0
         with Meter(pid) as meter:
             began = time.monotonic()
-            for event, times in _program(options):
-                costs = [group.happen(event) for _ in range(times)]
-                on_progress(_told(event, costs))
+            for events, times in _program(options):
+                for _ in range(times):
+                    for event in events:
+                        group.happen(event)
+                for event in events:
+                    on_progress(_told(event, group.costs[event]))
             cpu_s, wall_s = meter.cpu_s(), time.monotonic() - began
     summaries = {str(event): summary(costs) for event, costs in group.costs.items() if costs}
     rows = [{"event": event} | _flat(one) for event, one in summaries.items()]
@@ -61,15 +68,18 @@ def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress:
         f"the coordinator used {cpu_s:.1f} s of CPU in {wall_s:.0f} s, and {meter.peak_bytes / 2**20:.0f} MiB at most"
     ]
     judged = bars(group.costs, options) if options.judged else []
-    return BenchReport("rebalance", setup, options.to_json(), [Table("rebalance", rows)], judged, notes, summaries)
+    return BenchReport(
+        "rebalance", setup, options.to_json(), [Table("rebalance", rows, _DRAWINGS)], judged, notes, summaries
+    )
 
 
-def _program(options: RebalanceOptions) -> Iterator[tuple[Event, int]]:
-    yield Event.COLD, options.rarely
-    yield Event.JOIN, options.repeat  # each with a leave after it
-    yield Event.REBALANCE, options.repeat
-    yield Event.KILL, options.rarely
-    yield Event.GROW, options.rarely
+def _program(options: RebalanceOptions) -> Iterator[tuple[Sequence[Event], int]]:
+    """Events that are compared with each other happen in turn."""
+    yield (Event.COLD,), options.rarely
+    yield (Event.JOIN, Event.LEAVE, Event.STUCK), options.repeat
+    yield (Event.REBALANCE,), options.repeat
+    yield (Event.KILL,), options.rarely
+    yield (Event.GROW,), options.rarely
 
 
 class _Group:
@@ -102,12 +112,18 @@ class _Group:
                 return self._cost(event, self._options.members)
             case Event.JOIN:
                 self._guest.do("join")
-                found = self._cost(event, self._options.members + 1)
-                self._guest.do("leave")
-                self._cost(Event.LEAVE, self._options.members)
-                return found
+                return self._cost(event, self._options.members + 1)
             case Event.LEAVE:
-                raise ValueError("comes with each join")
+                self._guest.do("leave")
+                return self._cost(event, self._options.members)
+            case Event.STUCK:
+                with self._stage.stuck_group():
+                    self._guest.do("join")
+                    found = self._cost(event, self._options.members + 1)
+                self._guest.do("leave")
+                self._settle(self._options.members)
+                self._read(Event.LEAVE, 0)
+                return found
             case Event.REBALANCE:
                 at_ns, answered_ns = self._stage.rebalance()
                 return self._cost(event, self._members, at_ns=at_ns, answered_ns=answered_ns)
@@ -209,6 +225,11 @@ def bars(costs: Mapping[Event, Sequence[Cost]], options: RebalanceOptions) -> li
         if costs[Event.JOIN]:
             longest = summary(costs[Event.JOIN])["longest_gap_ms"]["p99"]
             found.append(Bar("join: longest gap", "p99 at most 50 ms", f"{longest} ms", longest <= 50))
+    if costs[Event.JOIN] and costs[Event.STUCK]:
+        alone, beside = (summary(costs[event])["settle_ms"]["p50"] for event in (Event.JOIN, Event.STUCK))
+        found.append(
+            Bar("a stuck group beside it", "adds at most 5 %", f"{beside / alone - 1:+.1%}", beside <= 1.05 * alone)
+        )
     if costs[Event.KILL]:
         most, wanted_ms = max(one.settle_ms for one in costs[Event.KILL]), options.session_timeout_ms + 150
         found.append(Bar("member killed: settled", f"within {wanted_ms:,} ms", f"{most:,.0f} ms", most <= wanted_ms))

@@ -15,9 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from kafka_coord.dev.bench.group import write_topic
+from kafka_coord.channel.operations import register_ops
+from kafka_coord.dev.bench.group import plain_member, write_topic
 from kafka_coord.dev.bench.rebalance.journal import Journals
 from kafka_coord.dev.bench.rebalance.member import Place
+from kafka_coord.dev.bench.rebalance.peer import PeerPlace
 from kafka_coord.dev.process import ChildProcess
 from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings, ephemeral_exists
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NotFound, Timeout
@@ -29,6 +31,7 @@ from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
 
 GROUP, TOPIC = "bench", "flights"
+_STUCK = "stuck"
 _BROKER_ID = 1
 _WITHIN_S = 120.0
 _STILL_S = 0.3
@@ -38,11 +41,12 @@ _STILL_S = 0.3
 class Crew:
     """One process with members. Ends with the bench, however that ends: its orders come through a pipe."""
 
-    def __init__(self, name: str, place: Place, consumers: Sequence[str], log: Path) -> None:
+    def __init__(self, name: str, place: Place | PeerPlace, consumers: Sequence[str], log: Path) -> None:
         self.consumers = tuple(consumers)
+        module = "member" if isinstance(place, Place) else "peer"
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kafka_coord.dev.bench.rebalance.member", json.dumps(asdict(place))],
+                [sys.executable, "-m", f"kafka_coord.dev.bench.rebalance.{module}", json.dumps(asdict(place))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -152,6 +156,25 @@ class Stage:
         at_ns = time.monotonic_ns()
         write_topic(self.store, TOPIC, partitions)
         return at_ns
+
+    @contextmanager
+    def stuck_group(self) -> Iterator[None]:
+        """Another group, with a member that lives and does not do as told: it has been sent a command, at least."""
+        path = layout.channel(_STUCK, _STUCK)
+        for parent in (layout.ids(_STUCK), path):
+            self.store.ensure_path(parent)
+        value = plain_member(_STUCK, TOPIC, _STUCK).registration_value(self.store)
+        self.store.multi(register_ops(_STUCK, _STUCK, value))
+        deadline = time.monotonic() + _WITHIN_S
+        while not self.store.children(path):
+            if time.monotonic() > deadline:
+                raise Timeout(f"the stuck member was sent nothing within {_WITHIN_S:.0f} s")
+            time.sleep(0.01)
+        time.sleep(_STILL_S)  # whatever else is done for it
+        try:
+            yield
+        finally:
+            self.store.delete(layout.registration(_STUCK, _STUCK))
 
     def rebalance(self) -> tuple[int, int]:
         """An operator asks, and is answered: when each was (ns, monotonic)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from kafka_coord.dev.bench.report import Bar, Spread, Table
+from kafka_coord.dev.bench.report import Bar, Drawing, Spread, Table
 from kafka_coord.dev.bench.spark.handover import Handovers
 from kafka_coord.dev.bench.spark.soak import FLAT, Look, growth
 from kafka_coord.dev.bench.spark.stage import OURS, SPARKS, MicroBatch, Work
@@ -37,7 +37,7 @@ def throughput(drains: Sequence[Drain]) -> Table:
                 "peak_mib": round(max(one.peak_mib for one in found)),
             }
         )
-    return Table("throughput", rows)
+    return Table("throughput", rows, [Drawing(("partitions", "work", "source"), "rows_per_s", "most_rows_per_s")])
 
 
 def micro_batches(ticks: Sequence[Ticks]) -> Table:

@@ -1,0 +1,178 @@
+"""One reader of the bench, in a process of its own: the project's consumer, or confluent-kafka's and nothing around it.
+
+Prints one line of JSON at the end. What is counted begins with the first records, so that joining a group, and
+connecting, do not count.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
+from confluent_kafka import Consumer as BareConsumer
+from confluent_kafka import TopicPartition as At
+
+from kafka_coord import Consumer
+from kafka_coord.consumer.fetchers import client_settings
+from kafka_coord.errors import BrokerError, KafkaCoordError
+
+_BATCH = 500
+_WAIT_S = 0.2
+_GIVES_UP_S = 60.0
+_LOOKS = 15
+
+Batches = Iterator[Sequence[bytes]]
+
+
+class Way(StrEnum):
+    """How records are read."""
+
+    BARE = "bare"
+    """``confluent_kafka.Consumer.consume``, all partitions assigned by hand."""
+    BATCH = "batch"
+    """``kafka_coord.Consumer.consume``."""
+    ITERATION = "iteration"
+    """``for record in kafka_coord.Consumer``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """``records`` to read from the beginning; with ``latency`` as many that are written from now on, whose value begins
+    with the moment (ns, monotonic) it was handed to the producer, as 20 digits."""
+
+    way: Way
+    zookeeper: str
+    bootstrap: str
+    group: str
+    topic: str
+    partitions: int
+    records: int
+    latency: bool = False
+
+    def encoded(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """``records`` that came after the first batch, in ``seconds``, with so much CPU of the process; ``latency_ms`` of
+    each, where that was asked for."""
+
+    way: Way
+    records: int
+    seconds: float
+    cpu_s: float
+    latency_ms: Sequence[float] = ()
+
+    @property
+    def records_per_s(self) -> float:
+        return self.records / self.seconds
+
+    @property
+    def cpu_s_per_million(self) -> float:
+        return self.cpu_s / self.records * 1e6
+
+
+def read(task: Task, ready: Callable[[], None]) -> Read:
+    """Raises :class:`~kafka_coord.errors.KafkaCoordError` where the records do not come."""
+    with _bare(task) if task.way is Way.BARE else _ours(task) as batches:
+        count, first, latency = 0, 0, []
+        began = cpu_began = 0.0
+        if task.latency:
+            for _ in range(_LOOKS):  # assigned, and waiting at the end
+                next(batches)
+            ready()
+        patience = time.monotonic() + _GIVES_UP_S
+        for values in batches:
+            now_ns = time.monotonic_ns()
+            if not values:
+                if time.monotonic() > patience:
+                    raise BrokerError(f"only {count} of {task.records} records came within {_GIVES_UP_S:.0f} s")
+                continue
+            if task.latency:
+                latency += [(now_ns - int(value[:20])) / 1e6 for value in values]
+            count += len(values)
+            if not first:
+                first, began, cpu_began = count, time.perf_counter(), time.process_time()
+            if count >= task.records:
+                break
+        seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu_began
+    return Read(task.way, max(1, count - first), max(seconds, 1e-9), cpu_s, latency)
+
+
+@contextmanager
+def _bare(task: Task) -> Iterator[Batches]:
+    settings = {**client_settings(task.group, "bare", {}), "bootstrap.servers": task.bootstrap}
+    consumer = BareConsumer(settings)
+    start = OFFSET_END if task.latency else OFFSET_BEGINNING
+    consumer.assign([At(task.topic, partition, start) for partition in range(task.partitions)])
+
+    size = 1 if task.latency else _BATCH  # it waits for all of a batch, or for so long
+
+    def batches() -> Batches:
+        while True:
+            messages = consumer.consume(size, _WAIT_S)
+            for message in messages:
+                if message.error() is not None:
+                    raise BrokerError(str(message.error()))
+            yield [message.value() or b"" for message in messages]
+
+    try:
+        yield batches()
+    finally:
+        consumer.close()
+
+
+@contextmanager
+def _ours(task: Task) -> Iterator[Batches]:
+    reset = "latest" if task.latency else "earliest"
+    with Consumer(task.zookeeper, group=task.group, topics=[task.topic], auto_offset_reset=reset) as consumer:
+
+        def by_batch() -> Batches:
+            while True:
+                yield [record.value or b"" for record in consumer.consume(_BATCH, _WAIT_S)]
+
+        def one_by_one() -> Batches:
+            given = 0
+            while len(consumer.assignment()) < task.partitions:
+                found = [record.value or b"" for record in consumer.consume(1, _WAIT_S)]
+                given += len(found)
+                yield found
+            records = iter(consumer)
+            size = 1 if task.latency else _BATCH  # the clock is looked at as rarely as with batches
+            while given < task.records:
+                found = [record.value or b"" for record in itertools.islice(records, min(size, task.records - given))]
+                given += len(found)
+                yield found
+
+        yield by_batch() if task.way is Way.BATCH else one_by_one()
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.ERROR)
+    given = json.loads(sys.argv[1])
+    task = Task(**given | {"way": Way(given["way"])})
+
+    def say(line: str) -> None:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+    try:
+        found = read(task, lambda: say("ready"))
+    except KafkaCoordError as error:
+        say(json.dumps({"problem": str(error)}))
+        return error.exit_code
+    say(json.dumps(asdict(found)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""The bench of the consumer from beginning to end: one broker, a topic of flights, each way of reading in turn."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from confluent_kafka import Producer
+
+from kafka_coord.dev.bench.consume.reading import Read, Task, Way
+from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
+from kafka_coord.dev.cluster import DevCluster
+from kafka_coord.dev.flights import read_flights
+from kafka_coord.dev.jars import KAFKA_VERSION
+from kafka_coord.dev.java import find_java
+from kafka_coord.dev.produce import produce
+from kafka_coord.dev.topics import TopicAdmin
+from kafka_coord.errors import BrokerError, KafkaCoordError, Timeout
+
+OnProgress = Callable[[str], None]
+
+_WITHIN_S = 300.0
+_BURST_S = 0.01
+_LEAST_SHARE = {Way.BATCH: 0.90, Way.ITERATION: 0.60}
+"""Of the bare client's records a second."""
+_LATENCY_WAYS = (Way.BARE, Way.BATCH)
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeOptions:
+    """``records`` read ``repeat`` times in each way, after a first round that does not count; then ``records_per_s``
+    for ``seconds``, for the latency. ``judged`` is whether the figures are held against the bars."""
+
+    records: int = 1_000_000
+    partitions: int = 12
+    repeat: int = 5
+    warm_up: int = 1
+    records_per_s: int = 1_000
+    seconds: float = 20.0
+    judged: bool = True
+
+    def to_json(self) -> Mapping[str, Any]:
+        return asdict(self)
+
+
+SMOKE = ConsumeOptions(records=5_000, partitions=3, repeat=1, warm_up=0, records_per_s=200, seconds=1.0, judged=False)
+
+
+def run_consume_bench(options: ConsumeOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
+    """Runs it in ``directory``, with one broker. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    setup = Setup.here(kafka=KAFKA_VERSION, java=find_java().version)
+    with DevCluster(directory / "cluster", brokers=1, coordinators=True, on_progress=on_progress) as cluster:
+        stage = _Stage(cluster.zookeeper, cluster.bootstrap_servers, directory / "reader.log", options)
+        on_progress(f"writing {options.records:,} flights")
+        topic = stage.filled_topic()
+        reads = []
+        for number in range(-options.warm_up, options.repeat):
+            for way in tuple(Way) if number % 2 == 0 else tuple(reversed(Way)):
+                found = stage.read(way, topic)
+                which = f"{number + 1}." if number >= 0 else "warming up:"
+                on_progress(
+                    f"{which} {way}: {found.records_per_s:,.0f} records/s, "
+                    f"{found.cpu_s_per_million:.2f} s of CPU for a million"
+                )
+                if number >= 0:
+                    reads.append(found)
+        topic = stage.new_topic()
+        latencies = []
+        for way in _LATENCY_WAYS:
+            latencies.append(stage.latency(way, topic))
+            on_progress(
+                f"{way}: {Spread.some(latencies[-1].latency_ms).median:.1f} ms from the producer to the application"
+            )
+    judged = bars(reads) if options.judged else []
+    return BenchReport("consume", setup, options.to_json(), [throughput(reads), latency(latencies)], judged)
+
+
+class _Stage:
+    def __init__(self, zookeeper: str, bootstrap: str, log: Path, options: ConsumeOptions) -> None:
+        self._zookeeper, self._bootstrap, self._log, self._options = zookeeper, bootstrap, log, options
+
+    def new_topic(self) -> str:
+        name = f"bench-{next(_numbers)}"
+        TopicAdmin(self._bootstrap).create(name, self._options.partitions)
+        return name
+
+    def filled_topic(self) -> str:
+        """Spread evenly, in batches as large as a busy producer's."""
+        name = self.new_topic()
+        flights = itertools.cycle([flight.value for flight in read_flights(20_000)])
+        produce(
+            self._bootstrap,
+            name,
+            ((None, value) for value in itertools.islice(flights, self._options.records)),
+            properties={"sticky.partitioning.linger.ms": 0, "partitioner": "random"},
+        )
+        return name
+
+    def read(self, way: Way, topic: str) -> Read:
+        with self._reader(way, topic, self._options.records) as answers:
+            return _answer(answers, self._log)
+
+    def latency(self, way: Way, topic: str) -> Read:
+        """Records come one by one, evenly, while the reader waits for them."""
+        count = max(1, int(self._options.records_per_s * self._options.seconds))
+        with self._reader(way, topic, count, latency=True) as answers:
+            if _line(answers, self._log) != "ready":
+                raise BrokerError(f"a reader did not come so far as to read; see {self._log}")
+            feeding = threading.Thread(target=self._feed, args=(topic, count), name="bench-feeding", daemon=True)
+            feeding.start()
+            try:
+                return _answer(answers, self._log)
+            finally:
+                feeding.join()
+
+    def _feed(self, topic: str, count: int) -> None:
+        producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 0, "log_level": 0})
+        partitions = itertools.cycle(range(self._options.partitions))
+        due = time.monotonic()
+        for _ in range(count):
+            producer.produce(topic, value=f"{time.monotonic_ns():020d}".encode(), partition=next(partitions))
+            producer.poll(0)
+            due += 1 / self._options.records_per_s
+            time.sleep(max(0.0, due - time.monotonic()))
+        producer.flush(30)
+
+    @contextmanager
+    def _reader(self, way: Way, topic: str, records: int, *, latency: bool = False) -> Iterator[IO[bytes]]:
+        options = self._options
+        group = f"bench-{next(_numbers)}"
+        task = Task(way, self._zookeeper, self._bootstrap, group, topic, options.partitions, records, latency)
+        command = [sys.executable, "-m", "kafka_coord.dev.bench.consume.reading", task.encoded()]
+        with self._log.open("ab") as errors:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
+        try:
+            if process.stdout is None:
+                raise ValueError("made without a pipe")
+            yield process.stdout
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _line(answers: IO[bytes], log: Path) -> str:
+    ready, _, _ = select.select([answers], [], [], _WITHIN_S)
+    if not ready:
+        raise Timeout(f"a reader was not done within {_WITHIN_S:.0f} s; see {log}")
+    return answers.readline().decode().strip()
+
+
+def _answer(answers: IO[bytes], log: Path) -> Read:
+    line = _line(answers, log)
+    try:
+        found = json.loads(line)
+    except ValueError:
+        raise KafkaCoordError(f"a reader ended without a result; see {log}") from None
+    if "problem" in found:
+        raise BrokerError(found["problem"])
+    return Read(**found | {"way": Way(found["way"])})
+
+
+# --- what it comes to ------------------------------------------------------------------------------------------------
+
+
+def throughput(reads: Sequence[Read]) -> Table:
+    rows = []
+    bare = Spread.of([one.records_per_s for one in reads if one.way is Way.BARE])
+    for way in Way:
+        found = [one for one in reads if one.way is way]
+        if not found:
+            continue
+        rates = Spread.some([one.records_per_s for one in found])
+        rows.append(
+            {
+                "way": str(way),
+                "n": rates.n,
+                "records_per_s": round(rates.median),
+                "least_records_per_s": round(rates.least),
+                "most_records_per_s": round(rates.most),
+                "share_of_bare": round(rates.median / bare.median, 3) if bare else None,
+                "cpu_s_per_million": round(Spread.some([one.cpu_s_per_million for one in found]).median, 2),
+            }
+        )
+    return Table("throughput", rows, [Drawing(("way",), "records_per_s", "most_records_per_s")])
+
+
+def latency(reads: Sequence[Read]) -> Table:
+    """From the moment a record is handed to the producer to the moment the application has it."""
+    rows = []
+    for one in reads:
+        spread = Spread.some(one.latency_ms)
+        rows.append(
+            {
+                "way": str(one.way),
+                "records": spread.n,
+                "median_ms": round(spread.median, 2),
+                "p99_ms": round(spread.p99, 2),
+                "max_ms": round(spread.most, 2),
+            }
+        )
+    return Table("latency", rows, [Drawing(("way",), "median_ms", "p99_ms")])
+
+
+def bars(reads: Sequence[Read]) -> list[Bar]:
+    found = {row["way"]: row["share_of_bare"] for row in throughput(reads).rows}
+    return [
+        Bar(
+            f"{way}, of the bare client's records/s",
+            f"at least {least:.0%}",
+            "not measured" if found.get(way) is None else f"{found[way]:.0%}",
+            None if found.get(way) is None else found[way] >= least,
+        )
+        for way, least in _LEAST_SHARE.items()
+    ]

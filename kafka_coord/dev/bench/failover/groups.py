@@ -1,0 +1,84 @@
+"""Many groups of one ZooKeeper: registered and obedient, but without a process for each consumer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from kafka_coord.channel.operations import register_ops
+from kafka_coord.dev.bench.group import plain_member
+from kafka_coord.errors import Timeout
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, Store
+
+OnProgress = Callable[[str], None]
+
+_OPS = 400
+_EVERY_S = 5.0
+
+
+def chunks(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
+    for first in range(0, len(ops), _OPS):
+        yield ops[first : first + _OPS]
+
+
+class ManyGroups:
+    """``groups`` of ``each`` consumers, all of one session: registered as consumers register, each group at once.
+
+    What their channels hold is obeyed by deleting it: they read nothing and have no offsets.
+    """
+
+    def __init__(self, store: Store, topic: str, groups: int, each: int) -> None:
+        self._store = store
+        self._topic = topic
+        self.names = [f"g{number:05}" for number in range(groups)]
+        self._consumers = [f"c{number:03}" for number in range(each)]
+
+    def register(self, on_progress: OnProgress) -> None:
+        value = plain_member(self.names[0], self._topic, self._consumers[0]).registration_value(self._store)
+        told = time.monotonic()
+        for number, group in enumerate(self.names):
+            parents = [layout.group(group), layout.ids(group), layout.channels(group)]
+            ops: list[Op] = [Create(path) for path in parents]
+            for consumer in self._consumers:
+                ops.append(Create(layout.channel(group, consumer)))
+                ops += register_ops(group, consumer, value)
+            self._store.multi(ops)
+            if time.monotonic() - told > _EVERY_S:
+                told = time.monotonic()
+                on_progress(f"registering: {number + 1:,} of {len(self.names):,} groups")
+
+    def obey(self, within_s: float, on_progress: OnProgress) -> None:
+        """Acknowledges the first command of each consumer, as they come: what a group that starts is sent.
+
+        Raises :class:`Timeout`.
+        """
+        waiting = [layout.channel(group, consumer) for group in self.names for consumer in self._consumers]
+        total = len(waiting)
+        deadline = told = time.monotonic()
+        deadline += within_s
+        while waiting:
+            found = self._store.read_many([GetChildren(path) for path in waiting])
+            sent = {
+                path: commands
+                for path, commands in zip(waiting, found, strict=True)
+                if isinstance(commands, tuple) and commands
+            }
+            deletes: list[Op] = [Delete(f"{path}/{name}") for path, names in sent.items() for name in names]
+            for ops in chunks(deletes):
+                self._store.multi(ops)
+            waiting = [path for path in waiting if path not in sent]
+            if time.monotonic() > deadline:
+                raise Timeout(f"{len(waiting):,} of {total:,} consumers were sent nothing within {within_s:.0f} s")
+            if time.monotonic() - told > _EVERY_S:
+                told = time.monotonic()
+                on_progress(f"starting: {total - len(waiting):,} of {total:,} consumers have their partitions")
+            if not sent:
+                time.sleep(0.1)
+
+    def written(self) -> Mapping[str, int]:
+        """The zxid of the last write of every target and every ledger, by path."""
+        paths = [layout.assignment(group) for group in self.names]
+        paths += [layout.ledger(group, consumer) for group in self.names for consumer in self._consumers]
+        found = self._store.read_many([GetData(path) for path in paths])
+        return {path: node.stat.mzxid for path, node in zip(paths, found, strict=True) if isinstance(node, Node)}

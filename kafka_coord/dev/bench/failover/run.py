@@ -1,0 +1,317 @@
+"""The bench of failovers from beginning to end: many settled groups, the elected coordinator stopped and killed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.dev.bench.failover.groups import ManyGroups
+from kafka_coord.dev.bench.failover.instances import Elected, Instance, await_groups
+from kafka_coord.dev.bench.group import write_topic
+from kafka_coord.dev.bench.rebalance.journal import Journals, What
+from kafka_coord.dev.bench.rebalance.member import BenchMember, Journal, Place
+from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
+from kafka_coord.dev.bench.usage import Meter
+from kafka_coord.dev.java import find_java
+from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.errors import Timeout
+from kafka_coord.zk import layout
+from kafka_coord.zk.session import connect
+from kafka_coord.zk.store import Store
+
+OnProgress = Callable[[str], None]
+
+_TOPIC = "flights"
+_STABLE = str(GroupState.STABLE)
+_WITHIN_S = 120.0
+_PER_GROUP_S = 0.25
+_LOOK_S = 0.02
+_BAR_GROUPS, _BAR_LOOKED_MS, _BAR_MIB = 10_000, 5_000.0, 1_024.0
+
+
+class Ending(StrEnum):
+    """How the elected instance goes."""
+
+    CLEAN = "stopped"
+    KILLED = "killed"
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverOptions:
+    """``sizes`` are numbers of groups, of ``consumers`` each; each ending happens ``repeat`` times. ``idle_s`` is for
+    how long the coordinator is then watched with nothing to do. ``judged``: whether the figures are held against the
+    bars."""
+
+    sizes: tuple[int, ...] = (10, 1_000, 10_000)
+    consumers: int = 10
+    repeat: int = 3
+    session_timeout_ms: int = 6_000
+    idle_s: float = 60.0
+    judged: bool = True
+
+    def to_json(self) -> Mapping[str, Any]:
+        return asdict(self) | {"sizes": list(self.sizes)}
+
+
+SMOKE = FailoverOptions(sizes=(5,), consumers=3, repeat=1, session_timeout_ms=2_000, idle_s=1.0, judged=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """Times in ms. ``elected`` from the signal to another's election, ``looked`` from there until it has looked at
+    every group, ``member`` from the signal until what a member of one group left has been started at another;
+    ``rewritten`` targets and ledgers of groups in which nothing happened."""
+
+    groups: int
+    ending: Ending
+    elected_ms: float
+    looked_ms: float
+    member_ms: float
+    rewritten: int
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """What the elected coordinator of settled groups uses."""
+
+    groups: int
+    cpu_percent: float
+    transactions: int
+    peak_mib: float
+
+
+def run_failover_bench(options: FailoverOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
+    """Runs it in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    setup = Setup.here(java=find_java().version)
+    failovers: list[Failover] = []
+    idle: list[Idle] = []
+    starts: list[dict[str, Any]] = []
+    for size in options.sizes:
+        with _stage(directory / f"{size}-groups", size, options, on_progress) as stage:
+            starts.append(stage.started)
+            for _ in range(options.repeat):
+                for ending in Ending:
+                    failovers.append(stage.fail(ending))
+                    on_progress(_told(failovers[-1]))
+            idle.append(stage.idle())
+            on_progress(
+                f"{size:,} settled groups: {idle[-1].cpu_percent:.1f} % of a core, {idle[-1].transactions} writes in "
+                f"{options.idle_s:g} s, {idle[-1].peak_mib:,.0f} MiB"
+            )
+    judged = bars(failovers, idle) if options.judged else []
+    return BenchReport(
+        "failover", setup, options.to_json(), [Table("cold start", starts), *tables(failovers, idle)], judged
+    )
+
+
+class _Stage:
+    """Two instances, of which one coordinates ``groups`` settled groups; and one group more with real members."""
+
+    def __init__(
+        self, store: Store, many: ManyGroups, instances: Sequence[Instance], place: Place, options: FailoverOptions
+    ) -> None:
+        self._store, self._many, self._instances, self._options = store, many, instances, options
+        self._elected = Elected(store)
+        self._journals = Journals(Path(place.journal).parent)
+        journal = Journal(place.journal)
+        self._stays, self._leaves = (BenchMember(place, name, journal) for name in ("stays", "leaves"))
+        self.started: dict[str, Any] = {}
+
+    @property
+    def _count(self) -> int:
+        return len(self._many.names) + 1
+
+    @property
+    def _within_s(self) -> float:
+        return _WITHIN_S + _PER_GROUP_S * self._count
+
+    def start(self, on_progress: OnProgress) -> None:
+        """All groups registered and then the first instance started: what it has to do at once then."""
+        self._many.register(on_progress)
+        self._stays.join()
+        self._leaves.join()
+        began = time.monotonic_ns()
+        self._instances[0].start(self._store)
+        pid = self._instances[0].process.pid or 0
+        with Meter(pid) as meter:
+            elected, elected_ns = self._elected.other_than(-1, self._within_s)
+            self._many.obey(self._within_s, on_progress)
+            settled_ns = await_groups(self._instance(elected), self._count, _STABLE, self._within_s)
+            self.started = {
+                "groups": self._count - 1,
+                "elected_ms": _ms(began, elected_ns),
+                "all_stable_ms": _ms(elected_ns, settled_ns),
+                "cpu_s": round(meter.cpu_s(), 1),
+                "peak_mib": round(self._instance(elected).peak_mib()),
+            }
+        self._instances[1].start(self._store)
+
+    def fail(self, ending: Ending) -> Failover:
+        """The elected instance ends while one member leaves its group; it comes back as a standby."""
+        before = self._many.written()
+        elected = self._elected.now()
+        if elected is None:
+            raise Timeout("nobody coordinates")
+        self._journals.new_lines()
+        goes, comes = self._instance(elected), next(one for one in self._instances if one.broker_id != elected)
+        with Meter(comes.process.pid or 0) as meter:
+            at_ns = time.monotonic_ns()
+            if ending is Ending.KILLED:
+                goes.process.kill()
+            else:
+                goes.process.terminate()
+            self._leaves.leave()
+            _, elected_ns = self._elected.other_than(elected, self._within_s)
+            looked_ns = await_groups(comes, self._count, None, self._within_s)
+            member_ns = self._started_ns()
+            await_groups(comes, self._count, _STABLE, self._within_s)
+            cpu_s = meter.cpu_s()
+        goes.process.stop()
+        goes.start(self._store)
+        after = self._many.written()
+        rewritten = sum(1 for path, zxid in after.items() if before.get(path) != zxid)
+        self._leaves.join()
+        self._started_ns()
+        await_groups(comes, self._count, _STABLE, self._within_s)
+        return Failover(
+            self._count - 1,
+            ending,
+            _ms(at_ns, elected_ns),
+            _ms(elected_ns, looked_ns),
+            _ms(at_ns, member_ns),
+            rewritten,
+            round(cpu_s, 2),
+        )
+
+    def idle(self) -> Idle:
+        """Nothing happens for a while."""
+        elected = self._instance(self._elected.now() or 0)
+        first = self._zxid()
+        with Meter(elected.process.pid or 0) as meter:
+            time.sleep(self._options.idle_s)
+            cpu_s = meter.cpu_s()
+        written = self._zxid() - first - 1
+        return Idle(
+            self._count - 1, round(100 * cpu_s / self._options.idle_s, 2), written, round(elected.peak_mib(), 1)
+        )
+
+    def _zxid(self) -> int:
+        """Of a write made now: how many transactions there have been."""
+        path = "/bench"
+        self._store.ensure_path(path)
+        return self._store.set(path, b"").mzxid
+
+    def _started_ns(self) -> int:
+        deadline = time.monotonic() + self._within_s
+        while time.monotonic() < deadline:
+            for line in self._journals.new_lines():
+                if line.what is What.STARTED:
+                    return line.at_ns
+            time.sleep(_LOOK_S)
+        raise Timeout(f"no member was started within {self._within_s:.0f} s")
+
+    def _instance(self, broker_id: int) -> Instance:
+        return next(one for one in self._instances if one.broker_id == broker_id)
+
+    def close(self) -> None:
+        for member in (self._stays, self._leaves):
+            member.close()
+        for instance in self._instances:
+            instance.process.stop()
+
+
+@contextmanager
+def _stage(directory: Path, groups: int, options: FailoverOptions, on_progress: OnProgress) -> Iterator[_Stage]:
+    (directory / "journals").mkdir(parents=True, exist_ok=True)
+    settings = ZooKeeperSettings(tick_ms=500, heap_mb=1_024, max_session_ms=600_000)
+    on_progress(f"starting ZooKeeper for {groups:,} groups of {options.consumers}")
+    with ZooKeeperServer(directory / "zookeeper", settings=settings) as server:
+        # of all those consumers: it must not end while this process is busy
+        store = connect(server.connect_string, session_timeout_ms=600_000)
+        with contextlib.closing(store):
+            for path in (layout.BROKER_TOPICS, layout.BROKER_IDS, *layout.PERSISTENT_ROOTS):
+                store.ensure_path(path)
+            write_topic(store, _TOPIC, options.consumers)
+            many = ManyGroups(store, _TOPIC, groups, options.consumers)
+            watched = f"{many.names[groups // 2]}-watched"  # by name, in the middle of all
+            journal = str(directory / "journals" / "members.journal")
+            place = Place(server.connect_string, watched, _TOPIC, 20_000, journal)
+            instances = [
+                Instance(directory, number, server.connect_string, options.session_timeout_ms) for number in (1, 2)
+            ]
+            stage = _Stage(store, many, instances, place, options)
+            with contextlib.closing(stage):
+                stage.start(on_progress)
+                yield stage
+
+
+def _ms(since_ns: int, until_ns: int) -> float:
+    return round((until_ns - since_ns) / 1_000_000, 1)
+
+
+# --- what it comes to ------------------------------------------------------------------------------------------------
+
+
+def tables(failovers: Sequence[Failover], idle: Sequence[Idle]) -> list[Table]:
+    rows = []
+    for groups in dict.fromkeys(one.groups for one in failovers):
+        for ending in Ending:
+            found = [one for one in failovers if (one.groups, one.ending) == (groups, ending)]
+            if not found:
+                continue
+            elected, looked = (Spread.some(getattr(one, name) for one in found) for name in ("elected_ms", "looked_ms"))
+            member = Spread.some(one.member_ms for one in found)
+            rows.append(
+                {
+                    "groups": groups,
+                    "ending": str(ending),
+                    "n": len(found),
+                    "elected_p50_ms": elected.median,
+                    "elected_max_ms": elected.most,
+                    "looked_p50_ms": looked.median,
+                    "looked_max_ms": looked.most,
+                    "member_p50_ms": member.median,
+                    "member_max_ms": member.most,
+                    "rewritten": sum(one.rewritten for one in found),
+                    "cpu_s": Spread.some(one.cpu_s for one in found).median,
+                }
+            )
+    labels = ("groups", "ending")
+    drawings = [Drawing(labels, f"{what}_p50_ms", f"{what}_max_ms") for what in ("elected", "looked", "member")]
+    return [Table("failover", rows, drawings), Table("idle", [asdict(one) for one in idle])]
+
+
+def bars(failovers: Sequence[Failover], idle: Sequence[Idle]) -> list[Bar]:
+    looked = [one.looked_ms for one in failovers if one.groups == _BAR_GROUPS]
+    peak = [one.peak_mib for one in idle if one.groups == _BAR_GROUPS]
+    resting = [one for one in idle if one.groups == 1_000]
+    rewritten = sum(one.rewritten for one in failovers)
+    return [
+        _bar(f"{_BAR_GROUPS:,} groups looked at after an election", _BAR_LOOKED_MS, looked, "ms"),
+        Bar("rewritten where nothing changed", "0", str(rewritten), rewritten == 0),
+        _bar(f"memory with {_BAR_GROUPS:,} groups", _BAR_MIB, peak, "MiB"),
+        _bar("1,000 settled groups, of one core", 2.0, [one.cpu_percent for one in resting], "%"),
+        _bar("1,000 settled groups, writes", 0, [float(one.transactions) for one in resting], "writes"),
+    ]
+
+
+def _bar(name: str, most: float, found: Sequence[float], unit: str) -> Bar:
+    worst = max(found, default=None)
+    told = "not measured" if worst is None else f"{worst:,.5g} {unit}"
+    return Bar(name, f"at most {most:,g} {unit}", told, None if worst is None else worst <= most)
+
+
+def _told(one: Failover) -> str:
+    return (
+        f"{one.groups:,} groups, coordinator {one.ending}: another elected after {one.elected_ms:,.0f} ms, all groups "
+        f"looked at {one.looked_ms:,.0f} ms later; a member's partitions started again after {one.member_ms:,.0f} ms; "
+        f"{one.rewritten} rewritten"
+    )

@@ -1,0 +1,384 @@
+"""The same events in this project's groups and in Kafka's own, on one machine, one after the other, all fetching."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer, libversion
+
+from kafka_coord.dev.bench.rebalance.contenders import (
+    DEFAULTS,
+    EACH_SECOND,
+    FASTEST,
+    OURS,
+    PEERS,
+    Contender,
+    Protocol,
+    contenders,
+)
+from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, balanced, cost, summary
+from kafka_coord.dev.bench.rebalance.journal import Journals, Line, What
+from kafka_coord.dev.bench.rebalance.peer import PeerPlace
+from kafka_coord.dev.bench.rebalance.stage import Crew
+from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
+from kafka_coord.dev.cluster import DevCluster
+from kafka_coord.dev.jars import KAFKA_VERSION
+from kafka_coord.dev.java import find_java
+from kafka_coord.dev.kafka import KafkaSettings
+from kafka_coord.dev.kraft import KAFKA_4_VERSION, KraftBroker
+from kafka_coord.dev.topics import TopicAdmin
+from kafka_coord.errors import DevClusterError, Timeout
+
+OnProgress = Callable[[str], None]
+
+_TOPIC = "flights"
+_GUEST = "zguest"
+_WITHIN_S = 180.0
+_LOOK_S = 0.02
+_STILL_S = {DEFAULTS: 3.0, EACH_SECOND: 2.0, FASTEST: 1.0}
+"""For how long nothing may happen any more for an event to be over."""
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """``members`` stay, in one process each but ten at most, and a guest comes and goes ``repeat`` times. A cold start
+    and a member killed happen ``rarely`` times. All fetch ``records_per_s`` records, spread over all partitions. The
+    others are compared in these ``variants``. ``judged`` is whether the figures are held against the bars."""
+
+    members: int = 10
+    partitions: int = 900
+    repeat: int = 5
+    rarely: int = 1
+    records_per_s: int = 200
+    against: tuple[Protocol, ...] = PEERS
+    variants: tuple[str, ...] = (DEFAULTS, EACH_SECOND, FASTEST)
+    judged: bool = True
+
+    def to_json(self) -> Mapping[str, Any]:
+        return asdict(self) | {"against": [str(one) for one in self.against]}
+
+
+SMOKE = CompareOptions(
+    members=2, partitions=12, repeat=1, rarely=0, records_per_s=50, variants=(FASTEST,), judged=False
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    contender: Contender
+    costs: Mapping[Event, Sequence[Cost]]
+
+
+def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
+    """Runs it in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    versions = {"kafka": KAFKA_VERSION, "kafka of kip848": KAFKA_4_VERSION, "librdkafka": libversion()[0]}
+    setup = Setup.here(java=find_java().version, **versions)
+    found: list[Found] = []
+    notes: list[str] = []
+    chosen = contenders(options.against, options.variants)
+    for (kraft, broker), group in itertools.groupby(chosen, key=lambda one: (one.kraft, dict(one.broker))):
+        try:
+            with _brokers(directory, broker, on_progress, kraft=kraft) as place:
+                for contender in group:
+                    found.append(_measured(contender, place, options, directory, on_progress))
+        except DevClusterError as error:
+            if not kraft:
+                raise
+            notes.append(f"not compared with {Protocol.KIP848}: {error}")
+            on_progress(notes[-1])
+    judged = bars(found) if options.judged else []
+    summaries = {one.contender.name: {str(e): summary(c) for e, c in one.costs.items() if c} for one in found}
+    return BenchReport("compare", setup, options.to_json(), tables(found), judged, notes, summaries)
+
+
+# --- the stage -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    bootstrap: str
+    zookeeper: str
+
+
+@contextmanager
+def _brokers(
+    directory: Path, properties: Mapping[str, str], on_progress: OnProgress, *, kraft: bool
+) -> Iterator[_Place]:
+    """One broker, with its group coordinator warmed up: the first group of a cold one waits for its offsets topic."""
+    where = directory / f"cluster-{next(_numbers)}"
+    if kraft:
+        broker = KraftBroker(where, properties=properties)
+        broker.fetch(on_progress)
+        on_progress(f"starting Kafka {KAFKA_4_VERSION}")
+        with broker:
+            place = _Place(broker.address, "")
+            _warm_up(place, directory, on_progress)
+            yield place
+    else:
+        settings = KafkaSettings(properties=properties, heap_mb=512)
+        with DevCluster(
+            where, brokers=1, coordinators=True, kafka_settings=settings, on_progress=on_progress
+        ) as cluster:
+            place = _Place(cluster.bootstrap_servers, cluster.zookeeper)
+            _warm_up(place, directory, on_progress)
+            yield place
+
+
+def _warm_up(place: _Place, directory: Path, on_progress: OnProgress) -> None:
+    """A group of one, with a topic of its own, until it owns that."""
+    on_progress("warming up the broker's group coordinator")
+    options = CompareOptions(members=1, partitions=1, repeat=0, rarely=1, records_per_s=0)
+    contender = Contender(Protocol.CLASSIC, FASTEST)
+    with _group(contender, place, options, directory) as group:
+        group.happen(Event.COLD)
+
+
+def _measured(
+    contender: Contender, place: _Place, options: CompareOptions, directory: Path, on_progress: OnProgress
+) -> Found:
+    with _group(contender, place, options, directory) as group:
+        for event, times in ((Event.COLD, max(1, options.rarely)), (Event.JOIN, options.repeat)):
+            for _ in range(times):
+                group.happen(event)
+                if event is Event.JOIN:
+                    group.happen(Event.LEAVE)
+            on_progress(_told(contender, event, group.costs[event]))
+        on_progress(_told(contender, Event.LEAVE, group.costs[Event.LEAVE]))
+        for _ in range(options.rarely):
+            group.happen(Event.KILL)
+            on_progress(_told(contender, Event.KILL, group.costs[Event.KILL]))
+    return Found(contender, group.costs)
+
+
+class _Group:
+    """Members of one contender, settled between events, and what each event has cost so far."""
+
+    def __init__(
+        self, contender: Contender, place: _Place, topic: str, options: CompareOptions, directory: Path
+    ) -> None:
+        self._contender, self._options, self._directory = contender, options, directory
+        self._number = next(_numbers)
+        journals = directory / f"journals-{self._number}"
+        journals.mkdir(parents=True)
+        self._journals = Journals(journals)
+        self._place = PeerPlace(
+            protocol=contender.protocol,
+            bootstrap=place.bootstrap,
+            zookeeper=place.zookeeper,
+            group=f"bench-{self._number}",
+            topic=topic,
+            settings=dict(contender.client),
+            journal=str(journals),
+        )
+        self._crews: list[Crew] = []
+        count = min(options.members, 10)
+        names = [f"m{number:05}" for number in range(options.members)]
+        for number in range(count):
+            self._crews.append(self._crew(f"crew-{number}", names[number::count]))
+        self._guest = self._crew("guest", [_GUEST])
+        self._guests = 1
+        self._members = 0
+        self._owned = Ownership()
+        self.costs: dict[Event, list[Cost]] = {event: [] for event in Event}
+        for crew in [*self._crews, self._guest]:
+            crew.ended()
+
+    def _crew(self, name: str, consumers: Sequence[str]) -> Crew:
+        place = PeerPlace(**{**asdict(self._place), "journal": f"{self._place.journal}/{name}.journal"})
+        return Crew(name, place, consumers, self._directory / f"{self._place.group}-{name}.log")
+
+    def happen(self, event: Event) -> Cost:
+        """Lets it happen to the settled group, and waits until all is fetched again, evenly, and nothing happens."""
+        at_ns, killed = 0, ""
+        match event:
+            case Event.COLD:
+                if self._members:
+                    self._all("leave")
+                    self._settle(Event.LEAVE, 0, 0, "")
+                self._all("join")
+                self._members = self._options.members
+            case Event.JOIN:
+                self._guest.do("join")
+                self._members += 1
+            case Event.LEAVE:
+                self._guest.do("leave")
+                self._members -= 1
+            case Event.KILL:
+                self._guest.do("join")
+                self._settle(Event.JOIN, 0, self._members + 1, "")
+                at_ns, killed = self._guest.kill(), _GUEST
+            case _:
+                raise ValueError(f"{event} does not happen to Kafka's own groups")
+        found = self._settle(event, at_ns, self._members, killed)
+        self.costs[event].append(found)
+        if killed:
+            self._guests += 1
+            self._guest = self._crew(f"guest-{self._guests}", [_GUEST])
+            self._guest.ended()
+        return found
+
+    def _all(self, what: str) -> None:
+        for crew in self._crews:
+            crew.begin(what)
+        for crew in self._crews:
+            crew.ended()
+
+    def _settle(self, event: Event, at_ns: int, members: int, killed: str) -> Cost:
+        lines: list[Line] = []
+        still_s = _STILL_S[self._contender.variant]
+        deadline = time.monotonic() + _WITHIN_S
+        heard = time.monotonic()
+        while True:
+            new = self._journals.new_lines()
+            now = time.monotonic()
+            if new or not lines:
+                lines = sorted([*lines, *new], key=lambda line: line.at_ns)
+                heard = now
+                begins = [line.at_ns for line in lines if line.what in {What.JOINING, What.LEAVING}]
+                since_ns = at_ns or (begins[0] if begins else 0)
+                found, owned = cost(event, since_ns, lines, self._owned, killed=killed)
+            if lines and now - heard >= still_s and balanced(owned, members, self._options.partitions):
+                self._owned = owned
+                return found
+            if now > deadline:
+                raise Timeout(
+                    f"{self._contender.name}: after {event} the group had not settled with {members} members within "
+                    f"{_WITHIN_S:.0f} s; logs are in {self._directory}"
+                )
+            time.sleep(_LOOK_S)
+
+    def close(self) -> None:
+        for crew in [*self._crews, self._guest]:
+            crew.close()
+
+
+@contextmanager
+def _group(contender: Contender, place: _Place, options: CompareOptions, directory: Path) -> Iterator[_Group]:
+    """The topic made anew, and written to all the while."""
+    topic = f"{_TOPIC}-{next(_numbers)}"
+    TopicAdmin(place.bootstrap).create(topic, options.partitions)
+    group = _Group(contender, place, topic, options, directory)
+    with contextlib.closing(group), _fed(place.bootstrap, topic, options):
+        yield group
+
+
+@contextmanager
+def _fed(bootstrap: str, topic: str, options: CompareOptions) -> Iterator[None]:
+    if not options.records_per_s:
+        yield
+        return
+    ended = threading.Event()
+
+    def feed() -> None:
+        producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0})
+        partitions = itertools.cycle(range(options.partitions))
+        while not ended.wait(0.1):
+            for _ in range(max(1, options.records_per_s // 10)):
+                producer.produce(topic, value=b"a record", partition=next(partitions))
+            producer.poll(0)
+        producer.flush(10)
+
+    thread = threading.Thread(target=feed, name="bench-feeding")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+# --- what it comes to ------------------------------------------------------------------------------------------------
+
+
+def tables(found: Sequence[Found]) -> list[Table]:
+    """One row for each contender and event; ``times`` are how many times what this project's consumer takes."""
+    ours = next(one for one in found if one.contender == OURS)
+    rows: list[dict[str, Any]] = []
+    for event in (Event.JOIN, Event.LEAVE, Event.KILL, Event.COLD):
+        for one in found:
+            if not one.costs[event]:
+                continue
+            told = summary(one.costs[event])
+            rows.append(
+                {
+                    "event": str(event),
+                    "group": one.contender.name,
+                    "n": told["n"],
+                    "settle_p50_ms": told["settle_ms"]["p50"],
+                    "settle_max_ms": told["settle_ms"]["max"],
+                    "times": _times(one.costs[event], ours.costs[event], _settle_ms),
+                    "partition_seconds": told["partition_seconds"],
+                    "times_partition_seconds": _times(one.costs[event], ours.costs[event], _partition_s),
+                    "longest_gap_ms": told["longest_gap_ms"]["max"],
+                    "moved": told["moved"],
+                    "interrupted_not_moved": told["interrupted_not_moved"],
+                }
+            )
+    drawn = ("settle_p50_ms", "settle_max_ms"), ("partition_seconds", ""), ("longest_gap_ms", "")
+    return [Table("compared", rows, [Drawing(("event", "group"), value, most) for value, most in drawn])]
+
+
+def _settle_ms(told: Mapping[str, Any]) -> float:
+    return float(told["settle_ms"]["p50"])
+
+
+def _partition_s(told: Mapping[str, Any]) -> float:
+    return float(told["partition_seconds"])
+
+
+def _times(theirs: Sequence[Cost], ours: Sequence[Cost], of: Callable[[Mapping[str, Any]], float]) -> float | None:
+    base = of(summary(ours)) if ours else 0.0
+    return round(of(summary(theirs)) / base, 1) if base else None
+
+
+_WANTED = {Event.JOIN: 10.0, Event.LEAVE: 10.0}
+_WANTED_SECONDS = 10.0
+_WANTED_OF_FASTEST_KIP848 = {Event.JOIN: 5.0, Event.LEAVE: 3.0}
+_WANTED_SECONDS_OF_FASTEST_KIP848 = 3.0
+
+
+def bars(found: Sequence[Found]) -> list[Bar]:
+    """How many times faster to settle, and how many times fewer partition-seconds, on a join and on a leave."""
+    ours = next(one for one in found if one.contender == OURS)
+    judged = []
+    for one in found:
+        if one.contender == OURS:
+            continue
+        tuned = one.contender.protocol is Protocol.KIP848 and one.contender.variant == FASTEST
+        wanted = _WANTED_OF_FASTEST_KIP848 if tuned else _WANTED
+        seconds = _WANTED_SECONDS_OF_FASTEST_KIP848 if tuned else _WANTED_SECONDS
+        for event, times in wanted.items():
+            pair = one.costs[event], ours.costs[event]
+            if all(pair):
+                judged.append(_bar(f"{one.contender.name}: {event}, settled", times, _times(*pair, _settle_ms)))
+                judged.append(
+                    _bar(f"{one.contender.name}: {event}, partition-seconds", seconds, _times(*pair, _partition_s))
+                )
+    needless = sum(cost.interrupted_not_moved for every in ours.costs.values() for cost in every)
+    judged.append(Bar("kafka_coord: interrupted, and did not move", "0", str(needless), needless == 0))
+    return judged
+
+
+def _bar(name: str, wanted: float, found: float | None) -> Bar:
+    told = "not measured" if found is None else f"{found:g} times"
+    return Bar(name, f"at least {wanted:g} times this", told, None if found is None else found >= wanted)
+
+
+def _told(contender: Contender, event: Event, costs: Sequence[Cost]) -> str:
+    if not costs:
+        return f"{contender.name}: {event}: not tried"
+    told = summary(costs)
+    return (
+        f"{contender.name}: {event}, {len(costs)} times: settled after {told['settle_ms']['p50']:,} ms, "
+        f"{told['partition_seconds']} partition-seconds, {told['interrupted_not_moved']} interrupted for nothing"
+    )

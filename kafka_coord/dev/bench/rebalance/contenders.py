@@ -1,0 +1,97 @@
+"""Who is compared: this project's consumer, and Kafka's own group protocols, each as it comes and at its fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Protocol(StrEnum):
+    """How the members of a group come to their partitions."""
+
+    OURS = "kafka_coord"
+    CLASSIC = "classic"
+    """JoinGroup and SyncGroup; everything stops before anything starts (librdkafka's default, ``range``)."""
+    COOPERATIVE = "cooperative"
+    """The same requests with ``cooperative-sticky``: only what moves is stopped (KIP-429)."""
+    KIP848 = "kip848"
+    """ConsumerGroupHeartbeat: the broker decides (KIP-848)."""
+
+
+PEERS = (Protocol.CLASSIC, Protocol.COOPERATIVE, Protocol.KIP848)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """``client`` are settings of librdkafka, ``broker`` lines of the broker's configuration; ``settings`` says them."""
+
+    protocol: Protocol
+    variant: str
+    client: Mapping[str, Any] = field(default_factory=dict)
+    broker: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.protocol}, {self.variant}"
+
+    @property
+    def kraft(self) -> bool:
+        """Whether it needs a broker of Kafka 4."""
+        return self.protocol is Protocol.KIP848
+
+
+DEFAULTS, FASTEST = "defaults", "fastest"
+EACH_SECOND = "1 s heartbeats"
+
+_NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
+# Java's and librdkafka's default is 45 s; 6 s is the least a broker takes by default.
+_FAST_CLIENT = {"heartbeat.interval.ms": 100, "session.timeout.ms": 6_000}
+_COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
+
+OURS = Contender(Protocol.OURS, DEFAULTS, broker=_NO_DELAY)
+
+CONTENDERS: Mapping[Protocol, Sequence[Contender]] = {
+    Protocol.CLASSIC: (
+        Contender(Protocol.CLASSIC, FASTEST, _FAST_CLIENT, _NO_DELAY),
+        Contender(Protocol.CLASSIC, DEFAULTS, broker={"group.initial.rebalance.delay.ms": "3000"}),
+    ),
+    Protocol.COOPERATIVE: (
+        Contender(Protocol.COOPERATIVE, FASTEST, _COOPERATIVE | _FAST_CLIENT, _NO_DELAY),
+        Contender(Protocol.COOPERATIVE, DEFAULTS, _COOPERATIVE, {"group.initial.rebalance.delay.ms": "3000"}),
+    ),
+    Protocol.KIP848: (
+        Contender(Protocol.KIP848, DEFAULTS, {"group.protocol": "consumer"}),
+        Contender(
+            Protocol.KIP848,
+            EACH_SECOND,
+            {"group.protocol": "consumer"},
+            {
+                "group.consumer.heartbeat.interval.ms": "1000",
+                "group.consumer.min.heartbeat.interval.ms": "1000",
+            },
+        ),
+        Contender(
+            Protocol.KIP848,
+            FASTEST,
+            {"group.protocol": "consumer"},
+            {
+                "group.consumer.heartbeat.interval.ms": "100",
+                "group.consumer.min.heartbeat.interval.ms": "100",
+                "group.consumer.session.timeout.ms": "6000",
+                "group.consumer.min.session.timeout.ms": "6000",
+                "group.consumer.assignment.interval.ms": "0",
+                "group.consumer.min.assignment.interval.ms": "0",
+            },
+        ),
+    ),
+}
+"""The fastest come first where a broker can be shared with this project's consumer."""
+
+
+def contenders(against: Sequence[Protocol], variants: Sequence[str]) -> list[Contender]:
+    """This project's consumer, and these variants of the others, those of one broker's configuration together."""
+    found = [OURS, *(one for protocol in against for one in CONTENDERS[protocol] if one.variant in variants)]
+    order = list(dict.fromkeys((one.kraft, tuple(sorted(one.broker.items()))) for one in found))
+    return sorted(found, key=lambda one: order.index((one.kraft, tuple(sorted(one.broker.items())))))

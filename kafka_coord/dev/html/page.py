@@ -1,0 +1,18 @@
+"""A page around what it shows."""
+
+from __future__ import annotations
+
+from kafka_coord.dev.html.markup import Markup, tag
+from kafka_coord.dev.html.style import STYLE
+
+
+def page(title: str, *sections: str) -> str:
+    """The whole file: style and sections in one, with nothing from elsewhere."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        tag("style", Markup(STYLE)),
+    )
+    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', tag('main', *sections)), lang='en')}\n"

@@ -1,0 +1,113 @@
+"""The comparison with Kafka's own groups: who is compared, how it is judged, and a small run of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.dev.bench.rebalance.compare import Found, bars, tables
+from kafka_coord.dev.bench.rebalance.contenders import (
+    CONTENDERS,
+    DEFAULTS,
+    EACH_SECOND,
+    FASTEST,
+    OURS,
+    PEERS,
+    Contender,
+    Protocol,
+    contenders,
+)
+from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, balanced
+from kafka_coord.model import TopicPartition
+from tests.cli.running import run
+
+VARIANTS = (DEFAULTS, EACH_SECOND, FASTEST)
+
+
+def costs(settle_ms: float, gap_ms: float, needless: int = 0) -> Mapping[Event, Sequence[Cost]]:
+    one = Cost(Event.JOIN, settle_ms, (gap_ms,) * 80, 80, 0, needless, 0)
+    return {event: [one] if event in {Event.JOIN, Event.LEAVE} else [] for event in Event}
+
+
+def owned(*counts: int) -> Ownership:
+    owners = [f"c{number}" for number, count in enumerate(counts) for _ in range(count)]
+    return Ownership({TopicPartition("flights", number): owner for number, owner in enumerate(owners)})
+
+
+def test_everybody_is_compared_once_and_those_of_one_broker_together():
+    found = contenders(PEERS, VARIANTS)
+    assert sorted(one.name for one in found) == sorted([OURS.name, *(c.name for p in PEERS for c in CONTENDERS[p])])
+    brokers = [(one.kraft, sorted(one.broker.items())) for one in found]
+    changes = sum(1 for one, other in pairwise(brokers) if one != other)
+    assert changes == len({str(one) for one in brokers}) - 1
+    assert contenders((), VARIANTS) == [OURS]
+    assert [one.variant for one in contenders([Protocol.KIP848], [FASTEST])] == [DEFAULTS, FASTEST], "ours always"
+    assert all(one.kraft == (one.protocol is Protocol.KIP848) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("members", "counts", "is_balanced"),
+    [
+        (3, (4, 3, 3), True),
+        (3, (4, 4, 2), False),
+        (3, (5, 5), False),
+        (3, (3, 3, 3), False),
+        (2, (5, 5), True),
+        (12, (1,) * 10, True),
+        (0, (), True),
+        (0, (10,), False),
+    ],
+)
+def test_a_group_has_settled_when_all_is_fetched_evenly(members: int, counts: tuple[int, ...], is_balanced: bool):
+    assert balanced(owned(*counts), members, 10) is is_balanced
+
+
+def judged(contender: Contender, theirs: Mapping[Event, Sequence[Cost]], needless: int = 0) -> list[bool | None]:
+    found = [Found(OURS, costs(50, 20, needless)), Found(contender, theirs)]
+    return [bar.met for bar in bars(found)]
+
+
+def test_times_are_those_of_this_projects_consumer():
+    classic = CONTENDERS[Protocol.CLASSIC][0]
+    (table,) = tables([Found(OURS, costs(50, 20)), Found(classic, costs(1_000, 500))])
+    join = [row for row in table.rows if row["event"] == "join"]
+    assert [(row["group"], row["times"], row["times_partition_seconds"]) for row in join] == [
+        ("kafka_coord, defaults", 1.0, 1.0),
+        ("classic, fastest", 20.0, 25.0),
+    ]
+
+
+@pytest.mark.parametrize("contender", [one for protocol in PEERS for one in CONTENDERS[protocol]], ids=lambda c: c.name)
+def test_the_bars_are_ten_times_or_less_against_what_is_tuned_to_its_limit(contender: Contender):
+    tuned = contender.kraft and contender.variant == "fastest"
+    assert judged(contender, costs(500, 200)) == [True] * 5
+    assert judged(contender, costs(250, 60)) == ([True] * 5 if tuned else [False] * 4 + [True])
+    assert judged(contender, costs(240, 60))[0] is False
+    assert judged(contender, costs(500, 200), needless=1)[-1] is False
+
+
+def test_an_unknown_protocol_is_refused_with_those_there_are():
+    ran = run("bench", "rebalance", "--compare", "classic,raft")
+    assert ran.code == 2
+    assert "'raft' is not one of classic, cooperative, kip848" in ran.err
+
+
+@pytest.mark.kafka
+@pytest.mark.zookeeper
+@pytest.mark.timeout(300)
+def test_a_small_run_lets_the_same_happen_to_everybody(tmp_path: Path):
+    asked = ("--smoke", "--compare", "cooperative,kip848", "--dir", str(tmp_path), "-o", "json")
+    found = run("bench", "rebalance", *asked).json()
+    groups = {OURS.name, "cooperative, fastest"}
+    if not found["notes"]:
+        groups.add("kip848, fastest")
+    rows = found["compared"]
+    assert {row["group"] for row in rows} == groups, found["notes"]
+    for row in rows:
+        assert row["settle_p50_ms"] > 0, row
+        if row["event"] in {"join", "leave"}:
+            assert row["moved"] == 4, "the third member's share of twelve"
+    assert all(row["interrupted_not_moved"] == 0 for row in rows if row["group"] == OURS.name)
