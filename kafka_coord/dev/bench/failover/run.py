@@ -33,6 +33,7 @@ _STABLE = str(GroupState.STABLE)
 _WITHIN_S = 120.0
 _PER_GROUP_S = 0.25
 _LOOK_S = 0.02
+_REST_S, _RESTS_WITHIN = 1.0, 60
 _BAR_GROUPS, _BAR_LOOKED_MS, _BAR_MIB = 10_000, 5_000.0, 1_024.0
 
 
@@ -192,9 +193,14 @@ class _Stage:
         )
 
     def idle(self) -> Idle:
-        """Nothing happens for a while."""
+        """Nothing happens for a while, once what the last failover led to is written."""
         elected = self._instance(self._elected.now() or 0)
         first = self._zxid()
+        for _ in range(_RESTS_WITHIN):
+            time.sleep(_REST_S)
+            before, first = first, self._zxid()
+            if first == before + 1:
+                break
         with Meter(elected.process.pid or 0) as meter:
             time.sleep(self._options.idle_s)
             cpu_s = meter.cpu_s()
