@@ -138,8 +138,8 @@ def spark(
 @click.option(
     "--compare",
     metavar="PROTOCOL,…",
-    help="The same with Kafka's own groups, one after the other, all fetching: classic, cooperative, kip848. Each as it "
-    "comes and at its fastest. A cold start, joins and leaves, and a member killed; by default 5 times and once.",
+    help="The same with Kafka's own groups, one after the other, all fetching: classic, cooperative, kip848. Each as "
+    "it comes and at its fastest. A cold start, joins and leaves, and a member killed; by default 5 times and once.",
 )
 @click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
 @directory_option
