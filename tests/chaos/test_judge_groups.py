@@ -58,6 +58,21 @@ def test_a_process_that_grows_leaks(night: Night, grown: Usage, told: str) -> No
     assert found.message.startswith(f"{told} grew from")
 
 
+@pytest.mark.parametrize(("share", "spun"), [(0.9, True), (0.5, False)])
+def test_a_process_that_has_a_core_to_itself_spins(night: Night, share: float, spun: bool) -> None:
+    for number in range(14):
+        busy = max(0, number - 5) * 10 * share
+        night.used(5 + 10 * number, replace(LEAN, cpu_s=1 + busy))
+    found = violations(night.judged(), Rule.NO_SPIN)
+    assert [one.where for one in found] == (["serve:1 (pid 77)"] if spun else [])
+
+
+def test_a_process_busy_for_a_moment_does_not_spin(night: Night) -> None:
+    for number in range(14):
+        night.used(5 + 10 * number, replace(LEAN, cpu_s=1 + (10 if number > 5 else 0)))
+    assert night.judged().held
+
+
 def test_two_processes_of_one_name_are_not_compared(night: Night) -> None:
     for number in range(14):
         night.used(5 + 10 * number, Usage(0, "serve:1", 70 + number // 7, 60 * 2**20, 20 + 40 * (number // 7), 30, 5))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from kafka_coord.dev.chaos.journal import Event, EventWriter, Kind, Phase
 from kafka_coord.dev.chaos.links import Direction
@@ -429,9 +429,20 @@ def _rows(document: Any) -> Sequence[dict[str, Any]]:
     return next(value for value in document.values() if isinstance(value, list))
 
 
-def read_process(pid: int) -> dict[str, int] | None:
-    """Memory (bytes), threads and descriptors of a process, from /proc; None when it is gone."""
+class Used(TypedDict):
+    """As :class:`~kafka_coord.dev.chaos.journal.Usage`."""
+
+    rss_bytes: int
+    threads: int
+    descriptors: int
+    sockets: int
+    cpu_s: float
+
+
+def read_process(pid: int) -> Used | None:
+    """Memory (bytes), threads, descriptors and CPU seconds of a process, from /proc; None when it is gone."""
     try:
+        ticks = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
         links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
@@ -442,4 +453,5 @@ def read_process(pid: int) -> dict[str, int] | None:
         "threads": int(fields["Threads"]),
         "descriptors": len(links),
         "sockets": sum(link.startswith("socket:") for link in links),
+        "cpu_s": (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK"),  # proc(5), after the name: utime, stime
     }

@@ -12,7 +12,8 @@ RESOURCES = "resources.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one process (``target`` as an event's) used; with ``target`` ``zookeeper``, ``znodes`` alone counts."""
+    """What one process (``target`` as an event's) used; with ``target`` ``zookeeper``, ``znodes`` alone counts.
+    ``cpu_s`` is of its whole life so far."""
 
     t: float
     target: str
@@ -22,6 +23,7 @@ class Usage:
     descriptors: int = 0
     sockets: int = 0
     znodes: int = 0
+    cpu_s: float = 0.0
 
 
 class ResourceWriter(Appending):

@@ -17,6 +17,7 @@ class Rule(StrEnum):
     TABLE = "Spark's table holds every record once"
     CONVERGENCE = "every group converged"
     NO_LEAKS = "nothing leaked"
+    NO_SPIN = "no process spun"
     CLEAN_FAILOVER = "a coordinator's clean stop takes no owner away and delays no decision"
     KILLED_FAILOVER = "a killed coordinator is replaced in time"
     FROZEN_COORDINATOR = "a frozen coordinator wrote nothing when it woke"

@@ -17,6 +17,9 @@ SETTLE_S = 30.0
 _MORE_THREADS = 6
 _MORE_DESCRIPTORS = 24
 _MORE_BYTES = 48 * 2**20
+_SPIN_SAMPLES = 3
+"""Of ten seconds each."""
+_SPIN_SHARE = 0.8
 _WARM_SAMPLES = 6
 _SAMPLES = 3
 
@@ -125,6 +128,40 @@ def no_leaks(records: Records) -> Ruling:
         bound=f"+{_MORE_THREADS} threads, +{_MORE_DESCRIPTORS} descriptors, +{_MORE_BYTES // 2**20} MiB",
         exercised=judged > 0,
         figures={f"most_{name}": float(value) for name, value in most.items()} | {"znodes": float(grown)},
+    )
+
+
+def no_spin(records: Records) -> Ruling:
+    """No consumer and no coordinator has a core to itself for half a minute: what a night makes them do is little, and
+    what spins slows everybody else."""
+    by_process: dict[tuple[str, int], list[Usage]] = {}
+    for usage in records.resources:
+        if usage.pid:
+            by_process.setdefault((usage.target, usage.pid), []).append(usage)
+    findings: list[Finding] = []
+    most = 0.0
+    for (target, pid), samples in by_process.items():
+        for first, last in zip(samples, samples[_SPIN_SAMPLES:], strict=False):
+            share = (last.cpu_s - first.cpu_s) / max(last.t - first.t, 1e-9)
+            most = max(most, share)
+            if share > _SPIN_SHARE:
+                findings.append(
+                    Finding(
+                        Rule.NO_SPIN,
+                        Severity.VIOLATION,
+                        f"{target} (pid {pid})",
+                        f"it used {share:.0%} of a core for {last.t - first.t:.0f} s",
+                        (records.at(first.t, f"{first.cpu_s:.0f} s"), records.at(last.t, f"{last.cpu_s:.0f} s")),
+                    )
+                )
+                break
+    return ruling(
+        Rule.NO_SPIN,
+        findings,
+        checked=f"{len(by_process)} processes; at most {most:.0%} of a core for half a minute",
+        bound=f"{_SPIN_SHARE:.0%} of a core",
+        exercised=bool(by_process),
+        figures={"most_share": most},
     )
 
 

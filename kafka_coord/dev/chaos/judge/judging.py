@@ -64,6 +64,7 @@ def judge(directory: Path) -> Report:
         groups.unmoved(records),
         groups.explained(records),
         groups.no_leaks(records),
+        groups.no_spin(records),
         audit,
         groups.complete(records),
     )
