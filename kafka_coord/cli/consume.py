@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
 import string
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, zookeeper_options
-from kafka_coord.cli.failures import INTERRUPTED
 from kafka_coord.cli.options import CONSUMER, GROUP, TOPIC
 from kafka_coord.cli.output import iso_time, note
+from kafka_coord.cli.stopping import Stopping, stopping_at_signals
 from kafka_coord.errors import SettingsError
 from kafka_coord.model import TopicPartition
 
@@ -90,7 +88,7 @@ def consume(
     printing = _Printing(make_formatter(formatter), quiet=quiet, max_messages=max_messages, idle_s=idle_s)
     settings = current_settings()
     subscription: dict[str, Any] = {"topics": list(topics) or None, "white_list": white_list, "black_list": black_list}
-    with _stopping_at_signals() as stopping:
+    with stopping_at_signals() as stopping:
         consumer = _open(
             settings,
             group=group,
@@ -108,7 +106,7 @@ def consume(
             finally:
                 consumer.close()
     printing.report()
-    return INTERRUPTED if stopping.number == signal.SIGINT else 0
+    return stopping.exit_code
 
 
 def _open(settings: Settings, **arguments: Any) -> Consumer:
@@ -135,7 +133,7 @@ class _Printing:
     began: float = field(default_factory=time.monotonic)
     printed: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def run(self, consumer: Consumer, stopping: _Stopping) -> None:
+    def run(self, consumer: Consumer, stopping: Stopping) -> None:
         last_record = last_rate = time.monotonic()
         counted = 0
         while not stopping.asked() and (self.max_messages is None or self.count < self.max_messages):
@@ -229,31 +227,3 @@ def _as_json(record: Record) -> str:
         },
         ensure_ascii=False,
     )
-
-
-@dataclass(slots=True)
-class _Stopping:
-    """The signal that asked to stop, 0 while none did."""
-
-    number: int = 0
-
-    def asked(self) -> bool:
-        return self.number != 0
-
-
-@contextlib.contextmanager
-def _stopping_at_signals() -> Iterator[_Stopping]:
-    """The first Ctrl-C or SIGTERM ends it between two records; a second one, at once."""
-    stopping = _Stopping()
-
-    def stop(number: int, _: Any) -> None:
-        if stopping.number:
-            raise KeyboardInterrupt
-        stopping.number = number
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

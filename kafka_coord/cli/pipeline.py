@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, given_config, open_store
-from kafka_coord.cli.failures import INTERRUPTED
 from kafka_coord.cli.options import CONSUMER, GROUP, output_option
 from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.cli.stopping import stopping_at_signals
 from kafka_coord.errors import DevClusterError, SettingsError
 from kafka_coord.monitor.history import read_history
 
@@ -222,14 +220,14 @@ def flights(
     log = log or options.root / "logs" / f"{name}.log"
     with (
         _session(f"kafka-coord flights {name}", master, conf, log) as spark,
-        _stopping_at_signals() as stopping,  # after Spark, which sets a handler of its own when it starts
+        stopping_at_signals() as stopping,  # after Spark, which sets a handler of its own when it starts
     ):
         note(f"{name} joins the group {group}; Ctrl-C lets it leave")
         ended = run_stream(spark, options, decoded, stopping.event, _Rarely())
     note(f"{ended.records:,} records in {ended.micro_batches} micro-batches written to {options.table}")
     if not ended.clean:
         note("the micro-batch at work took too long and was interrupted: its records are read again, and written once")
-    return INTERRUPTED if stopping.number == signal.SIGINT else 0
+    return stopping.exit_code
 
 
 @run.command()
@@ -460,28 +458,3 @@ class _Rarely:
         if now >= self._told + self._every_s:
             self._told = now
             note(text)
-
-
-class _Stopping:
-    """``event`` is set by the first Ctrl-C or SIGTERM, ``number`` is which of them; a second one ends it at once."""
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-        self.number = 0
-
-    def __call__(self, number: int, _: Any) -> None:
-        if self.event.is_set():
-            raise KeyboardInterrupt
-        self.number = number
-        self.event.set()
-
-
-@contextmanager
-def _stopping_at_signals() -> Iterator[_Stopping]:
-    stopping = _Stopping()
-    before = {one: signal.signal(one, stopping) for one in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopping
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)

@@ -8,12 +8,12 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, zookeeper_options
+from kafka_coord.cli.stopping import stopping_at_signals
 from kafka_coord.errors import SettingsError, StoreUnavailable
 from kafka_coord.settings import ServeSettings, Settings
 
@@ -81,7 +81,8 @@ def run_service(settings: Settings, broker_id: int) -> None:
     """Runs until asked to stop, or until the service ends by itself (and then raises what ended it)."""
     from kafka_coord.coordinator.service import CoordinatorService
 
-    with _asked_to_stop() as stopping:
+    with stopping_at_signals(_say_stopping) as asked:
+        stopping = asked.event
         store = _connect_patiently(settings, stopping)
         if store is None:
             return
@@ -152,23 +153,8 @@ def options_of(serve_settings: ServeSettings) -> CoordinatorOptions:
     return CoordinatorOptions(**{name: value for name, value in given.items() if value is not None})
 
 
-@contextlib.contextmanager
-def _asked_to_stop() -> Iterator[threading.Event]:
-    """Set at SIGTERM and SIGINT. A second one ends the program at once."""
-    stopping = threading.Event()
-
-    def stop(number: int, _: Any) -> None:
-        if stopping.is_set():
-            raise KeyboardInterrupt
-        log.info("stopping: received %s", signal.Signals(number).name)
-        stopping.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _say_stopping(received: signal.Signals) -> None:
+    log.info("stopping: received %s", received.name)
 
 
 def notify_systemd(state: str) -> None:

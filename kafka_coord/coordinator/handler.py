@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.execute import Executor, Written
-from kafka_coord.coordinator.history import DecisionLog
+from kafka_coord.coordinator.history import AT_REST, DecisionLog
 from kafka_coord.coordinator.matching import Matching
 from kafka_coord.coordinator.mending import Mending
 from kafka_coord.coordinator.observe import Decoded, Glance, Look, observe
@@ -211,7 +211,7 @@ class RebalanceRequestHandler:
         outcome = Outcome(decided.state, cut(" ".join(decided.sentence.split()), MAX_SENTENCE_CHARS))
         changed = self.outcomes.get(group) != outcome
         self.outcomes[group] = outcome
-        at_rest = decided.state in {GroupState.STABLE, GroupState.EMPTY} and not observation.unreadable
+        at_rest = decided.state in AT_REST and not observation.unreadable
         level = logging.INFO if decided.steps or not at_rest else logging.DEBUG
         if changed or decided.steps:
             log.log(level, "%s group=%s state=%s", outcome.sentence, group, decided.state)
@@ -249,7 +249,8 @@ class RebalanceRequestHandler:
     def _schedule(self, group: str, decided: Plan, timers: GroupTimers, written: Written) -> None:
         now = self._store.clock.monotonic()
         if decided.steps and not written.unreadable:
-            if written.commands:  # the next event is the first acknowledgement: until then there is nothing to see
+            if written.commands or decided.state in AT_REST:
+                # the next event is the first acknowledgement, or somebody else's: until then there is nothing to see
                 self._queue.request_at(group, now + LOOK_AGAIN_S)
             else:
                 self._queue.request(group)
@@ -261,6 +262,7 @@ class RebalanceRequestHandler:
 
     def _again_later(self, group: str, error: StoreError | None) -> None:
         """What was written is consistent by itself; what was not is decided anew from a fresh look."""
+        self._decisions.doubt(group)
         if isinstance(error, MultiFailed):
             log.debug("looking again group=%s: changed meanwhile (%s)", group, error)
             self._clear_the_way(group, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,11 @@ log = logging.getLogger(__name__)
 MAX_MOVES = 20
 MAX_MOVE_TEXT = 200
 MAX_HISTORY_BYTES = 200_000
+MAX_REMEMBERED = 32
+"""Groups; of each up to ``MAX_HISTORY_BYTES``."""
+
+AT_REST = frozenset({GroupState.STABLE, GroupState.EMPTY})
+"""Nothing is to be moved, nor waited for."""
 
 
 def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decision | None:
@@ -61,31 +67,46 @@ def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decisi
 
 @dataclass(slots=True)
 class _Progress:
-    """A decision on its way to being settled. ``decided`` is monotonic seconds."""
+    """A decision on its way to being settled. ``decided`` is monotonic seconds; ``settling``: it was handed out to be
+    written as settled."""
 
     decision: Decision
     decided: float
+    settling: bool = False
 
 
 class DecisionLog:
-    """Follows each group's newest decision until it is settled. One thread."""
+    """Follows each group's newest decision until it is settled. One thread.
+
+    What it wrote last of a few groups is remembered with its version, and so not read again for the next decision:
+    written by anybody else, it fails, is doubted (:meth:`doubt`) and read.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._clock: Clock = store.clock
         self._open: dict[str, _Progress] = {}
+        self._written: OrderedDict[str, tuple[tuple[Decision, ...], int]] = OrderedDict()
 
     def observe(self, plan: Plan, observation: Observation) -> tuple[Op, ...]:
         """The history writes that belong to this pass: one when a target is decided, one when it is settled."""
         group, now = plan.group, self._clock.monotonic()
         decision = describe(plan, observation, int(self._clock.time() * 1000))
         if decision is not None:
-            self._open[group] = _Progress(self._count(decision, plan), now)
-            return self._write(group, self._open[group].decision)
+            decision = self._count(decision, plan)
+            if plan.state in AT_REST:  # nothing has to move, so what is written now settles it
+                self._open.pop(group, None)
+                return self._write(group, replace(decision, settled_ms=0))
+            self._open[group] = _Progress(decision, now)
+            return self._write(group, decision)
         if plan.state is GroupState.DEAD:
             self._open.pop(group, None)
             return ()
-        progress = self._open.get(group) or self._resume(plan, observation, now)
+        progress = self._open.get(group)
+        if progress is not None and progress.settling:  # and nobody doubted that
+            del self._open[group]
+            progress = None
+        progress = progress or self._resume(plan, observation, now)
         if progress is None:
             return ()
         elapsed_ms = round((now - progress.decided) * 1000)
@@ -93,13 +114,21 @@ class DecisionLog:
         if updated.stopped_ms is None and updated.stopped and not any(x.stopping for x in observation.ledgers.values()):
             updated = replace(updated, stopped_ms=elapsed_ms)
         progress.decision = updated
-        if plan.steps or plan.state not in {GroupState.STABLE, GroupState.EMPTY}:
+        if plan.steps or plan.state not in AT_REST:
             return ()
-        del self._open[group]
+        progress.settling = True
         return self._write(group, replace(updated, settled_ms=elapsed_ms))
 
     def forget(self, group: str) -> None:
         self._open.pop(group, None)
+        self._written.pop(group, None)
+
+    def doubt(self, group: str) -> None:
+        """What was handed out for this group may not have been written."""
+        self._written.pop(group, None)
+        progress = self._open.get(group)
+        if progress is not None:
+            progress.settling = False
 
     @staticmethod
     def _count(decision: Decision, plan: Plan) -> Decision:
@@ -135,11 +164,21 @@ class DecisionLog:
             return (), self._store.get(path)
 
     def _write(self, group: str, decision: Decision) -> tuple[Op, ...]:
-        decisions, node = self._read(group)
+        decisions, version = self._known(group)
         kept = (*(d for d in decisions if d.generation != decision.generation), decision)
         data = fields.dump(history_to_json(kept))
         while len(data) > MAX_HISTORY_BYTES and len(kept) > 1:
             kept = kept[len(kept) // 2 :]
             data = fields.dump(history_to_json(kept))
+        self._written[group] = kept, version + 1
+        while len(self._written) > MAX_REMEMBERED:
+            self._written.popitem(last=False)
         path = layout.history(group)
-        return (Create(path, data),) if node is None else (SetData(path, data, node.stat.version),)
+        return (Create(path, data),) if version < 0 else (SetData(path, data, version),)
+
+    def _known(self, group: str) -> tuple[tuple[Decision, ...], int]:
+        """(what the znode holds, its version, -1 for none)."""
+        if group in self._written:
+            return self._written.pop(group)
+        decisions, node = self._read(group)
+        return decisions, -1 if node is None else node.stat.version

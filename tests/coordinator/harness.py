@@ -11,6 +11,7 @@ from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.dev.kafka_znodes import topic_value
 from kafka_coord.errors import MembershipLost, NoNode, StoreError
 from kafka_coord.model import (
     NO_PARTITIONS,
@@ -48,10 +49,7 @@ class KafkaZnodes:
 
     def topic(self, name: str, partitions: int, topic_id: str | None = None) -> None:
         """Makes the topic or changes its partition list, as Kafka does: in the data of its znode."""
-        value: dict[str, Any] = {"version": 3, "partitions": {str(p): [1] for p in range(partitions)}}
-        if topic_id:
-            value["topic_id"] = topic_id
-        self.raw_topic(name, json.dumps(value).encode())
+        self.raw_topic(name, topic_value(partitions, topic_id=topic_id))
 
     def raw_topic(self, name: str, data: bytes) -> None:
         path = layout.broker_topic(name)

@@ -18,7 +18,8 @@ from kafka_coord.dev.simulation.scheduler import VirtualClock
 from kafka_coord.dev.simulation.server import SimulatedZooKeeper
 from kafka_coord.dev.simulation.store import Quiet, SimulatedStore
 from kafka_coord.errors import StoreUnavailable
-from kafka_coord.model import TopicInfo
+from kafka_coord.model import Request, RequestType, TopicInfo, history_from_json
+from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check
 
@@ -58,6 +59,7 @@ class World:
         catalog = TopicCatalog()
         catalog.put(TopicInfo("flights", frozenset(range(4)), "id-1"))
         self.leads = True
+        self.requests = PendingRequests(self.store)
         fence = Check(layout.COORDINATOR_EPOCH)
         self.handler = RebalanceRequestHandler(
             self.store,
@@ -65,7 +67,7 @@ class World:
             self.queue,
             GroupRegistry(),
             catalog,
-            PendingRequests(self.store),
+            self.requests,
             built_in_assignors(),
             CoordinatorOptions(),
         )
@@ -104,6 +106,45 @@ def test_a_group_that_was_sent_commands_waits_for_an_event_or_a_moment() -> None
         world.store.deliver()
 
     assert world.queue.is_requested(group), "an acknowledgement is looked at at once"
+
+
+def test_a_decision_that_moves_nothing_takes_one_look_and_one_write() -> None:
+    world = World(1)
+    world.handler.step()
+    (group,) = world.groups
+    for command in world.store.children(layout.channel(group, "c1")):
+        world.store.delete(layout.command(group, "c1", command))
+    world.clock.now += 2 * LOOK_AGAIN_S
+    world.handler.step()  # settles it
+    asked = Request(RequestType.REBALANCE, group=group, reason="to see")
+    path = world.store.create(layout.REQUEST_PREFIX, fields.dump(asked.to_json()), sequence=True)
+    world.requests.load([path.rpartition("/")[2]])
+    while world.handler.step():
+        pass
+    world.queue.request(group)
+    world.requests_made.reads = 0
+
+    world.handler.step()
+
+    assert world.requests_made.reads == 2, "the history it wrote itself is not read again"
+    found = history_from_json(fields.load(world.store.get(layout.history(group)).data, "here"), "here")
+    assert [(one.generation, one.settled_ms is not None) for one in found] == [(1, True), (2, True)]
+    assert not world.queue.is_requested(group)
+
+
+def test_a_history_somebody_else_wrote_meanwhile_is_read_again() -> None:
+    world = World(1)
+    world.handler.step()
+    (group,) = world.groups
+    node = world.store.get(layout.history(group))
+    world.store.set(layout.history(group), node.data)
+    for command in world.store.children(layout.channel(group, "c1")):
+        world.store.delete(layout.command(group, "c1", command))
+    for _ in range(3):
+        world.clock.now += 2 * LOOK_AGAIN_S
+        world.handler.step()
+    (decision,) = history_from_json(fields.load(world.store.get(layout.history(group)).data, "here"), "here")
+    assert decision.settled_ms is not None
 
 
 def test_one_that_happens_to_be_asked_for_twice_is_handled_once_for_each() -> None:

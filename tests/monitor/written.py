@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from kafka_coord.dev.kafka_znodes import topic_value
 from kafka_coord.model import (
     NODE_PREFIX,
     Assignment,
@@ -50,10 +50,7 @@ class Tree:
         self.put(path, fields.dump(value))
 
     def topic(self, name: str, partitions: int, topic_id: str = "") -> None:
-        value: dict[str, Any] = {"version": 3, "partitions": {str(p): [1] for p in range(partitions)}}
-        if topic_id:
-            value["topic_id"] = topic_id
-        self.put(layout.broker_topic(name), json.dumps(value).encode())
+        self.put(layout.broker_topic(name), topic_value(partitions, topic_id=topic_id))
 
     def coordinator(self, broker_id: int = 1, epoch: int = 7) -> None:
         info = CoordinatorInfo(broker_id, epoch, "1732060800000", {"http": "127.0.0.1:8080"})

@@ -8,7 +8,7 @@ import pytest
 from kafka_coord.dev.simulation.mutations import MUTATIONS, mutated
 from kafka_coord.dev.simulation.world import FAULTS, judged
 
-WITHIN_SEEDS = 150
+WITHIN_SEEDS = 200
 
 TELLING = {
     "no token check": frozenset({"freeze", "close", "cut", "evict"}),

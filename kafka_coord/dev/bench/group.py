@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from kafka_coord.consumer.settings import Membership, membership
+from kafka_coord.dev.kafka_znodes import topic_value
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
@@ -12,7 +11,7 @@ from kafka_coord.zk.store import Store
 def write_topic(store: Store, topic: str, partitions: int) -> None:
     """Makes the topic or changes how many partitions it has, as Kafka does: in the data of its znode."""
     path = layout.broker_topic(topic)
-    value = json.dumps({"version": 3, "partitions": {str(number): [1] for number in range(partitions)}}).encode()
+    value = topic_value(partitions)
     if store.exists(path):
         store.set(path, value)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 import random
 from collections import Counter, deque
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.dev.kafka_znodes import topic_value
 from kafka_coord.dev.simulation.applications import SimulatedFetchers, SimulatedLog
 from kafka_coord.dev.simulation.invariants import InvariantBroken, Judge
 from kafka_coord.dev.simulation.scheduler import Actor, Scheduler
@@ -669,8 +669,7 @@ class World:
         self.server.write(ops, 0, self._ms())
 
     def _topic_value(self, topic: str) -> bytes:
-        count = self.partitions[topic]
-        return json.dumps({"version": 3, "partitions": {str(p): [1] for p in range(count)}}).encode()
+        return topic_value(self.partitions[topic])
 
     def _consumer_of(self, session_id: int) -> Process | None:
         process = self._owner.get(session_id)
