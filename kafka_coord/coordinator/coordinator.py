@@ -17,7 +17,7 @@ from kafka_coord.coordinator.listeners import (
     RequestListener,
     TopicChangeListener,
     TopicPartitionChangeListener,
-    read_broker_racks,
+    broker_racks,
 )
 from kafka_coord.coordinator.observe import decode_member
 from kafka_coord.coordinator.options import CoordinatorOptions
@@ -25,12 +25,12 @@ from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests, answer_op
-from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoNode
-from kafka_coord.model import Member, Request
+from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth
+from kafka_coord.model import Member, Request, Unreadable
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
-from kafka_coord.zk.store import GetChildren, GetData, Node, Op, Store
+from kafka_coord.zk.store import GetChildren, GetData, Node, Op, Read, ReadResult, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -84,17 +84,18 @@ class ConsumerCoordinator:
         """Topics with their listeners, groups and their interests, every group enqueued, then the other listeners; the
         handler's thread comes last and is the service's to start. A listener is armed by the very read that tells it
         what there is, so nothing is missed in between. Raises :class:`StoreUnavailable`: resign or try again."""
-        for path in layout.PERSISTENT_ROOTS:  # somebody may have deleted them since this instance registered
-            self._store.ensure_path(path)
+        for path, stat in zip(layout.PERSISTENT_ROOTS, self._store.exists_many(layout.PERSISTENT_ROOTS), strict=True):
+            if stat is None:  # somebody deleted it since this instance registered
+                self._store.ensure_path(path)
         self._store.ensure_prepared()
-        racks = self._read_racks()
+        racks, listings = self._read_racks_and_groups()
         topics = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, racks)
         self._watches.children(
             layout.BROKER_TOPICS,
             TopicChangeListener(self._watches, self.catalog, self.registry, self.queue, topics).on_children,
         )
         self._watches.step()
-        self._read_groups()
+        self._read_members(listings)
         self._watches.children(layout.GROUPS, self._groups.on_children)
         self._watches.children(layout.REQUESTS, RequestListener(self.requests, self.queue).on_children)
         self._watches.data(layout.PAUSED, PauseListener(self._groups, self.queue, self.handler.perhaps_paused).on_data)
@@ -138,25 +139,30 @@ class ConsumerCoordinator:
         self.catalog.clear()
         self.requests.clear()
 
-    def _read_racks(self) -> dict[int, str]:
-        try:
-            return read_broker_racks(self._store)
-        except NoNode:
-            return {}
+    def _read_racks_and_groups(self) -> tuple[dict[int, str], dict[str, ReadResult | Unreadable]]:
+        """The brokers' racks, and of each group who is registered, in two requests for both: every request of a startup
+        is one that whoever waits for a decision waits for. Raises :class:`NoAuth` where the groups are forbidden."""
+        brokers, groups = read_each(self._store, [GetChildren(layout.BROKER_IDS), GetChildren(layout.GROUPS)])
+        if isinstance(groups, Unreadable):
+            raise NoAuth(f"cannot tell which groups there are: {groups.reason}", layout.GROUPS)
+        ids = [name for name in (brokers if isinstance(brokers, tuple) else ()) if name.isascii() and name.isdigit()]
+        names = [name for name in (groups if isinstance(groups, tuple) else ()) if is_legal(name)]
+        reads: list[Read] = [GetData(layout.broker(broker)) for broker in ids]
+        reads += [GetChildren(layout.ids(group)) for group in names]
+        found = read_each(self._store, reads)
+        return broker_racks(ids, found[: len(ids)]), dict(zip(names, found[len(ids) :], strict=True))
 
-    def _read_groups(self) -> None:
-        """Fills the registry and enqueues every group, its bit set."""
-        groups = [group for group in self._store.children(layout.GROUPS) if is_legal(group)]
-        listings = read_each(self._store, [GetChildren(layout.ids(group)) for group in groups])
+    def _read_members(self, listings: Mapping[str, ReadResult | Unreadable]) -> None:
+        """Fills the registry from who is listed in each group, and enqueues every group, its bit set."""
         consumers = [
             (group, name)
-            for group, listing in zip(groups, listings, strict=True)
+            for group, listing in listings.items()
             for name in (listing if isinstance(listing, tuple) else ())
             if is_legal(name)
         ]
         nodes = read_each(self._store, [GetData(layout.registration(*c)) for c in consumers])
-        members: dict[str, list[Member]] = {group: [] for group in groups}
-        decoded: dict[str, dict[str, tuple[int, object]]] = {group: {} for group in groups}
+        members: dict[str, list[Member]] = {group: [] for group in listings}
+        decoded: dict[str, dict[str, tuple[int, object]]] = {group: {} for group in listings}
         for (group, name), node in zip(consumers, nodes, strict=True):
             if isinstance(node, Node):
                 where = layout.registration(group, name)
@@ -166,7 +172,7 @@ class ConsumerCoordinator:
                     continue  # the handler's look reports it
                 members[group].append(found)
                 decoded[group][where] = node.stat.mzxid, found
-        for group in groups:
+        for group in listings:
             self.registry.update(group, members[group])
             self.handler.remember(group, decoded[group])
             self.queue.request(group)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
-from kafka_coord.coordinator.reading import read_each, report
+from kafka_coord.coordinator.reading import report
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests
 from kafka_coord.coordinator.topics import decode_broker_rack, decode_topic
@@ -16,7 +16,7 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Unreadable
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import GetData, Node, SessionState, Store
+from kafka_coord.zk.store import Node, ReadResult, SessionState
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -178,11 +178,10 @@ def request_interested(topic: str, registry: GroupRegistry, queue: RebalanceRequ
         queue.request(group)
 
 
-def read_broker_racks(store: Store) -> dict[int, str]:
+def broker_racks(names: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> dict[int, str]:
     """broker id → rack, for the brokers that name one. Racks are a preference: read once an election, not watched."""
-    names = [name for name in (store.children(layout.BROKER_IDS)) if name.isascii() and name.isdigit()]
     racks = {}
-    for name, node in zip(names, read_each(store, [GetData(layout.broker(n)) for n in names]), strict=True):
+    for name, node in zip(names, nodes, strict=True):
         if isinstance(node, Unreadable):
             report("left alone unreadable", [node])
         if not isinstance(node, Node):

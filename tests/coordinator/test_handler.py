@@ -7,6 +7,7 @@ import pytest
 from kafka_coord.channel.operations import register_ops
 from kafka_coord.coordinator.assignors import built_in_assignors
 from kafka_coord.coordinator.catalog import TopicCatalog
+from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.handler import GROUPS_AT_ONCE, LOOK_AGAIN_S, Leading, RebalanceRequestHandler
 from kafka_coord.coordinator.options import CoordinatorOptions
@@ -21,6 +22,7 @@ from kafka_coord.errors import StoreUnavailable
 from kafka_coord.model import Request, RequestType, TopicInfo, history_from_json
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
+from kafka_coord.zk.election import Leadership
 from kafka_coord.zk.store import Check
 
 
@@ -188,3 +190,22 @@ def test_nothing_is_decided_any_more_once_it_no_longer_leads() -> None:
     world.handler.step()
     assert world.decided() == []
     assert all(world.queue.is_requested(group) for group in world.groups), "for whoever asks next"
+
+
+def test_a_startup_asks_as_often_for_many_groups_as_for_one() -> None:
+    asked = []
+    for groups in (1, 30):
+        world = World(groups)
+        world.store.ensure_path(layout.BROKER_TOPICS)
+        doings: list[str] = []
+        world.requests_made.before_effect = lambda _store, doing, doings=doings: doings.append(doing)  # type: ignore[method-assign,misc]
+        leadership = Leadership(1, Check(layout.COORDINATOR_EPOCH), 1)
+        coordinator = ConsumerCoordinator(
+            world.store, leadership, lambda: True, lambda: None, built_in_assignors(), CoordinatorOptions()
+        )
+        coordinator.coordinator_startup()
+        assert coordinator.groups == set(world.groups)
+        assert len(coordinator.queue) == groups
+        assert coordinator.registry.groups_for_topic("flights") == set(world.groups)
+        asked.append(len(doings))
+    assert asked[0] == asked[1] <= 12, "whoever waits for a decision waits for each of them"
