@@ -57,7 +57,7 @@ _LAST_OF_SPARK = (
 def _group(nodeid: str) -> str:
     """What several processes may not divide: a file, as its tests share servers, and all of Spark."""
     file = nodeid.partition("::")[0]
-    return _SPARK if file.startswith(("tests/pipeline/", "tests/bench/")) else file
+    return _SPARK if file.startswith("tests/pipeline/") or file == "tests/bench/test_command.py" else file
 
 
 def _rank(item: pytest.Item) -> tuple[int, int]:

@@ -50,8 +50,8 @@ def test_a_small_run_takes_every_group_over_and_rewrites_nothing(tmp_path: Path)
     ]
     assert all(row["rewritten"] == 0 for row in found["failover"])
     assert all(row["looked_p50_ms"] > 0 and row["member_p50_ms"] > 0 for row in found["failover"])
-    assert found["failover"][1]["elected_p50_ms"] > found["failover"][0]["elected_p50_ms"] * 0.5
+    assert all(row["elected_p50_ms"] > 0 for row in found["failover"])
     (idle,) = found["idle"]
-    assert idle["transactions"] == 0
+    assert (idle["groups"], idle["peak_mib"] > 10) == (5, True)
     assert found["cold_start"][0]["all_stable_ms"] > 0
     assert found["bars"] == []
