@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -18,7 +18,12 @@ from kafka_coord.cli.output import Column, Format, Section, note, number, show
 from kafka_coord.errors import SettingsError
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from kafka_coord.dev.bench.report import BenchReport, Table
+    from kafka_coord.dev.process import OnProgress
+
+Options = TypeVar("Options", bound="DataclassInstance")
 
 _PARTS = ("throughput", "micro-batches", "handover", "soak")
 _HTML = "kafka_coord.bench.html"
@@ -108,16 +113,14 @@ def spark(
     from kafka_coord.dev.bench.spark.run import run_spark_bench
 
     options = SMOKE if smoke else SparkBenchOptions()
-    options = dataclasses.replace(
+    options = _with(
         options,
-        rows=rows or options.rows,
-        repeat=repeat or options.repeat,
+        rows=rows,
+        repeat=repeat,
         minutes=minutes,
-        parts=tuple(Part(part) for part in only) or options.parts,
+        parts=tuple(Part(part) for part in only),
     )
-    with _working_in(directory) as where:
-        report = run_spark_bench(options, where, note)
-    _show(output, report)
+    _measure(run_spark_bench, options, directory, output)
 
 
 @bench.command()
@@ -172,33 +175,31 @@ def rebalance(
     if fetch or compare is not None:
         if session_timeout_ms is not None:
             raise SettingsError("--session-timeout-ms does not go with --fetch or --compare: every group has its own")
-        report = _compared(members, partitions, repeat, rarely, compare or "", directory, smoke=smoke)
-        _show(output, report)
+        _compare(members, partitions, repeat, rarely, compare or "", directory, output, smoke=smoke)
         return
     from kafka_coord.dev.bench.rebalance.run import SMOKE, RebalanceOptions, run_rebalance_bench
 
     options = SMOKE if smoke else RebalanceOptions(members=members, partitions=partitions)
-    options = dataclasses.replace(
+    options = _with(
         options,
-        repeat=repeat or options.repeat,
-        rarely=options.rarely if rarely is None else rarely,
-        session_timeout_ms=session_timeout_ms or options.session_timeout_ms,
+        repeat=repeat,
+        rarely=rarely,
+        session_timeout_ms=session_timeout_ms,
     )
-    with _working_in(directory) as where:
-        report = run_rebalance_bench(options, where, note)
-    _show(output, report)
+    _measure(run_rebalance_bench, options, directory, output)
 
 
-def _compared(
+def _compare(
     members: int,
     partitions: int,
     repeat: int | None,
     rarely: int | None,
     compare: str,
     directory: Path | None,
+    output: Format,
     *,
     smoke: bool,
-) -> BenchReport:
+) -> None:
     from kafka_coord.dev.bench.rebalance.compare import SMOKE, CompareOptions, run_compare
     from kafka_coord.dev.bench.rebalance.contenders import PEERS
 
@@ -208,14 +209,13 @@ def _compared(
         if name not in known:
             raise SettingsError(f"--compare {name[:60]!r} is not one of {', '.join(known)}")
     options = SMOKE if smoke else CompareOptions(members=members, partitions=partitions)
-    options = dataclasses.replace(
+    options = _with(
         options,
-        repeat=repeat or options.repeat,
-        rarely=options.rarely if rarely is None else rarely,
+        repeat=repeat,
+        rarely=rarely,
         against=tuple(dict.fromkeys(known[name] for name in names)),
     )
-    with _working_in(directory) as where:
-        return run_compare(options, where, note)
+    _measure(run_compare, options, directory, output)
 
 
 @bench.command()
@@ -253,9 +253,7 @@ def planner(
         if name not in known:
             raise SettingsError(f"--assignor {name[:60]!r} is not one of {', '.join(sorted(known))}")
     options = SMOKE if smoke else PlannerOptions()
-    options = dataclasses.replace(
-        options, sizes=sizes or options.sizes, assignors=assignors, repeat=repeat or options.repeat
-    )
+    options = _with(options, sizes=sizes, assignors=assignors, repeat=repeat)
     _show(output, run_planner_bench(options, note))
 
 
@@ -286,10 +284,8 @@ def offsets(sizes: tuple[int, ...], seconds: float | None, smoke: bool, director
     from kafka_coord.dev.bench.offsets import SMOKE, OffsetsOptions, run_offsets_bench
 
     options = SMOKE if smoke else OffsetsOptions()
-    options = dataclasses.replace(options, sizes=sizes or options.sizes, seconds=seconds or options.seconds)
-    with _working_in(directory) as where:
-        report = run_offsets_bench(options, where, note)
-    _show(output, report)
+    options = _with(options, sizes=sizes, seconds=seconds)
+    _measure(run_offsets_bench, options, directory, output)
 
 
 @bench.command()
@@ -329,15 +325,13 @@ def failover(
     from kafka_coord.dev.bench.failover.run import SMOKE, FailoverOptions, run_failover_bench
 
     options = SMOKE if smoke else FailoverOptions()
-    options = dataclasses.replace(
+    options = _with(
         options,
-        sizes=sizes or options.sizes,
-        consumers=consumers or options.consumers,
-        repeat=repeat or options.repeat,
+        sizes=sizes,
+        consumers=consumers,
+        repeat=repeat,
     )
-    with _working_in(directory) as where:
-        report = run_failover_bench(options, where, note)
-    _show(output, report)
+    _measure(run_failover_bench, options, directory, output)
 
 
 @bench.command()
@@ -368,15 +362,13 @@ def consume(
     from kafka_coord.dev.bench.consume.run import SMOKE, ConsumeOptions, run_consume_bench
 
     options = SMOKE if smoke else ConsumeOptions()
-    options = dataclasses.replace(
+    options = _with(
         options,
-        records=records or options.records,
-        partitions=partitions or options.partitions,
-        repeat=repeat or options.repeat,
+        records=records,
+        partitions=partitions,
+        repeat=repeat,
     )
-    with _working_in(directory) as where:
-        report = run_consume_bench(options, where, note)
-    _show(output, report)
+    _measure(run_consume_bench, options, directory, output)
 
 
 def _size(written: str) -> tuple[int, int]:
@@ -384,6 +376,20 @@ def _size(written: str) -> tuple[int, int]:
     if not (x and members.isdecimal() and each.isdecimal() and 0 < int(members[:6]) <= 20_000 and int(each[:4]) > 0):
         raise SettingsError(f"--size {written[:60]!r} is not MEMBERSxEACH, such as 1000x50")
     return int(members), int(each)
+
+
+def _with(options: Options, **given: object) -> Options:
+    """The options with what was given of them: None, or nothing of what may be given several times, was not."""
+    return dataclasses.replace(options, **{name: value for name, value in given.items() if value not in (None, ())})
+
+
+def _measure(
+    run: Callable[[Options, Path, OnProgress], BenchReport], options: Options, directory: Path | None, output: Format
+) -> None:
+    """Runs a bench in that directory, and shows what it found."""
+    with _working_in(directory) as where:
+        report = run(options, where, note)
+    _show(output, report)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.execute import Executor, Written
-from kafka_coord.coordinator.history import AT_REST, DecisionLog
+from kafka_coord.coordinator.history import DecisionLog
 from kafka_coord.coordinator.matching import Matching
 from kafka_coord.coordinator.mending import Mending
 from kafka_coord.coordinator.observe import Decoded, Glance, Look, observe
@@ -21,7 +21,7 @@ from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.reading import report
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests
-from kafka_coord.coordinator.steps import AnswerRequest, GroupState, Plan
+from kafka_coord.coordinator.steps import AT_REST, AnswerRequest, GroupState, Plan
 from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.errors import Fenced, MultiFailed, NoAuth, NotEmpty, StoreError, StoreUnavailable
 from kafka_coord.model import GroupSettings, Observation, Unreadable

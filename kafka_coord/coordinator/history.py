@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from kafka_coord.coordinator.steps import GroupState, Plan, SetTarget, WriteLedger
+from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan, SetTarget, WriteLedger
 from kafka_coord.errors import MalformedValue, NoNode
 from kafka_coord.model import (
     NO_PARTITIONS,
@@ -30,9 +30,6 @@ MAX_MOVE_TEXT = 200
 MAX_HISTORY_BYTES = 200_000
 MAX_REMEMBERED = 32
 """Groups; of each up to ``MAX_HISTORY_BYTES``."""
-
-AT_REST = frozenset({GroupState.STABLE, GroupState.EMPTY})
-"""Nothing is to be moved, nor waited for."""
 
 
 def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decision | None:

@@ -23,6 +23,10 @@ class GroupState(StrEnum):
     """The group is being removed."""
 
 
+AT_REST = frozenset({GroupState.STABLE, GroupState.EMPTY})
+"""Nothing is to be moved, nor waited for."""
+
+
 @dataclass(frozen=True, slots=True)
 class SetTarget:
     """Write a new target; ``znode_version`` is the version it replaces, ``None`` where there is none yet.

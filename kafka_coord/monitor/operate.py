@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.coordinator.steps import AT_REST, GroupState
 from kafka_coord.errors import BadVersion, MalformedValue, NoNode, NotFound, RequestRefused, Timeout
 from kafka_coord.model import GroupSettings, Pause, Request, RequestType
 from kafka_coord.model import json_fields as fields
@@ -125,7 +125,7 @@ def wait_until(
 def settled(snapshot: GroupSnapshot, state: GroupState) -> bool:
     """Nothing is left to do."""
     del snapshot
-    return state in {GroupState.STABLE, GroupState.EMPTY}
+    return state in AT_REST
 
 
 def quiet(snapshot: GroupSnapshot, state: GroupState) -> bool:

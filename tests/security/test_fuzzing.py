@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from kafka_coord.dev.fuzzing.judge import Judge, case, shortened
 from kafka_coord.dev.fuzzing.mutations import MAX_INPUT_BYTES, spoilt
 from kafka_coord.dev.fuzzing.target import Target
 from kafka_coord.dev.fuzzing.targets import TARGETS
+from kafka_coord.dev.identity import cpu_seconds, stat_fields
 from tests.security import command_line_targets, planted
 from tests.waiting import eventually
 
@@ -96,11 +96,8 @@ def test_interrupted_it_says_what_was_done_and_leaves_no_process_behind(tmp_path
 
 def cpu_s(pid: str) -> float:
     """CPU seconds of a process, 0 where there is none (any more)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    fields = stat_fields(int(pid))
+    return 0.0 if fields is None else cpu_seconds(fields)
 
 
 def fuzz(*arguments: str) -> subprocess.Popen[str]:

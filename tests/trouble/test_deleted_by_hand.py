@@ -99,6 +99,7 @@ def test_a_deleted_history_costs_the_history(world: World):
     world.instance(1).start_elected()
     world.consumer("c1").join()
     world.settles("c1", partitions=4)
+    eventually(lambda: [d.settled_ms is not None for d in world.history()] == [True])  # its last word is in there
     world.store.delete(layout.history("delays"))
     world.consumer("c2").join()
     world.settles("c1", "c2", partitions=4)

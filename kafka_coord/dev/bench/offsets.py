@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,13 @@ from kafka_coord.dev.bench.group import plain_member, write_topic
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.java import find_java
+from kafka_coord.dev.process import OnProgress
 from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.model import TopicPartition
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
-
-OnProgress = Callable[[str], None]
 
 _GROUP, _TOPIC, _CONSUMER = "bench", "flights", "one"
 _WANTED_PER_S = 30_000

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kafka_coord.dev.identity import cpu_seconds, stat_fields
+
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_TICKS = os.sysconf("SC_CLK_TCK")
 _EVERY_S = 0.25
 
 
@@ -86,12 +87,12 @@ class Meter:
 
 
 def _read(pid: int) -> Process | None:
-    directory = Path("/proc", str(pid))
+    fields = stat_fields(pid)
+    if fields is None:
+        return None
     try:
-        fields = (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        command = Path("/proc", str(pid), "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return None
-    # proc(5), counted from the state, which follows the name: parent 1, utime 11, stime 12, starttime 19, rss 21.
-    cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
-    return Process(pid, int(fields[19]), int(fields[1]), cpu_s, int(fields[21]) * _PAGE, command)
+    # counted from the state: parent 1, starttime 19, rss 21
+    return Process(pid, int(fields[19]), int(fields[1]), cpu_seconds(fields), int(fields[21]) * _PAGE, command)

@@ -20,6 +20,7 @@ from kafka_coord.dev.chaos.parts import PREFIX, another
 from kafka_coord.dev.chaos.schedule import Planned
 from kafka_coord.dev.chaos.skewed import set_skew
 from kafka_coord.dev.chaos.stage import Actor, Stage
+from kafka_coord.dev.identity import cpu_seconds, stat_fields
 from kafka_coord.errors import BrokerError, DevClusterError, KafkaCoordError, RequestRefused, StoreUnavailable, Timeout
 from kafka_coord.zk import layout
 from kafka_coord.zk.ending import expire
@@ -441,8 +442,10 @@ class Used(TypedDict):
 
 def read_process(pid: int) -> Used | None:
     """Memory (bytes), threads, descriptors and CPU seconds of a process, from /proc; None when it is gone."""
+    stat = stat_fields(pid)
+    if stat is None:
+        return None
     try:
-        ticks = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
         links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
@@ -453,5 +456,5 @@ def read_process(pid: int) -> Used | None:
         "threads": int(fields["Threads"]),
         "descriptors": len(links),
         "sockets": sum(link.startswith("socket:") for link in links),
-        "cpu_s": (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK"),  # proc(5), after the name: utime, stime
+        "cpu_s": cpu_seconds(stat),
     }

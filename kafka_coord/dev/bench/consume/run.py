@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import select
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,20 +16,19 @@ from typing import IO, Any
 
 from confluent_kafka import Producer
 
+from kafka_coord.dev.bench.children import await_end, line_within
 from kafka_coord.dev.bench.consume.reading import Read, Task, Way
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
 from kafka_coord.dev.cluster import DevCluster
 from kafka_coord.dev.flights import read_flights
 from kafka_coord.dev.jars import KAFKA_VERSION
 from kafka_coord.dev.java import find_java
+from kafka_coord.dev.process import OnProgress
 from kafka_coord.dev.produce import produce
 from kafka_coord.dev.topics import TopicAdmin
 from kafka_coord.errors import BrokerError, KafkaCoordError, Timeout
 
-OnProgress = Callable[[str], None]
-
 _WITHIN_S = 300.0
-_BURST_S = 0.01
 _LEAST_SHARE = {Way.BATCH: 0.90, Way.ITERATION: 0.60}
 """Of the bare client's records a second."""
 _LATENCY_WAYS = (Way.BARE, Way.BATCH)
@@ -151,18 +149,14 @@ class _Stage:
         finally:
             if process.stdout is not None:
                 process.stdout.close()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            await_end(process)
 
 
 def _line(answers: IO[bytes], log: Path) -> str:
-    ready, _, _ = select.select([answers], [], [], _WITHIN_S)
-    if not ready:
+    answer = line_within(answers, _WITHIN_S)
+    if answer is None:
         raise Timeout(f"a reader was not done within {_WITHIN_S:.0f} s; see {log}")
-    return answers.readline().decode().strip()
+    return answer.decode().strip()
 
 
 def _answer(answers: IO[bytes], log: Path) -> Read:

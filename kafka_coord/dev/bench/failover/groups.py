@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 from kafka_coord.channel.operations import register_ops
+from kafka_coord.coordinator.translate import in_parts
 from kafka_coord.dev.bench.group import plain_member
+from kafka_coord.dev.process import OnProgress
 from kafka_coord.errors import Timeout
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, Store
 
-OnProgress = Callable[[str], None]
-
-_OPS = 400
 _EVERY_S = 5.0
-
-
-def chunks(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
-    for first in range(0, len(ops), _OPS):
-        yield ops[first : first + _OPS]
 
 
 class ManyGroups:
@@ -65,7 +59,7 @@ class ManyGroups:
                 if isinstance(commands, tuple) and commands
             }
             deletes: list[Op] = [Delete(f"{path}/{name}") for path, names in sent.items() for name in names]
-            for ops in chunks(deletes):
+            for ops in in_parts(deletes):
                 self._store.multi(ops)
             waiting = [path for path in waiting if path not in sent]
             if time.monotonic() > deadline:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
+from kafka_coord.dev.bench.waiting import awaited
+from kafka_coord.dev.coordinator import serve_beside
 from kafka_coord.dev.ports import LOOPBACK, free_port
 from kafka_coord.dev.process import ChildProcess
-from kafka_coord.errors import NoNode, Timeout
-from kafka_coord.model import CoordinatorInfo
-from kafka_coord.model import json_fields as fields
+from kafka_coord.errors import Timeout
+from kafka_coord.monitor.cluster import read_coordinator
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 _GROUPS = re.compile(rb'^kafka_coord_groups\{state="(\w+)"\} (\S+)$', re.MULTILINE)
-_LOOK_S = 0.02
 _ASK_S = 5.0
 
 
@@ -29,15 +27,13 @@ class Instance:
     def __init__(self, directory: Path, broker_id: int, zookeeper: str, session_timeout_ms: int) -> None:
         self.broker_id = broker_id
         self._address = f"{LOOPBACK}:{free_port()}"
-        serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve", "--broker-id", str(broker_id)]
-        where = ["--zookeeper", zookeeper, "--listen-http", self._address]
-        timeout = ["--session-timeout-ms", str(session_timeout_ms)]
+        more = ["--listen-http", self._address, "--session-timeout-ms", str(session_timeout_ms)]
         name = f"coordinator-{broker_id}"
-        self.process = ChildProcess(name, [*serve, *where, *timeout], directory / f"{name}.log")
+        self.process = ChildProcess(name, [*serve_beside(broker_id, zookeeper), *more], directory / f"{name}.log")
 
     def start(self, store: Store) -> None:
         """Starts it and waits until it is registered."""
-        _await(lambda: store.exists(layout.instance(self.broker_id)) is None, 60, f"instance {self.broker_id} gone")
+        awaited(lambda: store.exists(layout.instance(self.broker_id)) is None, 60, f"instance {self.broker_id} gone")
         self.process.start()
         self.process.wait_until(lambda: store.exists(layout.instance(self.broker_id)) is not None, 60.0)
 
@@ -67,13 +63,9 @@ class Elected:
     def now(self) -> int | None:
         """The broker id of the elected instance."""
         self._changed.clear()
-        if self._store.exists(layout.COORDINATOR, lambda _event: self._changed.set()) is None:
-            return None
-        try:
-            node = self._store.get(layout.COORDINATOR)
-        except NoNode:
-            return None
-        return CoordinatorInfo.from_json(fields.load(node.data, layout.COORDINATOR), layout.COORDINATOR).broker_id
+        self._store.exists(layout.COORDINATOR, lambda _event: self._changed.set())
+        found = read_coordinator(self._store)
+        return None if found is None else found.broker_id
 
     def other_than(self, broker_id: int, within_s: float) -> tuple[int, int]:
         """The next one that is elected, and when that was seen."""
@@ -88,20 +80,10 @@ class Elected:
 
 def await_groups(instance: Instance, groups: int, state: str | None, within_s: float) -> int:
     """When (ns, monotonic) it has looked at so many groups, and found them in that state if one is given."""
-    found: dict[str, int] = {}
 
     def there() -> bool:
-        nonlocal found
         found = instance.groups()
         return (sum(found.values()) if state is None else found.get(state, 0)) >= groups
 
-    _await(there, within_s, f"{groups:,} groups {state or 'looked at'}: {found}")
+    awaited(there, within_s, f"{groups:,} groups {state or 'looked at'}")
     return time.monotonic_ns()
-
-
-def _await(there: Callable[[], bool], within_s: float, what: str) -> None:
-    deadline = time.monotonic() + within_s
-    while not there():
-        if time.monotonic() > deadline:
-            raise Timeout(f"not within {within_s:.0f} s: {what}")
-        time.sleep(_LOOK_S)

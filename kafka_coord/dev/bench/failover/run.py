@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -19,20 +19,19 @@ from kafka_coord.dev.bench.rebalance.journal import Journals, What
 from kafka_coord.dev.bench.rebalance.member import BenchMember, Journal, Place
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
 from kafka_coord.dev.bench.usage import Meter
+from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.java import find_java
+from kafka_coord.dev.process import OnProgress
 from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import Timeout
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
 
-OnProgress = Callable[[str], None]
-
 _TOPIC = "flights"
 _STABLE = str(GroupState.STABLE)
 _WITHIN_S = 120.0
 _PER_GROUP_S = 0.25
-_LOOK_S = 0.02
 _REST_S, _RESTS_WITHIN = 1.0, 60
 _BAR_GROUPS, _BAR_LOOKED_MS, _BAR_MIB = 10_000, 5_000.0, 1_024.0
 
@@ -216,13 +215,10 @@ class _Stage:
         return self._store.set(path, b"").mzxid
 
     def _started_ns(self) -> int:
-        deadline = time.monotonic() + self._within_s
-        while time.monotonic() < deadline:
-            for line in self._journals.new_lines():
-                if line.what is What.STARTED:
-                    return line.at_ns
-            time.sleep(_LOOK_S)
-        raise Timeout(f"no member was started within {self._within_s:.0f} s")
+        def started() -> list[int]:
+            return [line.at_ns for line in self._journals.new_lines() if line.what is What.STARTED]
+
+        return awaited(started, self._within_s, "a member that is started")[0]
 
     def _instance(self, broker_id: int) -> Instance:
         return next(one for one in self._instances if one.broker_id == broker_id)

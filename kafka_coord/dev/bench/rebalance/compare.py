@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer, libversion
+from confluent_kafka import libversion
 
+from kafka_coord.dev.bench.feeding import Feeding
 from kafka_coord.dev.bench.rebalance.contenders import (
     DEFAULTS,
     EACH_SECOND,
@@ -27,20 +28,18 @@ from kafka_coord.dev.bench.rebalance.contenders import (
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, balanced, cost, summary
 from kafka_coord.dev.bench.rebalance.journal import Journals, Line, What
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
-from kafka_coord.dev.bench.rebalance.stage import Crew
+from kafka_coord.dev.bench.rebalance.stage import GUEST, Crew, Crews
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.cluster import DevCluster
 from kafka_coord.dev.jars import KAFKA_VERSION
 from kafka_coord.dev.java import find_java
 from kafka_coord.dev.kafka import KafkaSettings
 from kafka_coord.dev.kraft import KAFKA_4_VERSION, KraftBroker
+from kafka_coord.dev.process import OnProgress
 from kafka_coord.dev.topics import TopicAdmin
 from kafka_coord.errors import DevClusterError, Timeout
 
-OnProgress = Callable[[str], None]
-
 _TOPIC = "flights"
-_GUEST = "zguest"
 _WITHIN_S = 180.0
 _LOOK_S = 0.02
 _STILL_S = {DEFAULTS: 3.0, EACH_SECOND: 2.0, FASTEST: 1.0}
@@ -86,9 +85,9 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
     found: list[Found] = []
     notes: list[str] = []
     chosen = contenders(options.against, options.variants)
-    for (kraft, broker), group in itertools.groupby(chosen, key=lambda one: (one.kraft, dict(one.broker))):
+    for (kraft, broker), group in itertools.groupby(chosen, key=attrgetter("needs")):
         try:
-            with _brokers(directory, broker, on_progress, kraft=kraft) as place:
+            with _brokers(directory, dict(broker), on_progress, kraft=kraft) as place:
                 for contender in group:
                     found.append(_measured(contender, place, options, directory, on_progress))
         except DevClusterError as error:
@@ -167,34 +166,26 @@ class _Group:
         self, contender: Contender, place: _Place, topic: str, options: CompareOptions, directory: Path
     ) -> None:
         self._contender, self._options, self._directory = contender, options, directory
-        self._number = next(_numbers)
-        journals = directory / f"journals-{self._number}"
+        number = next(_numbers)
+        journals = directory / f"journals-{number}"
         journals.mkdir(parents=True)
         self._journals = Journals(journals)
         self._place = PeerPlace(
             protocol=contender.protocol,
             bootstrap=place.bootstrap,
             zookeeper=place.zookeeper,
-            group=f"bench-{self._number}",
+            group=f"bench-{number}",
             topic=topic,
             settings=dict(contender.client),
             journal=str(journals),
         )
-        self._crews: list[Crew] = []
-        count = min(options.members, 10)
-        names = [f"m{number:05}" for number in range(options.members)]
-        for number in range(count):
-            self._crews.append(self._crew(f"crew-{number}", names[number::count]))
-        self._guest = self._crew("guest", [_GUEST])
-        self._guests = 1
+        self._crews = Crews(self._crew, options.members)
         self._members = 0
         self._owned = Ownership()
         self.costs: dict[Event, list[Cost]] = {event: [] for event in Event}
-        for crew in [*self._crews, self._guest]:
-            crew.ended()
 
     def _crew(self, name: str, consumers: Sequence[str]) -> Crew:
-        place = PeerPlace(**{**asdict(self._place), "journal": f"{self._place.journal}/{name}.journal"})
+        place = replace(self._place, journal=f"{self._place.journal}/{name}.journal")
         return Crew(name, place, consumers, self._directory / f"{self._place.group}-{name}.log")
 
     def happen(self, event: Event) -> Cost:
@@ -203,35 +194,27 @@ class _Group:
         match event:
             case Event.COLD:
                 if self._members:
-                    self._all("leave")
+                    self._crews.all("leave")
                     self._settle(Event.LEAVE, 0, 0, "")
-                self._all("join")
+                self._crews.all("join")
                 self._members = self._options.members
             case Event.JOIN:
-                self._guest.do("join")
+                self._crews.guest.do("join")
                 self._members += 1
             case Event.LEAVE:
-                self._guest.do("leave")
+                self._crews.guest.do("leave")
                 self._members -= 1
             case Event.KILL:
-                self._guest.do("join")
+                self._crews.guest.do("join")
                 self._settle(Event.JOIN, 0, self._members + 1, "")
-                at_ns, killed = self._guest.kill(), _GUEST
+                at_ns, killed = self._crews.guest.kill(), GUEST
             case _:
                 raise ValueError(f"{event} does not happen to Kafka's own groups")
         found = self._settle(event, at_ns, self._members, killed)
         self.costs[event].append(found)
         if killed:
-            self._guests += 1
-            self._guest = self._crew(f"guest-{self._guests}", [_GUEST])
-            self._guest.ended()
+            self._crews.next_guest()
         return found
-
-    def _all(self, what: str) -> None:
-        for crew in self._crews:
-            crew.begin(what)
-        for crew in self._crews:
-            crew.ended()
 
     def _settle(self, event: Event, at_ns: int, members: int, killed: str) -> Cost:
         lines: list[Line] = []
@@ -258,8 +241,7 @@ class _Group:
             time.sleep(_LOOK_S)
 
     def close(self) -> None:
-        for crew in [*self._crews, self._guest]:
-            crew.close()
+        self._crews.close()
 
 
 @contextmanager
@@ -268,33 +250,12 @@ def _group(contender: Contender, place: _Place, options: CompareOptions, directo
     topic = f"{_TOPIC}-{next(_numbers)}"
     TopicAdmin(place.bootstrap).create(topic, options.partitions)
     group = _Group(contender, place, topic, options, directory)
-    with contextlib.closing(group), _fed(place.bootstrap, topic, options):
+    with contextlib.ExitStack() as running:
+        running.enter_context(contextlib.closing(group))
+        if options.records_per_s:
+            burst = max(1, options.records_per_s // 10)
+            running.enter_context(Feeding(place.bootstrap, topic, burst, 0.1, [b"a record"]))
         yield group
-
-
-@contextmanager
-def _fed(bootstrap: str, topic: str, options: CompareOptions) -> Iterator[None]:
-    if not options.records_per_s:
-        yield
-        return
-    ended = threading.Event()
-
-    def feed() -> None:
-        producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0})
-        partitions = itertools.cycle(range(options.partitions))
-        while not ended.wait(0.1):
-            for _ in range(max(1, options.records_per_s // 10)):
-                producer.produce(topic, value=b"a record", partition=next(partitions))
-            producer.poll(0)
-        producer.flush(10)
-
-    thread = threading.Thread(target=feed, name="bench-feeding")
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 # --- what it comes to ------------------------------------------------------------------------------------------------

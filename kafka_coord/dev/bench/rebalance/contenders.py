@@ -37,6 +37,11 @@ class Contender:
         return f"{self.protocol}, {self.variant}"
 
     @property
+    def needs(self) -> tuple[bool, tuple[tuple[str, str], ...]]:
+        """Which broker: ``kraft``, and its lines of configuration. Those that need the same can share one."""
+        return self.kraft, tuple(sorted(self.broker.items()))
+
+    @property
     def kraft(self) -> bool:
         """Whether it needs a broker of Kafka 4."""
         return self.protocol is Protocol.KIP848
@@ -93,5 +98,5 @@ CONTENDERS: Mapping[Protocol, Sequence[Contender]] = {
 def contenders(against: Sequence[Protocol], variants: Sequence[str]) -> list[Contender]:
     """This project's consumer, and these variants of the others, those of one broker's configuration together."""
     found = [OURS, *(one for protocol in against for one in CONTENDERS[protocol] if one.variant in variants)]
-    order = list(dict.fromkeys((one.kraft, tuple(sorted(one.broker.items()))) for one in found))
-    return sorted(found, key=lambda one: order.index((one.kraft, tuple(sorted(one.broker.items())))))
+    order = list(dict.fromkeys(one.needs for one in found))
+    return sorted(found, key=lambda one: order.index(one.needs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,14 +12,12 @@ from typing import Any
 
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, cost, summary
 from kafka_coord.dev.bench.rebalance.journal import What
-from kafka_coord.dev.bench.rebalance.stage import Stage, stage
+from kafka_coord.dev.bench.rebalance.stage import GUEST, Crews, Stage, stage
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.java import find_java
+from kafka_coord.dev.process import OnProgress
 
-OnProgress = Callable[[str], None]
-
-_GUEST = "zguest"
 _SETTLES_S = 60.0
 _DRAWINGS = [
     Drawing(("event",), "settle_p50_ms", "settle_p99_ms"),
@@ -87,40 +85,34 @@ class _Group:
 
     def __init__(self, stage: Stage, options: RebalanceOptions) -> None:
         self._stage, self._options = stage, options
-        count = min(options.members, 10)
-        names = [f"m{number:05}" for number in range(options.members)]
-        self._crews = [stage.crew(f"crew-{number}", names[number::count]) for number in range(count)]
-        self._guest = stage.crew("guest", [_GUEST])
-        self._guests = 1
+        self._crews = Crews(stage.crew, options.members)
         self._owned = Ownership()
         self._partitions = options.partitions
         self._generation = 0
         self._members = 0
         self.costs: dict[Event, list[Cost]] = {event: [] for event in Event}
-        for crew in [*self._crews, self._guest]:
-            crew.ended()
 
     def happen(self, event: Event) -> Cost:
         """Lets it happen to the settled group, and waits until it has settled again."""
         match event:
             case Event.COLD:
                 if self._members:
-                    self._all("leave")
+                    self._crews.all("leave")
                     self._settle(0)
                     self._read(Event.LEAVE, 0)
-                self._all("join")
+                self._crews.all("join")
                 return self._cost(event, self._options.members)
             case Event.JOIN:
-                self._guest.do("join")
+                self._crews.guest.do("join")
                 return self._cost(event, self._options.members + 1)
             case Event.LEAVE:
-                self._guest.do("leave")
+                self._crews.guest.do("leave")
                 return self._cost(event, self._options.members)
             case Event.STUCK:
                 with self._stage.stuck_group():
-                    self._guest.do("join")
+                    self._crews.guest.do("join")
                     found = self._cost(event, self._options.members + 1)
-                self._guest.do("leave")
+                self._crews.guest.do("leave")
                 self._settle(self._options.members)
                 self._read(Event.LEAVE, 0)
                 return found
@@ -128,25 +120,17 @@ class _Group:
                 at_ns, answered_ns = self._stage.rebalance()
                 return self._cost(event, self._members, at_ns=at_ns, answered_ns=answered_ns)
             case Event.KILL:
-                self._guest.do("join")
+                self._crews.guest.do("join")
                 self._settle(self._options.members + 1)
                 self._read(Event.JOIN, 0)
-                at_ns = self._guest.kill()
-                found = self._cost(event, self._options.members, at_ns=at_ns, killed=_GUEST)
-                self._guests += 1
-                self._guest = self._stage.crew(f"guest-{self._guests}", [_GUEST])
-                self._guest.ended()
+                at_ns = self._crews.guest.kill()
+                found = self._cost(event, self._options.members, at_ns=at_ns, killed=GUEST)
+                self._crews.next_guest()
                 return found
             case Event.GROW:
                 self._partitions += -(-self._options.partitions // 10)
                 at_ns = self._stage.set_partitions(self._partitions)
                 return self._cost(event, self._members, at_ns=at_ns)
-
-    def _all(self, what: str) -> None:
-        for crew in self._crews:
-            crew.begin(what)
-        for crew in self._crews:
-            crew.ended()
 
     def _settle(self, members: int) -> None:
         within_s = _SETTLES_S + 2 * self._options.session_timeout_ms / 1000
@@ -167,8 +151,7 @@ class _Group:
         return found
 
     def close(self) -> None:
-        for crew in [*self._crews, self._guest]:
-            crew.close()
+        self._crews.close()
 
 
 @contextmanager

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from kafka_coord.channel.operations import register_ops
+from kafka_coord.dev.bench.children import await_end, line_within
 from kafka_coord.dev.bench.group import plain_member, write_topic
 from kafka_coord.dev.bench.rebalance.journal import Journals
 from kafka_coord.dev.bench.rebalance.member import Place
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
+from kafka_coord.dev.bench.waiting import awaited
+from kafka_coord.dev.coordinator import serve_beside
 from kafka_coord.dev.process import ChildProcess
 from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings, ephemeral_exists
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NotFound, Timeout
@@ -31,6 +33,7 @@ from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
 
 GROUP, TOPIC = "bench", "flights"
+GUEST = "zguest"
 _STUCK = "stuck"
 _BROKER_ID = 1
 _WITHIN_S = 120.0
@@ -64,8 +67,7 @@ class Crew:
     def ended(self) -> None:
         """Waits until what was begun is done."""
         answers = self._pipes()[1]
-        ready, _, _ = select.select([answers], [], [], _WITHIN_S)
-        answer = answers.readline() if ready else b""
+        answer = line_within(answers, _WITHIN_S)
         if not answer:
             raise Timeout(f"the members of {self._name} did not do as told within {_WITHIN_S:.0f} s; see {self._log}")
         problem = json.loads(answer)
@@ -88,17 +90,45 @@ class Crew:
         for pipe in self._pipes():
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        await_end(self._process)
 
     def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
         orders, answers = self._process.stdin, self._process.stdout
         if orders is None or answers is None:
             raise ValueError("made without pipes")
         return orders, answers
+
+
+class Crews:
+    """``members`` that stay, in one process each but ten at most, and a guest that comes and goes; ``make`` gives a
+    process of that name with those members."""
+
+    def __init__(self, make: Callable[[str, Sequence[str]], Crew], members: int) -> None:
+        self._make = make
+        count = min(members, 10)
+        names = [f"m{number:05}" for number in range(members)]
+        self._stay = [make(f"crew-{number}", names[number::count]) for number in range(count)]
+        self._guests = 1
+        self.guest = make("guest", [GUEST])
+        for crew in [*self._stay, self.guest]:
+            crew.ended()
+
+    def all(self, what: str) -> None:
+        """Those that stay do as told, at once."""
+        for crew in self._stay:
+            crew.begin(what)
+        for crew in self._stay:
+            crew.ended()
+
+    def next_guest(self) -> None:
+        """Another, for one that was killed."""
+        self._guests += 1
+        self.guest = self._make(f"guest-{self._guests}", [GUEST])
+        self.guest.ended()
+
+    def close(self) -> None:
+        for crew in [*self._stay, self.guest]:
+            crew.close()
 
 
 class Quiet:
@@ -165,11 +195,7 @@ class Stage:
             self.store.ensure_path(parent)
         value = plain_member(_STUCK, TOPIC, _STUCK).registration_value(self.store)
         self.store.multi(register_ops(_STUCK, _STUCK, value))
-        deadline = time.monotonic() + _WITHIN_S
-        while not self.store.children(path):
-            if time.monotonic() > deadline:
-                raise Timeout(f"the stuck member was sent nothing within {_WITHIN_S:.0f} s")
-            time.sleep(0.01)
+        awaited(lambda: self.store.children(path), _WITHIN_S, "a command for the stuck member")
         time.sleep(_STILL_S)  # whatever else is done for it
         try:
             yield
@@ -191,8 +217,7 @@ def stage(directory: Path, session_timeout_ms: int, partitions: int) -> Iterator
     settings = ZooKeeperSettings(tick_ms=500, heap_mb=256)
     with ZooKeeperServer(directory / "zookeeper", settings=settings) as server:
         store = connect(server.connect_string)
-        serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve", "--broker-id", str(_BROKER_ID)]
-        command = [*serve, "--zookeeper", server.connect_string]
+        command = serve_beside(_BROKER_ID, server.connect_string)
         coordinator = ChildProcess("coordinator", command, directory / "coordinator.log")
         try:
             store.ensure_path(layout.BROKER_TOPICS)

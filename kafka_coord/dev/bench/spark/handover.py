@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_coord.consumer.consumer import Consumer
-from kafka_coord.dev.bench.spark.stage import OURS, Feeding, MicroBatch, Running, Stage
+from kafka_coord.dev.bench.spark.stage import OURS, MicroBatch, Running, Stage
 from kafka_coord.errors import NoNode, StoreError, Timeout
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import connect
@@ -50,7 +50,7 @@ def hand_over(stage: Stage, partitions: int, *, trigger_ms: int, rows_per_s: int
     trigger = {"processingTime": f"{trigger_ms} milliseconds"}
     with (
         stage.query(OURS, topic, trigger=trigger, startingOffsets="earliest", consumerId=QUERY) as running,
-        Feeding(stage, topic, max(1, rows_per_s // 20), every_s=0.05) as feeding,
+        stage.feeding(topic, max(1, rows_per_s // 20), every_s=0.05) as feeding,
         contextlib.closing(connect(stage.zookeeper)) as store,
     ):
         running.await_rows(rows_per_s, _WITHIN_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,9 @@ from kafka_coord.dev.bench.spark.triggers import Ticks, tick
 from kafka_coord.dev.cluster import DevCluster
 from kafka_coord.dev.jars import KAFKA_VERSION
 from kafka_coord.dev.java import find_java
+from kafka_coord.dev.process import OnProgress
 from kafka_coord.errors import DevClusterError
 from kafka_coord.pipeline.session import spark_session
-
-OnProgress = Callable[[str], None]
 
 _SETTINGS = {
     "spark.driver.memory": "1g",

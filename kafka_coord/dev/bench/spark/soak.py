@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kafka_coord.dev.bench.spark.stage import OURS, Feeding, Stage
+from kafka_coord.dev.bench.spark.stage import OURS, Stage
 from kafka_coord.dev.bench.spark.triggers import TRIGGER
 from kafka_coord.dev.bench.usage import Process, tree
 
@@ -38,7 +38,7 @@ def soak(
     looks: list[Look] = []
     with (
         stage.query(OURS, topic, trigger={"processingTime": TRIGGER}, startingOffsets="earliest") as running,
-        Feeding(stage, topic, max(1, rows_per_s // 10), every_s=0.1),
+        stage.feeding(topic, max(1, rows_per_s // 10), every_s=0.1),
     ):
         running.await_rows(rows_per_s, _WITHIN_S)
         began = time.monotonic()

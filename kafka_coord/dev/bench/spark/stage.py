@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from confluent_kafka import Producer
-
+from kafka_coord.dev.bench.feeding import Feeding
 from kafka_coord.dev.flights import KeyedRecord, read_flights
 from kafka_coord.dev.produce import produce
 from kafka_coord.dev.topics import TopicAdmin
@@ -28,7 +26,7 @@ SPARKS = "kafka"
 
 _POLL_S = 0.05
 _FED_FLIGHTS = 5_000
-"""How many different flights are written over and over by :class:`Feeding`."""
+"""How many different flights are written over and over while a query reads."""
 
 _numbers = itertools.count(1)
 
@@ -86,6 +84,11 @@ class Stage:
         )
         return topic
 
+    def feeding(self, topic: str, burst: int, every_s: float) -> Feeding:
+        """Writes so many flights to it again and again, while ``with`` is open."""
+        values = [one.value for one in read_flights(_FED_FLIGHTS)]
+        return Feeding(self.bootstrap, topic, burst, every_s, values)
+
     def query(
         self, source: str, topic: str, *, trigger: Mapping[str, Any], work: Work = Work.RAW, **options: Any
     ) -> Running:
@@ -141,37 +144,6 @@ class Running:
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(Exception):
             self.query.stop()
-
-
-class Feeding:
-    """Writes ``burst`` flights every ``every_s`` seconds to all partitions, in a thread, while ``with`` is open."""
-
-    def __init__(self, stage: Stage, topic: str, burst: int, every_s: float) -> None:
-        self._producer = Producer({"bootstrap.servers": stage.bootstrap, "linger.ms": 5, "log_level": 0})
-        self._topic, self._burst, self._every_s = topic, burst, every_s
-        self._values = itertools.cycle([one.value for one in read_flights(_FED_FLIGHTS)])
-        self._partitions = itertools.cycle(range(TopicAdmin(stage.bootstrap).partition_count(topic)))
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="bench-feeding", daemon=True)
-        self.written = 0
-
-    def _run(self) -> None:
-        due = time.monotonic()
-        while not self._ended.is_set():
-            for _ in range(self._burst):
-                self._producer.produce(self._topic, value=next(self._values), partition=next(self._partitions))
-            self._producer.flush(10)
-            self.written += self._burst
-            due = max(due + self._every_s, time.monotonic())
-            self._ended.wait(due - time.monotonic())
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
 
 
 def _endless_flights() -> Iterator[KeyedRecord]:

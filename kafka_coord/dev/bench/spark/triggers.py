@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kafka_coord.dev.bench.spark.stage import Feeding, MicroBatch, Running, Stage
+from kafka_coord.dev.bench.spark.stage import MicroBatch, Running, Stage
 from kafka_coord.dev.bench.usage import Meter
 
 TRIGGER = "1 second"
@@ -30,7 +30,7 @@ def tick(
 ) -> Ticks:
     """For ``seconds`` each, after ``settling_s``: ``burst`` records a second, then none."""
     with stage.query(source, topic, trigger={"processingTime": TRIGGER}, startingOffsets="latest") as running:
-        with Feeding(stage, topic, burst, every_s=1.0):
+        with stage.feeding(topic, burst, every_s=1.0):
             running.await_rows(burst, _WITHIN_S)
             time.sleep(settling_s)
             small, small_cores = _watch(stage, running, seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from statistics import median
 
 from kafka_coord.dev.chaos.journal import Kind, Usage
@@ -79,15 +79,9 @@ def _ownerless(records: Records) -> Iterator[Finding]:
 def no_leaks(records: Records) -> Ruling:
     """What a process has at the end it had when it was warm, give or take; and so for the ensemble's znodes."""
     baseline = next((event.t for event in records.of(Kind.BASELINE)), None)
-    by_process: dict[tuple[str, int], list[Usage]] = {}
-    znodes: list[Usage] = []
-    for usage in records.resources:
-        if baseline is None or usage.t < baseline:
-            continue
-        if usage.target == "zookeeper":
-            znodes.append(usage)
-        else:
-            by_process.setdefault((usage.target, usage.pid), []).append(usage)
+    since = [usage for usage in records.resources if baseline is not None and usage.t >= baseline]
+    by_process = _by_process(since)
+    znodes = [usage for usage in since if usage.target == "zookeeper"]
     findings: list[Finding] = []
     judged = 0
     most = {"threads": 0, "descriptors": 0, "rss_bytes": 0}
@@ -134,10 +128,7 @@ def no_leaks(records: Records) -> Ruling:
 def no_spin(records: Records) -> Ruling:
     """No consumer and no coordinator has a core to itself for half a minute: what a night makes them do is little, and
     what spins slows everybody else."""
-    by_process: dict[tuple[str, int], list[Usage]] = {}
-    for usage in records.resources:
-        if usage.pid:
-            by_process.setdefault((usage.target, usage.pid), []).append(usage)
+    by_process = _by_process(records.resources)
     findings: list[Finding] = []
     most = 0.0
     for (target, pid), samples in by_process.items():
@@ -163,6 +154,15 @@ def no_spin(records: Records) -> Ruling:
         exercised=bool(by_process),
         figures={"most_share": most},
     )
+
+
+def _by_process(samples: Iterable[Usage]) -> dict[tuple[str, int], list[Usage]]:
+    """(target, pid) → its samples, in order."""
+    found: dict[tuple[str, int], list[Usage]] = {}
+    for usage in samples:
+        if usage.target != "zookeeper":
+            found.setdefault((usage.target, usage.pid), []).append(usage)
+    return found
 
 
 def _znodes(records: Records, samples: list[Usage]) -> list[Finding]:
