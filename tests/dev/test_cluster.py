@@ -18,7 +18,7 @@ from kafka_coord.dev.identity import ProcessIdentity, boot_id
 from kafka_coord.dev.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.ports import free_port
 from kafka_coord.dev.process import ChildProcess
-from kafka_coord.dev.record import ClusterRecord, ServerRecord, load, save
+from kafka_coord.dev.record import ClusterRecord, ServerRecord, load, processes_mentioning, save
 from kafka_coord.dev.topics import TopicAdmin
 from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import DevClusterError
@@ -264,6 +264,7 @@ def test_a_record_that_makes_no_sense_is_reported_with_the_processes_that_may_be
     (directory / "cluster.json").write_text(content, encoding="utf-8")
     meant = ChildProcess("meant", ("tail", "-f", str(directory / "cluster.json")), tmp_path / "log")
     meant.start()
+    eventually(lambda: processes_mentioning(directory))  # a moment after its exec it has no command line yet
     verbs = (dev_cluster().up, dev_cluster().down, dev_cluster().status)
 
     for verb in verbs:

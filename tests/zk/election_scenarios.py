@@ -188,6 +188,7 @@ def a_resignation_whose_reply_was_lost_is_finished(open_store: OpenStore) -> Non
         first.wins()
         lose("multi")
         first.election.resign()
+        second.store.sync()  # of an ensemble, each may be at another server
         assert second.store.exists(layout.COORDINATOR) is None
         assert first.election.leader() is None
 
