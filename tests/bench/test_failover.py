@@ -50,7 +50,7 @@ def test_a_small_run_takes_every_group_over_and_rewrites_nothing(tmp_path: Path)
     ]
     assert all(row["rewritten"] == 0 for row in found["failover"])
     # by the time the election is seen here, all groups may have been looked at
-    assert all(row["looked_p50_ms"] >= 0 and row["member_p50_ms"] > 0 for row in found["failover"])
+    assert [row for row in found["failover"] if row["looked_p50_ms"] < 0 or row["member_p50_ms"] <= 0] == []
     assert all(row["elected_p50_ms"] > 0 for row in found["failover"])
     (idle,) = found["idle"]
     assert (idle["groups"], idle["peak_mib"] > 10) == (5, True)

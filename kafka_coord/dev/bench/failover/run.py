@@ -171,15 +171,16 @@ class _Stage:
             self._leaves.leave()
             _, elected_ns = self._elected.other_than(elected, self._within_s)
             looked_ns = await_groups(comes, self._count, None, self._within_s)
-            member_ns = self._started_ns()
+            member_ns = self._started_ns(at_ns)
             await_groups(comes, self._count, _STABLE, self._within_s)
             cpu_s = meter.cpu_s()
         goes.process.stop()
         goes.start(self._store)
         after = self._many.written()
         rewritten = sum(1 for path, zxid in after.items() if before.get(path) != zxid)
+        rejoins_ns = time.monotonic_ns()
         self._leaves.join()
-        self._started_ns()
+        self._started_ns(rejoins_ns)
         await_groups(comes, self._count, _STABLE, self._within_s)
         return Failover(
             self._count - 1,
@@ -214,9 +215,12 @@ class _Stage:
         self._store.ensure_path(path)
         return self._store.set(path, b"").mzxid
 
-    def _started_ns(self) -> int:
+    def _started_ns(self, since_ns: int) -> int:
+        """When a member was first started since then; what is written down late of before is left out."""
+
         def started() -> list[int]:
-            return [line.at_ns for line in self._journals.new_lines() if line.what is What.STARTED]
+            lines = self._journals.new_lines()
+            return [line.at_ns for line in lines if line.what is What.STARTED and line.at_ns >= since_ns]
 
         return awaited(started, self._within_s, "a member that is started")[0]
 
