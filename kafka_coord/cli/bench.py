@@ -209,12 +209,8 @@ def _compare(
         if name not in known:
             raise SettingsError(f"--compare {name[:60]!r} is not one of {', '.join(known)}")
     options = SMOKE if smoke else CompareOptions(members=members, partitions=partitions)
-    options = _with(
-        options,
-        repeat=repeat,
-        rarely=rarely,
-        against=tuple(dict.fromkeys(known[name] for name in names)),
-    )
+    against = tuple(dict.fromkeys(known[name] for name in names))  # with --fetch alone, nobody
+    options = dataclasses.replace(_with(options, repeat=repeat, rarely=rarely), against=against)
     _measure(run_compare, options, directory, output)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kafka_coord.dev.bench.rebalance import compare
 from kafka_coord.dev.bench.rebalance.compare import Found, bars, tables
 from kafka_coord.dev.bench.rebalance.contenders import (
     CONTENDERS,
@@ -21,6 +22,7 @@ from kafka_coord.dev.bench.rebalance.contenders import (
     contenders,
 )
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, balanced
+from kafka_coord.errors import SettingsError
 from kafka_coord.model import TopicPartition
 from tests.cli.running import run
 
@@ -111,3 +113,26 @@ def test_a_small_run_lets_the_same_happen_to_everybody(tmp_path: Path):
         if row["event"] in {"join", "leave"}:
             assert row["moved"] == 4, "the third member's share of twelve"
     assert all(row["interrupted_not_moved"] == 0 for row in rows if row["group"] == OURS.name)
+
+
+@pytest.mark.parametrize(
+    ("asked", "against"),
+    [
+        (["--fetch"], ()),
+        (["--fetch", "--smoke"], ()),
+        (["--compare", "kip848"], (Protocol.KIP848,)),
+        (["--compare", "kip848,classic,kip848", "--smoke"], (Protocol.KIP848, Protocol.CLASSIC)),
+    ],
+)
+def test_it_is_compared_with_whom_it_was_asked_to_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: list[str], against: tuple[Protocol, ...]
+):
+    seen: list[compare.CompareOptions] = []
+
+    def look(options: compare.CompareOptions, *_: object) -> None:
+        seen.append(options)
+        raise SettingsError("seen")
+
+    monkeypatch.setattr(compare, "run_compare", look)
+    run("bench", "rebalance", *asked, "--dir", str(tmp_path))
+    assert [options.against for options in seen] == [against]
