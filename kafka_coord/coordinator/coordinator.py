@@ -152,8 +152,9 @@ class ConsumerCoordinator:
 
     def _read_members(self) -> None:
         """Fills the registry from who is registered in each group."""
-        groups, self._members.listed = self._members.listed or {}, None
-        consumers = [(group, name) for group, names in groups.items() for name in names if is_legal(name)]
+        listed, self._members.listed = self._members.listed or {}, None
+        groups = {group: [name for name in names if is_legal(name)] for group, names in listed.items()}
+        consumers = [(group, name) for group, names in groups.items() for name in names]
         nodes = read_each(self._store, [GetData(layout.registration(*c)) for c in consumers])
         members: dict[str, list[Member]] = {group: [] for group in groups}
         decoded: dict[str, dict[str, tuple[int, object]]] = {group: {} for group in groups}
@@ -166,6 +167,6 @@ class ConsumerCoordinator:
                     continue  # the handler's look reports it
                 members[group].append(found)
                 decoded[group][where] = node.stat.mzxid, found
-        for group in groups:
+        for group, names in groups.items():
             self.registry.update(group, members[group])
-            self.handler.remember(group, [name for name in groups[group] if is_legal(name)], decoded[group])
+            self.handler.remember(group, names, decoded[group])

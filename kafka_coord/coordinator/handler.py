@@ -116,9 +116,9 @@ class RebalanceRequestHandler:
 
     def remember(self, group: str, consumers: Sequence[str], decoded: dict[str, tuple[int, object]]) -> None:
         """What was read of a group before it was first looked at (see :class:`Decoded`). Before the first step."""
-        self._decoded[group] = Decoded()
-        self._decoded[group].replace(decoded)
-        self._decoded[group].consumers = tuple(consumers)
+        memory = self._decoded[group] = Decoded()
+        memory.replace(decoded)
+        memory.consumers = tuple(consumers)
 
     def step(self, timeout_s: float = 0.0) -> bool:
         """Handles the groups that are due, or the first that is within ``timeout_s``: up to ``GROUPS_AT_ONCE`` of them,
@@ -199,12 +199,12 @@ class RebalanceRequestHandler:
                 found = self._leading.executor.write_together([one.prepared for one in writing])
             except Fenced as error:
                 self._depose(error)
-            except MultiFailed as error:
-                log.debug("writing groups=%d one by one: changed meanwhile (%s)", len(writing), error)
-            except StoreError as error:  # perhaps written
+            except StoreUnavailable as error:  # perhaps written
                 for one in writing:
                     self._again_later(one.plan.group, error)
                 ready = [one for one in ready if not one.prepared.units]
+            except Exception as error:  # noqa: BLE001  whosever trouble it is, it is met again when each is written
+                log.debug("writing groups=%d one by one reason=%r", len(writing), error)
         written = {one.plan.group: done for one, done in zip(writing, found or (), strict=False)}
         return [(one, written.get(one.plan.group)) for one in ready]
 

@@ -18,7 +18,7 @@ from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.dev.simulation.scheduler import VirtualClock
 from kafka_coord.dev.simulation.server import SimulatedZooKeeper
 from kafka_coord.dev.simulation.store import Quiet, SimulatedStore
-from kafka_coord.errors import StoreUnavailable
+from kafka_coord.errors import RequestTooLarge, StoreUnavailable
 from kafka_coord.model import Request, RequestType, TopicInfo, history_from_json
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
@@ -77,6 +77,21 @@ class World:
             self.queue.request(group)
         self.requests_made.reads = 0
 
+    def settle(self) -> None:
+        """A step, everybody obeys what it told them, and a step that sees so."""
+        self.handler.step()
+        for group in self.groups:
+            for command in self.store.children(layout.channel(group, "c1")):
+                self.store.delete(layout.command(group, "c1", command))
+        self.clock.now += 2 * LOOK_AGAIN_S
+        self.handler.step()
+
+    def ask(self, group: str) -> str:
+        """An operator asks for a rebalance; the request's name."""
+        asked = Request(RequestType.REBALANCE, group=group, reason="to see")
+        path = self.store.create(layout.REQUEST_PREFIX, fields.dump(asked.to_json()), sequence=True)
+        return path.rpartition("/")[2]
+
     def decided(self) -> list[str]:
         return [group for group in self.groups if self.store.exists(layout.assignment(group))]
 
@@ -120,6 +135,23 @@ def test_one_group_that_changed_meanwhile_does_not_keep_the_others_from_being_wr
     assert world.queue.is_requested("g01")
     written = [group for group in world.groups if world.store.children(layout.channel(group, "c1"))]
     assert written == ["g00", "g02", "g03", "g04"]
+
+
+@pytest.mark.parametrize("trouble", [RequestTooLarge("together it is too much"), ValueError("a defect")])
+def test_what_cannot_be_written_together_is_written_one_by_one(trouble: Exception) -> None:
+    world = World(5)
+    refusing = True
+
+    def refuse(_store: SimulatedStore, doing: str) -> None:
+        nonlocal refusing
+        if refusing and doing.startswith("multi"):
+            refusing = False
+            raise trouble
+
+    world.requests_made.before_effect = refuse  # type: ignore[method-assign]
+    world.handler.step()
+    assert world.decided() == world.groups
+    assert world.handler.failed_passes == 0
 
 
 def test_a_write_for_many_groups_whose_reply_was_lost_is_looked_at_for_each_and_repeats_nothing() -> None:
@@ -179,15 +211,9 @@ def test_a_group_that_was_sent_commands_waits_for_an_event_or_a_moment() -> None
 
 def test_a_decision_that_moves_nothing_takes_one_look_and_one_write() -> None:
     world = World(1)
-    world.handler.step()
     (group,) = world.groups
-    for command in world.store.children(layout.channel(group, "c1")):
-        world.store.delete(layout.command(group, "c1", command))
-    world.clock.now += 2 * LOOK_AGAIN_S
-    world.handler.step()  # settles it
-    asked = Request(RequestType.REBALANCE, group=group, reason="to see")
-    path = world.store.create(layout.REQUEST_PREFIX, fields.dump(asked.to_json()), sequence=True)
-    world.requests.load([path.rpartition("/")[2]])
+    world.settle()
+    world.requests.load([world.ask(group)])
     while world.handler.step():
         pass
     world.queue.request(group)
@@ -261,14 +287,9 @@ def test_nothing_is_decided_any_more_once_it_no_longer_leads() -> None:
 
 def test_what_somebody_waits_for_is_decided_with_one_read_and_one_write_at_the_first_look() -> None:
     before = World(1)
-    before.handler.step()
     (group,) = before.groups
-    for command in before.store.children(layout.channel(group, "c1")):
-        before.store.delete(layout.command(group, "c1", command))
-    before.clock.now += 2 * LOOK_AGAIN_S
-    before.handler.step()
-    asked = Request(RequestType.REBALANCE, group=group, reason="to see")
-    before.store.create(layout.REQUEST_PREFIX, fields.dump(asked.to_json()), sequence=True)
+    before.settle()
+    before.ask(group)
     coordinator = elected(before)
     coordinator.coordinator_startup()
     doings: list[str] = []
