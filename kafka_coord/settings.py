@@ -240,6 +240,7 @@ class ServeSettings:
         metadata=_allowed("the broker.id of the broker it runs beside, 0 to 2147483647", _between(0, 2**31 - 1)),
     )
     listen_http: str | None = field(default=None, metadata=_allowed("host:port", _address))
+    listen_channel: str | None = field(default=None, metadata=_allowed("host:port", _address))
     log_level: str = field(
         default="INFO", metadata=_allowed("DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     )

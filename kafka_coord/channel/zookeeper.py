@@ -157,6 +157,11 @@ class ConsumerChannel:
         """
         return self._settle(registration, offsets, ()) if offsets else frozenset()
 
+    def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
+        """Writes offsets nobody waits for; gives those that are stored by now."""
+        self.commit(registration, offsets)
+        return offsets
+
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
         """Deletes an obeyed command together with the offsets it settles. As :meth:`commit`."""
         try:

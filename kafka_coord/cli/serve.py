@@ -20,6 +20,8 @@ from kafka_coord.settings import ServeSettings, Settings
 if TYPE_CHECKING:
     from kafka_coord.coordinator.options import CoordinatorOptions
     from kafka_coord.coordinator.service import CoordinatorService
+    from kafka_coord.gateway.office import ServiceOffice
+    from kafka_coord.gateway.server import GatewayServer
     from kafka_coord.monitor.metrics import MetricsServer
     from kafka_coord.zk.store import Store
 
@@ -35,6 +37,9 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.command()
 @click.option("--broker-id", metavar="ID", help="The broker.id of the broker it runs beside.")
 @click.option("--listen-http", metavar="HOST:PORT", help="Serve /metrics (Prometheus) and /health here. [default: off]")
+@click.option(
+    "--listen-channel", metavar="HOST:PORT", help="Serve consumers that have no ZooKeeper here. [default: off]"
+)
 @click.option("--session-timeout-ms", metavar="MS", help="How soon a dead instance is noticed. [default: 10000]")
 @click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
 @click.option(
@@ -44,6 +49,7 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 def serve(
     broker_id: str | None,
     listen_http: str | None,
+    listen_channel: str | None,
     session_timeout_ms: str | None,
     log_level: str | None,
     look_interval_ms: str | None,
@@ -61,6 +67,7 @@ def serve(
     settings = current_settings(
         serve__broker_id=broker_id,
         serve__listen_http=listen_http,
+        serve__listen_channel=listen_channel,
         serve__log_level=log_level,
         serve__look_interval_ms=look_interval_ms,
         zookeeper__session_timeout_ms=session_timeout_ms,
@@ -80,6 +87,7 @@ def serve(
 def run_service(settings: Settings, broker_id: int) -> None:
     """Runs until asked to stop, or until the service ends by itself (and then raises what ended it)."""
     from kafka_coord.coordinator.service import CoordinatorService
+    from kafka_coord.gateway.office import ServiceOffice
 
     with stopping_at_signals(_say_stopping) as asked:
         stopping = asked.event
@@ -87,7 +95,11 @@ def run_service(settings: Settings, broker_id: int) -> None:
         if store is None:
             return
         try:
-            service = CoordinatorService(store, broker_id, endpoints(settings.serve), options_of(settings.serve))
+            office = ServiceOffice()
+            gateway = _gateway(settings.serve, broker_id, office, store)
+            published = endpoints(settings.serve, gateway)
+            service = CoordinatorService(store, broker_id, published, options_of(settings.serve))
+            office.service = service
             metrics = _metrics(settings.serve, service, store)
             service.start()
             try:
@@ -100,6 +112,8 @@ def run_service(settings: Settings, broker_id: int) -> None:
             finally:
                 notify_systemd("STOPPING=1")
                 service.stop()
+                if gateway is not None:
+                    gateway.close()
                 if metrics is not None:
                     metrics.close()
         finally:
@@ -114,6 +128,18 @@ def _metrics(serve_settings: ServeSettings, service: CoordinatorService, store: 
 
     server = MetricsServer(serve_settings.listen_http, service, store)
     log.info("serving /metrics and /health address=%s", serve_settings.listen_http)
+    return server
+
+
+def _gateway(
+    serve_settings: ServeSettings, broker_id: int, office: ServiceOffice, store: Store
+) -> GatewayServer | None:
+    if serve_settings.listen_channel is None:
+        return None
+    from kafka_coord.gateway.server import GatewayServer
+
+    server = GatewayServer(serve_settings.listen_channel, store, broker_id, office)
+    log.info("serving consumers over sockets address=%s", server.address)
     return server
 
 
@@ -136,12 +162,15 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
     return None
 
 
-def endpoints(serve_settings: ServeSettings) -> dict[str, str]:
+def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = None) -> dict[str, str]:
     """What the instance publishes about itself: where others reach it, so a name instead of "every address"."""
-    if serve_settings.listen_http is None:
-        return {}
-    host, _, port = serve_settings.listen_http.rpartition(":")
-    return {"http": f"{socket.getfqdn() if host in _EVERY_ADDRESS else host}:{port}"}
+    listening = {"http": serve_settings.listen_http, "channel": gateway.address if gateway is not None else None}
+    published = {}
+    for name, address in listening.items():
+        if address is not None:
+            host, _, port = address.rpartition(":")
+            published[name] = f"{socket.getfqdn() if host in _EVERY_ADDRESS else host}:{port}"
+    return published
 
 
 def options_of(serve_settings: ServeSettings) -> CoordinatorOptions:

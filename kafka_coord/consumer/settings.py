@@ -20,7 +20,7 @@ from kafka_coord.model.member import MAX_GRACE_MS
 from kafka_coord.model.names import legal
 from kafka_coord.model.streams import MAX_STREAMS
 from kafka_coord.version import __version__
-from kafka_coord.zk.store import Store
+from kafka_coord.channel.interface import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Membership:
     mode: Mode
     rejoin_grace_ms: int
 
-    def registration_value(self, store: Store) -> bytes:
+    def registration_value(self, store: Connection) -> bytes:
         """The value of ``ids/<consumer>``, by the store's session and clock."""
         member = Member(
             consumer=self.consumer,
