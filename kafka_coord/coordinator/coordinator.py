@@ -25,12 +25,12 @@ from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests, answer_op
-from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth
-from kafka_coord.model import Member, Request, Unreadable
+from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth, StoreUnavailable
+from kafka_coord.model import Member, Request
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
-from kafka_coord.zk.store import GetChildren, GetData, Node, Op, Read, ReadResult, Store
+from kafka_coord.zk.store import GetChildren, GetData, Node, Op, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,8 @@ class ConsumerCoordinator:
             assignors,
             options,
         )
-        self._groups = GroupChangeListener(self._watches, self.queue, GroupMemberChangeListener(self.queue))
+        self._members = GroupMemberChangeListener(self.queue)
+        self._groups = GroupChangeListener(self._watches, self.queue, self._members)
         self._swept_ms = 0.0
 
     @property
@@ -81,25 +82,24 @@ class ConsumerCoordinator:
         return self._groups.groups
 
     def coordinator_startup(self) -> None:
-        """Topics with their listeners, groups and their interests, every group enqueued, then the other listeners; the
-        handler's thread comes last and is the service's to start. A listener is armed by the very read that tells it
-        what there is, so nothing is missed in between. Raises :class:`StoreUnavailable`: resign or try again."""
-        for path, stat in zip(layout.PERSISTENT_ROOTS, self._store.exists_many(layout.PERSISTENT_ROOTS), strict=True):
-            if stat is None:  # somebody deleted it since this instance registered
-                self._store.ensure_path(path)
-        self._store.ensure_prepared()
-        racks, listings = self._read_racks_and_groups()
-        topics = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, racks)
+        """Topics and groups with their listeners, every group enqueued, then the interests of each group; the handler's
+        thread comes last and is the service's to start. A listener is armed by the very read that tells it what there
+        is, so nothing is missed in between; and what can be asked for together is, for whoever waits for a decision
+        waits for every round trip of a startup. Raises :class:`StoreUnavailable`: resign or try again."""
+        topics = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, self._read_racks())
         self._watches.children(
             layout.BROKER_TOPICS,
             TopicChangeListener(self._watches, self.catalog, self.registry, self.queue, topics).on_children,
         )
-        self._watches.step()
-        self._read_members(listings)
         self._watches.children(layout.GROUPS, self._groups.on_children)
         self._watches.children(layout.REQUESTS, RequestListener(self.requests, self.queue).on_children)
         self._watches.data(layout.PAUSED, PauseListener(self._groups, self.queue, self.handler.perhaps_paused).on_data)
         self._watches.step()
+        if self._watches.is_refused(layout.GROUPS):
+            raise NoAuth("cannot tell which groups there are: grant the coordinator's user the right", layout.GROUPS)
+        if not self._watches.told_all():  # a topic not read yet would be taken for one that does not exist
+            raise StoreUnavailable("could not read all topics and groups", layout.CONSUMERS)
+        self._read_members()
         log.info(
             "started as coordinator epoch=%d topics=%d groups=%d",
             self.leadership.epoch,
@@ -139,30 +139,24 @@ class ConsumerCoordinator:
         self.catalog.clear()
         self.requests.clear()
 
-    def _read_racks_and_groups(self) -> tuple[dict[int, str], dict[str, ReadResult | Unreadable]]:
-        """The brokers' racks, and of each group who is registered, in two requests for both: every request of a startup
-        is one that whoever waits for a decision waits for. Raises :class:`NoAuth` where the groups are forbidden."""
-        brokers, groups = read_each(self._store, [GetChildren(layout.BROKER_IDS), GetChildren(layout.GROUPS)])
-        if isinstance(groups, Unreadable):
-            raise NoAuth(f"cannot tell which groups there are: {groups.reason}", layout.GROUPS)
+    def _read_racks(self) -> dict[int, str]:
+        """The brokers' racks; and makes sure of the znodes everything else is below."""
+        listings = read_each(self._store, [GetChildren(path) for path in (layout.BROKER_IDS, *layout.PERSISTENT_ROOTS)])
+        for path, listing in zip(layout.PERSISTENT_ROOTS, listings[1:], strict=True):
+            if listing is None:  # somebody deleted it since this instance registered
+                self._store.ensure_path(path)
+        self._store.ensure_prepared()
+        brokers = listings[0]
         ids = [name for name in (brokers if isinstance(brokers, tuple) else ()) if name.isascii() and name.isdigit()]
-        names = [name for name in (groups if isinstance(groups, tuple) else ()) if is_legal(name)]
-        reads: list[Read] = [GetData(layout.broker(broker)) for broker in ids]
-        reads += [GetChildren(layout.ids(group)) for group in names]
-        found = read_each(self._store, reads)
-        return broker_racks(ids, found[: len(ids)]), dict(zip(names, found[len(ids) :], strict=True))
+        return broker_racks(ids, read_each(self._store, [GetData(layout.broker(broker)) for broker in ids]))
 
-    def _read_members(self, listings: Mapping[str, ReadResult | Unreadable]) -> None:
-        """Fills the registry from who is listed in each group, and enqueues every group, its bit set."""
-        consumers = [
-            (group, name)
-            for group, listing in listings.items()
-            for name in (listing if isinstance(listing, tuple) else ())
-            if is_legal(name)
-        ]
+    def _read_members(self) -> None:
+        """Fills the registry from who is registered in each group."""
+        groups, self._members.listed = self._members.listed or {}, None
+        consumers = [(group, name) for group, names in groups.items() for name in names if is_legal(name)]
         nodes = read_each(self._store, [GetData(layout.registration(*c)) for c in consumers])
-        members: dict[str, list[Member]] = {group: [] for group in listings}
-        decoded: dict[str, dict[str, tuple[int, object]]] = {group: {} for group in listings}
+        members: dict[str, list[Member]] = {group: [] for group in groups}
+        decoded: dict[str, dict[str, tuple[int, object]]] = {group: {} for group in groups}
         for (group, name), node in zip(consumers, nodes, strict=True):
             if isinstance(node, Node):
                 where = layout.registration(group, name)
@@ -172,7 +166,6 @@ class ConsumerCoordinator:
                     continue  # the handler's look reports it
                 members[group].append(found)
                 decoded[group][where] = node.stat.mzxid, found
-        for group in listings:
+        for group in groups:
             self.registry.update(group, members[group])
             self.handler.remember(group, decoded[group])
-            self.queue.request(group)

@@ -160,16 +160,18 @@ class RebalanceRequestHandler:
         return found | at
 
     def _look(self, groups: Sequence[str]) -> dict[str, Look | StoreError | None]:
-        glances = [
-            Glance(
+        glances = []
+        for group in groups:
+            requests = self._requests.of_group(group)
+            glance = Glance(
                 group,
                 self._catalog.topics,
-                self._requests.of_group(group),
+                requests,
                 self._timers.setdefault(group, GroupTimers()),
                 self._decoded.setdefault(group, Decoded()),
+                with_history=bool(requests) and not self._decisions.knows(group),
             )
-            for group in groups
-        ]
+            glances.append(glance)
         found = observe(self._store, glances, epoch=self._leading.epoch, options=self._options)
         return dict(zip(groups, found, strict=True))
 
@@ -191,6 +193,8 @@ class RebalanceRequestHandler:
         if not self._matching.done(group, observation, self._store.clock):
             self._queue.request(group)
             return
+        if look.history is not None:
+            self._decisions.remember(group, look.history)
         decided = plan(observation, self._assignors)
         after = self._decisions.observe(decided, observation)
         written = Written(0)

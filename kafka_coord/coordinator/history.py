@@ -116,6 +116,18 @@ class DecisionLog:
         progress.settling = True
         return self._write(group, replace(updated, settled_ms=elapsed_ms))
 
+    def knows(self, group: str) -> bool:
+        """Whether the next decision of the group can be written without reading the znode."""
+        return group in self._written
+
+    def remember(self, group: str, node: Node) -> None:
+        """Somebody has read the znode meanwhile."""
+        path = layout.history(group)
+        try:
+            self._keep(group, history_from_json(fields.load(node.data, path), path), node.stat.version)
+        except MalformedValue:
+            return  # it is read again when it is written, and reported
+
     def forget(self, group: str) -> None:
         self._open.pop(group, None)
         self._written.pop(group, None)
@@ -167,11 +179,14 @@ class DecisionLog:
         while len(data) > MAX_HISTORY_BYTES and len(kept) > 1:
             kept = kept[len(kept) // 2 :]
             data = fields.dump(history_to_json(kept))
-        self._written[group] = kept, version + 1
-        while len(self._written) > MAX_REMEMBERED:
-            self._written.popitem(last=False)
+        self._keep(group, kept, version + 1)
         path = layout.history(group)
         return (Create(path, data),) if version < 0 else (SetData(path, data, version),)
+
+    def _keep(self, group: str, decisions: tuple[Decision, ...], version: int) -> None:
+        self._written[group] = decisions, version
+        while len(self._written) > MAX_REMEMBERED:
+            self._written.popitem(last=False)
 
     def _known(self, group: str) -> tuple[tuple[Decision, ...], int]:
         """(what the znode holds, its version, -1 for none)."""

@@ -95,12 +95,16 @@ class TopicChangeListener:
 
 
 class GroupMemberChangeListener:
-    """``/consumers/groups/<group>/ids``: members that come and go."""
+    """``/consumers/groups/<group>/ids``: members that come and go. ``listed`` is who was there, for a startup to begin
+    with; ``None`` afterwards, for the handler looks for itself."""
 
     def __init__(self, queue: RebalanceRequestQueue) -> None:
         self._queue = queue
+        self.listed: dict[str, tuple[str, ...]] | None = {}
 
-    def on_children(self, group: str, _members: tuple[str, ...] | None) -> None:
+    def on_children(self, group: str, members: tuple[str, ...] | None) -> None:
+        if self.listed is not None:
+            self.listed[group] = members or ()
         self._queue.request(group)
 
 

@@ -36,11 +36,13 @@ T = TypeVar("T")
 class Look:
     """What a look gives: the observation for ``plan``, and what the executor must know beside it.
 
-    ``missing`` are the group's persistent parents that do not exist yet and that a write must create.
+    ``missing`` are the group's persistent parents that do not exist yet and that a write must create; ``history`` is
+    the znode of its decisions where the glance asked for it and there is one that may be read.
     """
 
     observation: Observation
     missing: frozenset[str]
+    history: Node | None = None
 
 
 class Decoded:
@@ -64,13 +66,15 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What a look at one group begins with: whatever is known of it that is not on ZooKeeper, or was read before."""
+    """What a look at one group begins with: whatever is known of it that is not on ZooKeeper, or was read before.
+    ``with_history``: its decisions are read along, which the next one is written to."""
 
     group: str
     topics: Mapping[str, TopicInfo]
     requests: Sequence[Request]
     timers: GroupTimers
     decoded: Decoded
+    with_history: bool = False
 
 
 def observe(
@@ -141,6 +145,7 @@ class _Looking:
             *(GetData(layout.registration(group, c)) for c in consumers),
             *(GetData(layout.ledger(group, c)) for c in ledgered),
             *(GetChildren(layout.channel(group, c)) for c in channelled),
+            *([GetData(layout.history(group))] if self._glance.with_history else []),
         ]
 
     def found(self) -> Look | StoreError | None:
@@ -159,7 +164,9 @@ class _Looking:
         options = self._options
         group_node, ids, owners, channels, assignment, paused, paused_everywhere = self._whole
         consumers, ledgered, channelled = self._names
-        found = self.answers
+        found, history = self.answers, None
+        if self._glance.with_history:
+            *found, history = found
         members = reading.decode_each(
             consumers, found[: len(consumers)], lambda c: layout.registration(group, c), decode_member
         )
@@ -208,7 +215,7 @@ class _Looking:
         parents = {layout.owners(group): owners, layout.channels(group): channels, layout.ids(group): ids}
         absent = {path for path, listing in parents.items() if listing is None}
         absent |= {layout.channel(group, c) for c in members if c not in seen_channels}
-        return Look(observation, frozenset(absent))
+        return Look(observation, frozenset(absent), history if isinstance(history, Node) else None)
 
 
 def _highest_decided(reading: _Reading, group: str) -> int:

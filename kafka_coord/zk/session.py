@@ -43,6 +43,7 @@ from kafka_coord.zk.store import (
     Check,
     Clock,
     Create,
+    GetChildren,
     GetData,
     Listing,
     Node,
@@ -255,20 +256,29 @@ class KazooStore(Store):
         return to_stat(stat) if stat is not None else None
 
     def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
-        found = self._calls.pipelined(
-            "exists", paths, lambda path: self._client.exists_async(self._at(path), self._watch(path, watcher))
-        )
-        return tuple(to_stat(stat) if stat is not None else None for stat in found)
+        found = self._calls.pipelined("exists", paths, lambda path: self._ask_exists(path, watcher))
+        return _stats(found)
 
     def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
-        found = self._calls.pipelined(
-            "get children of",
-            paths,
-            lambda path: self._client.get_children_async(self._at(path), self._watch(path, watcher), include_data=True),
-        )
-        return tuple(
-            Listing(tuple(sorted(answer[0])), to_stat(answer[1])) if answer is not None else None for answer in found
-        )
+        found = self._calls.pipelined("get children of", paths, lambda path: self._ask_children(path, watcher))
+        return _listings(found)
+
+    def arm(
+        self, children: Sequence[str], data: Sequence[str], watcher: Watcher
+    ) -> tuple[tuple[Listing | None, ...], tuple[Stat | None, ...]]:
+        def ask(read: Read) -> Any:
+            of_children = isinstance(read, GetChildren)
+            return self._ask_children(read.path, watcher) if of_children else self._ask_exists(read.path, watcher)
+
+        wanted: list[Read] = [*map(GetChildren, children), *map(GetData, data)]
+        found = self._calls.pipelined("watch", wanted, ask)
+        return _listings(found[: len(children)]), _stats(found[len(children) :])
+
+    def _ask_exists(self, path: str, watcher: Watcher | None) -> Any:
+        return self._client.exists_async(self._at(path), self._watch(path, watcher))
+
+    def _ask_children(self, path: str, watcher: Watcher | None) -> Any:
+        return self._client.get_children_async(self._at(path), self._watch(path, watcher), include_data=True)
 
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
         return bulk.in_chunks(reads, self._read_chunk)
@@ -432,6 +442,16 @@ class KazooStore(Store):
 
     def _watch(self, path: str, watcher: Watcher | None) -> _Watch | None:
         return _Watch(path, watcher) if watcher is not None else None
+
+
+def _stats(found: Sequence[Any]) -> tuple[Stat | None, ...]:
+    return tuple(to_stat(stat) if stat is not None else None for stat in found)
+
+
+def _listings(found: Sequence[Any]) -> tuple[Listing | None, ...]:
+    return tuple(
+        Listing(tuple(sorted(answer[0])), to_stat(answer[1])) if answer is not None else None for answer in found
+    )
 
 
 class _Watch:

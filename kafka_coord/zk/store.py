@@ -217,6 +217,13 @@ class Store(Protocol):
     def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
         """As :meth:`children` for many paths, pipelined, with facts; ``None`` (and no watch) where there is none."""
 
+    def arm(
+        self, children: Sequence[str], data: Sequence[str], watcher: Watcher
+    ) -> tuple[tuple[Listing | None, ...], tuple[Stat | None, ...]]:
+        """:meth:`children_many` of the ones and :meth:`exists_many` of the others, where possible in one round trip."""
+        listings = self.children_many(children, watcher) if children else ()
+        return listings, self.exists_many(data, watcher) if data else ()
+
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
         """Many reads at once: one multi-read per chunk on servers ≥ 3.6, pipelined reads on older ones."""
 

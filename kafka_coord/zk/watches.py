@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kafka_coord.errors import StoreError, StoreUnavailable
-from kafka_coord.zk.store import GetData, Node, SessionState, Stat, Store, WatchEvent, WatchType
+from kafka_coord.zk.store import GetData, Listing, Node, SessionState, Stat, Store, WatchEvent, WatchType
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +122,14 @@ class Watches:
         self._due.pop(watched, None)
         self._refused.pop(watched, None)
 
+    def told_all(self) -> bool:
+        """Whether every listener has been told what there is, but those of what may not be read."""
+        return all(watched.seen != _NEVER or watched in self._refused for watched in self._watched.values())
+
+    def is_refused(self, path: str) -> bool:
+        """Whether the ACL forbids to watch what is watched at this path."""
+        return any(watched.path == path for watched in self._refused)
+
     # --- what happened -----------------------------------------------------------------------------------------------
 
     def _on_event(self, event: WatchEvent) -> None:
@@ -180,25 +188,30 @@ class Watches:
         return not self._due
 
     def _serve(self, due: Sequence[_Watched]) -> None:
-        by_kind = {kind: [watched for watched in due if watched.kind is kind] for kind in _Kind}
-        for kind, serve in (
-            (_Kind.GONE, self._serve_gone),
-            (_Kind.CHILDREN, self._serve_children),
-            (_Kind.DATA, self._serve_data),
-        ):
-            if not by_kind[kind]:
-                continue
-            try:
-                serve(by_kind[kind])
-            except StoreUnavailable:
-                raise
-            except StoreError:  # one of them is refused: find out which
-                for watched in by_kind[kind]:
-                    self._serve_alone(watched, serve)
-
-    def _serve_alone(self, watched: _Watched, serve: Callable[[Sequence[_Watched]], None]) -> None:
+        """Arms all in one request, as far as the store can; then tells those that are gone, of children, and of data,
+        in this order."""
+        gone, children, data = (
+            [watched for watched in due if watched.kind is kind] for kind in (_Kind.GONE, _Kind.CHILDREN, _Kind.DATA)
+        )
         try:
-            serve([watched])
+            listings, stats = self._store.arm(
+                [watched.path for watched in children], [watched.path for watched in (*gone, *data)], self._on_event
+            )
+            self._serve_gone(gone, stats[: len(gone)])
+            self._serve_children(children, listings)
+            self._serve_data(data, stats[len(gone) :])
+        except StoreUnavailable:
+            raise
+        except StoreError:  # one of them is refused: find out which
+            if len(due) == 1:
+                raise
+            for watched in due:
+                if watched in self._due:
+                    self._serve_alone(watched)
+
+    def _serve_alone(self, watched: _Watched) -> None:
+        try:
+            self._serve([watched])
         except StoreUnavailable:
             raise
         except StoreError as error:
@@ -206,8 +219,7 @@ class Watches:
             self._due.pop(watched, None)
             self._refused[watched] = self._store.clock.monotonic() + REFUSED_AGAIN_S
 
-    def _serve_data(self, due: Sequence[_Watched]) -> None:
-        stats = self._store.exists_many([watched.path for watched in due], self._on_event)
+    def _serve_data(self, due: Sequence[_Watched], stats: Sequence[Stat | None]) -> None:
         changed = []
         for watched, stat in zip(due, stats, strict=True):
             if stat is None:
@@ -222,8 +234,7 @@ class Watches:
             found = node if isinstance(node, Node) else None
             self._tell(watched, _data_key(found.stat if found else None), found)
 
-    def _serve_children(self, due: Sequence[_Watched]) -> None:
-        listings = self._store.children_many([watched.path for watched in due], self._on_event)
+    def _serve_children(self, due: Sequence[_Watched], listings: Sequence[Listing | None]) -> None:
         missing = []
         for watched, listing in zip(due, listings, strict=True):
             if listing is None:
@@ -245,8 +256,7 @@ class Watches:
             else:
                 self._tell(watched, None, None)
 
-    def _serve_gone(self, due: Sequence[_Watched]) -> None:
-        stats = self._store.exists_many([watched.path for watched in due], self._on_event)
+    def _serve_gone(self, due: Sequence[_Watched], stats: Sequence[Stat | None]) -> None:
         for watched, stat in zip(due, stats, strict=True):
             if stat is None or (watched.seen not in {_NEVER, (stat.czxid, 0)}):
                 self._tell(watched, None, watched.path)

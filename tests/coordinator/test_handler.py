@@ -192,20 +192,62 @@ def test_nothing_is_decided_any_more_once_it_no_longer_leads() -> None:
     assert all(world.queue.is_requested(group) for group in world.groups), "for whoever asks next"
 
 
+def test_what_somebody_waits_for_is_decided_with_two_reads_and_one_write_at_the_first_look() -> None:
+    before = World(1)
+    before.handler.step()
+    (group,) = before.groups
+    for command in before.store.children(layout.channel(group, "c1")):
+        before.store.delete(layout.command(group, "c1", command))
+    before.clock.now += 2 * LOOK_AGAIN_S
+    before.handler.step()
+    asked = Request(RequestType.REBALANCE, group=group, reason="to see")
+    before.store.create(layout.REQUEST_PREFIX, fields.dump(asked.to_json()), sequence=True)
+    coordinator = elected(before)
+    coordinator.coordinator_startup()
+    doings: list[str] = []
+    before.requests_made.before_effect = lambda _store, doing: doings.append(doing.split()[0])  # type: ignore[method-assign,misc]
+
+    coordinator.handler.step()
+
+    assert doings[:3] == ["read", "read", "multi"]
+    found = history_from_json(fields.load(before.store.get(layout.history(group)).data, "here"), "here")
+    assert [one.generation for one in found] == [1, 2], "what another coordinator decided stands there still"
+
+
+def elected(world: World) -> ConsumerCoordinator:
+    world.store.ensure_path(layout.BROKER_TOPICS)
+    world.store.ensure_path(layout.broker_topic("flights"))
+    world.store.set(layout.broker_topic("flights"), b'{"version":2,"partitions":{"0":[1],"1":[1],"2":[1],"3":[1]}}')
+    leadership = Leadership(1, Check(layout.COORDINATOR_EPOCH), 1)
+    return ConsumerCoordinator(
+        world.store, leadership, lambda: True, lambda: None, built_in_assignors(), CoordinatorOptions()
+    )
+
+
+def test_a_startup_that_could_not_read_a_topic_is_none() -> None:
+    world = World(1)
+    coordinator = elected(world)
+
+    def lose(_store: SimulatedStore, doing: str) -> None:
+        if layout.broker_topic("flights") in doing:
+            raise StoreUnavailable("lost")
+
+    world.requests_made.before_effect = lose  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable, match="topics and groups"):
+        coordinator.coordinator_startup()
+
+
 def test_a_startup_asks_as_often_for_many_groups_as_for_one() -> None:
     asked = []
     for groups in (1, 30):
         world = World(groups)
-        world.store.ensure_path(layout.BROKER_TOPICS)
+        coordinator = elected(world)
         doings: list[str] = []
         world.requests_made.before_effect = lambda _store, doing, doings=doings: doings.append(doing)  # type: ignore[method-assign,misc]
-        leadership = Leadership(1, Check(layout.COORDINATOR_EPOCH), 1)
-        coordinator = ConsumerCoordinator(
-            world.store, leadership, lambda: True, lambda: None, built_in_assignors(), CoordinatorOptions()
-        )
         coordinator.coordinator_startup()
         assert coordinator.groups == set(world.groups)
         assert len(coordinator.queue) == groups
         assert coordinator.registry.groups_for_topic("flights") == set(world.groups)
         asked.append(len(doings))
-    assert asked[0] == asked[1] <= 12, "whoever waits for a decision waits for each of them"
+    # the roots; their watches (children, then data); those of groups and topics; the topic; the members
+    assert asked[0] == asked[1] == 7, "whoever waits for a decision waits for each of them"

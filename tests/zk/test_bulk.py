@@ -8,7 +8,8 @@ from kafka_coord.errors import NoAuth
 from kafka_coord.zk import bulk, kazoo_private
 from kafka_coord.zk.options import Acl, Digest, ZkOptions
 from kafka_coord.zk.session import KazooStore
-from kafka_coord.zk.store import Create, GetChildren, GetData, Node, Read
+from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Read, WatchEvent, WatchType
+from tests.waiting import eventually
 from tests.zk.sessions import OpenStore
 
 pytestmark = pytest.mark.zookeeper
@@ -109,3 +110,15 @@ def test_exists_and_children_of_many_tell_what_is_there_and_watch_it(store: Kazo
     assert [listing.names if listing else None for listing in listings] == [("a", "b"), None, ()]
     assert listings[0] is not None
     assert listings[0].stat.cversion == 2
+
+    events: list[WatchEvent] = []
+    armed, exist = store.arm(["/p", "/none"], ["/p/a", "/p/none"], events.append)
+    assert armed == (listings[0], None)
+    assert [stat is not None for stat in exist] == [True, False]
+    store.multi([Create("/p/none"), Delete("/p/a")])
+    eventually(
+        lambda: (
+            {(event.type, event.path) for event in events}
+            == {(WatchType.CHILD, "/p"), (WatchType.CREATED, "/p/none"), (WatchType.DELETED, "/p/a")}
+        )
+    )

@@ -260,7 +260,7 @@ def test_watches_outlive_the_session(owner: Owner, store: KazooStore, other: Kaz
     owner.hears(b"3")
 
 
-@pytest.mark.parametrize("call", ["exists_many", "children_many", "read_many"])
+@pytest.mark.parametrize("call", ["arm", "read_many"])
 def test_an_answer_that_is_lost_while_arming_leaves_the_watch_to_the_next_step(store: KazooStore, call: str) -> None:
     lossy = LosingReplies(store)
     woken = threading.Event()
