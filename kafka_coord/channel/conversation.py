@@ -90,7 +90,7 @@ class Conversation:
             return Refused(0, "", *_error(frame), frame)
         request = self._waiting.pop(number, None)
         if request is None:
-            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"an {kind} to request {number}, which nobody waits for", number)
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"an {kind} to request {number}, which nobody waits for")
         if kind == ERROR:
             return Refused(number, request, *_error(frame), frame)
         return Answered(number, request, frame)

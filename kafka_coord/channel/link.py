@@ -16,7 +16,16 @@ from typing import Any
 
 from kafka_coord.channel.conversation import Answered, Asked, Conversation, Refused
 from kafka_coord.channel.frames import BadFrame, Fault, Frame
-from kafka_coord.channel.messages import Ask, Code, Ping, Register, Registered, read_command, read_offsets, write_offsets
+from kafka_coord.channel.messages import (
+    Ask,
+    Code,
+    Ping,
+    Register,
+    Registered,
+    read_command,
+    read_offsets,
+    write_offsets,
+)
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.errors import (
@@ -421,7 +430,11 @@ class SocketLink:
         for tp in offsets:
             connected.offered.pop(tp, None)
         refused = answer.get("refused", [])
-        return frozenset(topic for topic in refused if isinstance(topic, str)) if isinstance(refused, list) else frozenset()
+        return (
+            frozenset(topic for topic in refused if isinstance(topic, str))
+            if isinstance(refused, list)
+            else frozenset()
+        )
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
         """Hands offsets over, to go with the next ping's answer; gives those that have been stored since."""

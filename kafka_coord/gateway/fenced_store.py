@@ -70,6 +70,11 @@ class FencedStore(Store):
     def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
         return self._store.children_many(paths, watcher)
 
+    def arm(
+        self, children: Sequence[str], data: Sequence[str], watcher: Watcher
+    ) -> tuple[tuple[Listing | None, ...], tuple[Stat | None, ...]]:
+        return self._store.arm(children, data, watcher)
+
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
         return self._store.read_many(reads)
 

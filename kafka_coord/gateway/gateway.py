@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kafka_coord.channel.conversation import Answered, Asked, Refused
+from kafka_coord.channel.conversation import ANSWER, ERROR, Answered, Asked, Refused
 from kafka_coord.channel.frames import BadFrame, Fault, Frame
 from kafka_coord.channel.messages import Ask, Code, Register, read_offsets, write_offsets
 from kafka_coord.channel.operations import Registration
@@ -22,6 +22,7 @@ from kafka_coord.gateway.options import GatewayOptions
 from kafka_coord.gateway.registering import Refusal, Registering, made_id, registration_value
 from kafka_coord.gateway.term import Term, hang_up
 from kafka_coord.gateway.writes import Outcome
+from kafka_coord.model import Subscription
 from kafka_coord.model.json_fields import shown
 from kafka_coord.model.names import legal
 from kafka_coord.zk.election import Leadership
@@ -111,11 +112,10 @@ class Gateway:
         except BadFrame as error:
             self.broken(connection, error)
         except MalformedValue as error:
-            if isinstance(frame.get("type"), str) and frame["type"] in set(Ask):
-                code = Code.BAD_SUBSCRIPTION if "subscri" in error.reason or "pattern" in error.reason else Code.BAD_VALUE
-                self._refuse(connection, frame["id"], code, f"{error.where}: {error.reason}")
+            if frame["type"] in (ANSWER, ERROR):
+                self.broken(connection, BadFrame(Fault.MALFORMED_FRAME, str(error), frame["id"]))
             else:
-                self.broken(connection, BadFrame(Fault.MALFORMED_FRAME, f"{error.where}: {error.reason}", frame["id"]))
+                self._refuse(connection, frame["id"], Code.BAD_VALUE, str(error))
 
     def _hang_up(self, connection: Connection, code: str, message: str, request: int = 0, **more: object) -> None:
         member = connection.member
@@ -154,6 +154,13 @@ class Gateway:
             self._not_coordinator(connection, asked.id)
             return
         connection.since = self._store.clock.monotonic()
+        try:
+            wanted = Subscription.from_json(asked.frame, asked.type)
+            if not wanted.is_wildcard and not wanted.topics:
+                raise MalformedValue(asked.type, "field 'subscription' names no topic")
+        except MalformedValue as error:
+            self._refuse(connection, asked.id, Code.BAD_SUBSCRIPTION, str(error))
+            return
         register = Register.from_json(asked.frame)
         refusal = self._why_not(register)
         if refusal is not None:
@@ -336,7 +343,9 @@ class Gateway:
         self._metadata.forget()
         if term is None:
             return
-        log.info("let socket consumers go epoch=%d consumers=%d reason=%r", term.leadership.epoch, len(term.members), why)
+        log.info(
+            "let socket consumers go epoch=%d consumers=%d reason=%r", term.leadership.epoch, len(term.members), why
+        )
         term.close()
         for connection in list(self._connections):
             if connection.member is not None or connection.registering:
@@ -370,4 +379,3 @@ class Gateway:
         if self.term is not None:
             self.term.close()
             self.term = None
-

@@ -16,7 +16,16 @@ from typing import Any
 from kafka_coord.channel.messages import Code, Register
 from kafka_coord.channel.operations import Registration, register_ops
 from kafka_coord.channel.zookeeper import ConsumerChannel
-from kafka_coord.errors import BadVersion, Fenced, KafkaCoordError, MalformedValue, MultiFailed, NoAuth, NodeExists, NoNode
+from kafka_coord.errors import (
+    BadVersion,
+    Fenced,
+    KafkaCoordError,
+    MalformedValue,
+    MultiFailed,
+    NoAuth,
+    NodeExists,
+    NoNode,
+)
 from kafka_coord.gateway.fenced_store import FencedStore
 from kafka_coord.gateway.members import SocketMember
 from kafka_coord.model import json_fields as fields

@@ -161,9 +161,7 @@ class Term:
             return
         member.pending_ping = request
         self._offering[member] = None
-        self._offers_due = min(
-            self._offers_due, self.store.clock.monotonic() + self._options.commit_interval_ms / 1000
-        )
+        self._offers_due = min(self._offers_due, self.store.clock.monotonic() + self._options.commit_interval_ms / 1000)
 
     def obeyed(self, member: SocketMember, request: int, offsets: dict[TopicPartition, int]) -> None:
         """It answered a command: the acknowledgement is written with what is known of its offsets."""
@@ -179,9 +177,7 @@ class Term:
         if isinstance(obeying.command, StopFetcher):
             member.held -= partitions
         self._write(
-            Write(
-                member, settled, partial(self._acknowledged, member, request), acknowledges=obeying.command_id
-            )
+            Write(member, settled, partial(self._acknowledged, member, request), acknowledges=obeying.command_id)
         )
 
     def _acknowledged(self, member: SocketMember, request: int, outcome: Outcome) -> None:
