@@ -168,4 +168,4 @@ class ConsumerCoordinator:
                 decoded[group][where] = node.stat.mzxid, found
         for group in groups:
             self.registry.update(group, members[group])
-            self.handler.remember(group, decoded[group])
+            self.handler.remember(group, [name for name in groups[group] if is_legal(name)], decoded[group])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
-from kafka_coord.coordinator.execute import Executor, Written
+from kafka_coord.coordinator.execute import Executor, Prepared, Written
 from kafka_coord.coordinator.history import DecisionLog
 from kafka_coord.coordinator.matching import Matching
 from kafka_coord.coordinator.mending import Mending
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 MAX_SENTENCE_CHARS = 2_000
 
 GROUPS_AT_ONCE = 16
-"""So many groups that are due together are looked at with one pair of requests."""
+"""So many groups that are due together are looked at together."""
 LOOK_AGAIN_S = 0.05
 """How soon a group that was sent commands is looked at again, if no event of it comes before."""
 
@@ -56,6 +57,15 @@ class Leading:
     epoch: int
     executor: Executor
     still: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """A plan, what it was made of, and what is to be written for it."""
+
+    plan: Plan
+    look: Look
+    prepared: Prepared
 
 
 class RebalanceRequestHandler:
@@ -104,10 +114,11 @@ class RebalanceRequestHandler:
         """How many znodes are left alone because they cannot be decoded, as last seen."""
         return sum(len(found) for found in list(self._reported.values()))
 
-    def remember(self, group: str, decoded: dict[str, tuple[int, object]]) -> None:
-        """What was decoded of a group before it was first looked at (see :class:`Decoded`). Before the first step."""
+    def remember(self, group: str, consumers: Sequence[str], decoded: dict[str, tuple[int, object]]) -> None:
+        """What was read of a group before it was first looked at (see :class:`Decoded`). Before the first step."""
         self._decoded[group] = Decoded()
         self._decoded[group].replace(decoded)
+        self._decoded[group].consumers = tuple(consumers)
 
     def step(self, timeout_s: float = 0.0) -> bool:
         """Handles the groups that are due, or the first that is within ``timeout_s``: up to ``GROUPS_AT_ONCE`` of them,
@@ -137,21 +148,65 @@ class RebalanceRequestHandler:
                 looks = self._look(groups)
             except StoreError as error:
                 looks = dict.fromkeys(groups, error)
+        ready: list[_Decided] = []
         for group in groups:
-            if group not in looks or self.closed or self.deposed or not self._leading.still():
+            if group not in looks or not self._may_go_on():
                 self._queue.request(group)
                 continue
-            try:
-                self._handle(group, looks[group])
+            with self._troubles_of(group):
+                decided = self._decide(group, looks[group])
+                if decided is None:
+                    self._failures.pop(group, None)
+                else:
+                    ready.append(decided)
+        for decided, written in self._write_together(ready):
+            group = decided.plan.group
+            if written is None and not self._may_go_on():
+                self._decisions.doubt(group)
+                self._queue.request(group)
+                continue
+            with self._troubles_of(group):
+                self._finish(decided, written or self._leading.executor.write_prepared(decided.prepared))
                 self._failures.pop(group, None)
+
+    def _may_go_on(self) -> bool:
+        return not (self.closed or self.deposed) and self._leading.still()
+
+    @contextmanager
+    def _troubles_of(self, group: str) -> Iterator[None]:
+        """What goes wrong with one group must never stop the others."""
+        try:
+            yield
+        except Fenced as error:
+            self._depose(error)
+        except StoreError as error:
+            self._again_later(group, error)
+        except Exception:
+            log.exception("cannot handle group=%s: looking again later", group)
+            self._again_later(group, None)
+
+    def _depose(self, error: Fenced) -> None:
+        log.warning("deposed: another coordinator was elected epoch=%d reason=%s", self._leading.epoch, error)
+        self.deposed = True
+
+    def _write_together(self, ready: Sequence[_Decided]) -> list[tuple[_Decided, Written | None]]:
+        """Writes what was decided for several groups in one request, if it fits and holds: whoever waits for the last
+        of them does not wait for a write each. ``None``: not written, and to be written by itself."""
+        writing = [one for one in ready if one.prepared.units]
+        found: list[Written] | None = None
+        if len(writing) > 1 and self._may_go_on():
+            try:
+                found = self._leading.executor.write_together([one.prepared for one in writing])
             except Fenced as error:
-                log.warning("deposed: another coordinator was elected epoch=%d reason=%s", self._leading.epoch, error)
-                self.deposed = True
-            except StoreError as error:
-                self._again_later(group, error)
-            except Exception:  # one group's trouble must never stop the others
-                log.exception("cannot handle group=%s: looking again later", group)
-                self._again_later(group, None)
+                self._depose(error)
+            except MultiFailed as error:
+                log.debug("writing groups=%d one by one: changed meanwhile (%s)", len(writing), error)
+            except StoreError as error:  # perhaps written
+                for one in writing:
+                    self._again_later(one.plan.group, error)
+                ready = [one for one in ready if not one.prepared.units]
+        written = {one.plan.group: done for one, done in zip(writing, found or (), strict=False)}
+        return [(one, written.get(one.plan.group)) for one in ready]
 
     def perhaps_paused(self) -> set[str]:
         """The groups last found paused, and those that are being looked at now. For any thread."""
@@ -175,35 +230,37 @@ class RebalanceRequestHandler:
         found = observe(self._store, glances, epoch=self._leading.epoch, options=self._options)
         return dict(zip(groups, found, strict=True))
 
-    def _handle(self, group: str, look: Look | StoreError | None) -> None:
+    def _decide(self, group: str, look: Look | StoreError | None) -> _Decided | None:
+        """What is to be written; ``None`` where there is nothing to be decided yet, or any more."""
         self.passes += 1
         if isinstance(look, StoreError):
             raise look
         if look is None:
             self._gone(group)
-            return
-        timers = self._timers[group]
+            return None
         observation = look.observation
         self._registry.update(group, observation.members.values())
         mended = self._mending.units(look)
         if mended:
             self._leading.executor.write(mended)
             self._queue.request(group)
-            return
+            return None
         if not self._matching.done(group, observation, self._store.clock):
             self._queue.request(group)
-            return
+            return None
         if look.history is not None:
             self._decisions.remember(group, look.history)
         decided = plan(observation, self._assignors)
         after = self._decisions.observe(decided, observation)
-        written = Written(0)
-        if (decided.steps or after) and self._leading.still():
-            written = self._leading.executor.execute(decided, look, after)
-        self._mending.remember(look, decided if written.units else None)
-        self._settle(decided, observation, written)
-        self._arm(group, observation, written)
-        self._schedule(group, decided, timers, written)
+        prepared = self._leading.executor.prepare(decided, look, after) if decided.steps or after else Prepared()
+        return _Decided(decided, look, prepared)
+
+    def _finish(self, decided: _Decided, written: Written) -> None:
+        plan, look, group = decided.plan, decided.look, decided.plan.group
+        self._mending.remember(look, plan if written.units else None)
+        self._settle(plan, look.observation, written)
+        self._arm(group, look.observation, written)
+        self._schedule(group, plan, self._timers[group], written)
 
     def _settle(self, decided: Plan, observation: Observation, written: Written) -> None:
         """Remembers and says what was decided."""
@@ -294,8 +351,7 @@ class RebalanceRequestHandler:
             try:
                 self._leading.executor.clear_below(error.path)
             except Fenced as fenced:
-                log.warning("deposed: another coordinator was elected epoch=%d reason=%s", self._leading.epoch, fenced)
-                self.deposed = True
+                self._depose(fenced)
             except StoreError as failure:
                 log.warning("could not remove what is below path=%s: %s", error.path, failure)
 

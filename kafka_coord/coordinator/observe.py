@@ -1,8 +1,8 @@
-"""A look at groups: all there is about them, in two multi-reads, as frozen values."""
+"""A look at groups: all there is about them, in one or two multi-reads, as frozen values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -31,6 +31,8 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, Read, ReadResult, S
 
 T = TypeVar("T")
 
+_READS_WHOLE, _READS_EACH = 7, 3
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -49,10 +51,12 @@ class Decoded:
     """What the last look at one group decoded: the next one decodes only what was written since. One thread.
 
     A znode's path and the zxid of its last write name its value, its version and its incarnation. Values are frozen.
+    ``consumers`` are those there were then: their znodes are asked for before it is known whether they still are there.
     """
 
     def __init__(self) -> None:
         self._values: dict[str, tuple[int, object]] = {}
+        self.consumers: tuple[str, ...] = ()
 
     def get(self, path: str, node: Node) -> object | None:
         """The value of this very state of the znode, if the last look decoded it."""
@@ -80,8 +84,9 @@ class Glance:
 def observe(
     store: Store, glances: Sequence[Glance], *, epoch: int, options: CoordinatorOptions
 ) -> list[Look | StoreError | None]:
-    """Looks at several groups in as many requests as at one; ``None`` for one that does not exist, and the error for
-    one that cannot be looked at. Raises :class:`StoreUnavailable` where nothing could be read.
+    """Looks at several groups in as many requests as at one: one where they have the consumers they had the last time,
+    else two. ``None`` for a group that does not exist, and the error for one that cannot be looked at. Raises
+    :class:`StoreUnavailable` where nothing could be read.
 
     Malformed znodes are in ``observation.unreadable`` and otherwise as if absent. The reads are not one snapshot, and
     need not be: the coordinator alone writes ledgers, targets and commands, and whatever a consumer changes between
@@ -111,11 +116,16 @@ class _Looking:
         self._problem: StoreError | None = None
         self._whole: Sequence[ReadResult | Unreadable] = ()
         self._names: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] = ((), (), ())
+        self._history: ReadResult | Unreadable = None
+        self._asked: Sequence[str] = ()
+        self._each: dict[str, Sequence[ReadResult | Unreadable]] = {}
+        """By consumer: registration, ledger, commands, all three from the same request."""
         self.answers: Sequence[ReadResult | Unreadable] = ()
 
     def whole(self) -> list[Read]:
-        """What there is of the group."""
+        """What there is of the group, and of the consumers it had."""
         group = self._glance.group
+        self._asked = self._glance.decoded.consumers
         return [
             GetData(layout.group(group)),
             GetChildren(layout.ids(group)),
@@ -124,12 +134,17 @@ class _Looking:
             GetData(layout.assignment(group)),
             GetData(layout.paused(group)),
             GetData(layout.PAUSED),
+            *self._reads(self._asked),
+            *([GetData(layout.history(group))] if self._glance.with_history else []),
         ]
 
     def each(self) -> list[Read]:
-        """Everybody of it, once the answers to :meth:`whole` are there."""
-        self._whole = self.answers
+        """Everybody else of it, once the answers to :meth:`whole` are there."""
+        self._whole = self.answers[:_READS_WHOLE]
+        self._take(self.answers[_READS_WHOLE:])
+        self._history = self.answers[-1] if self._glance.with_history else None
         group_node, ids, owners, channels, *_ = self._whole
+        self._asked = ()
         if group_node is None:
             return []
         group, reading = self._glance.group, self._reading
@@ -141,17 +156,31 @@ class _Looking:
             self._problem = error
             return []
         self._names = consumers, ledgered, channelled
-        return [
-            *(GetData(layout.registration(group, c)) for c in consumers),
-            *(GetData(layout.ledger(group, c)) for c in ledgered),
-            *(GetChildren(layout.channel(group, c)) for c in channelled),
-            *([GetData(layout.history(group))] if self._glance.with_history else []),
-        ]
+        present = dict.fromkeys((*consumers, *ledgered, *channelled))
+        self._glance.decoded.consumers = tuple(present)
+        self._asked = [c for c in present if c not in self._each]
+        return self._reads(self._asked)
+
+    def _reads(self, consumers: Iterable[str]) -> list[Read]:
+        group = self._glance.group
+        reads: list[Read] = []
+        for c in consumers:
+            reads += (
+                GetData(layout.registration(group, c)),
+                GetData(layout.ledger(group, c)),
+                GetChildren(layout.channel(group, c)),
+            )
+        return reads
+
+    def _take(self, answers: Sequence[ReadResult | Unreadable]) -> None:
+        for number, consumer in enumerate(self._asked):
+            self._each[consumer] = answers[_READS_EACH * number : _READS_EACH * (number + 1)]
 
     def found(self) -> Look | StoreError | None:
         """The look, once the answers to :meth:`each` are there."""
         if self._problem is not None:
             return self._problem
+        self._take(self.answers)
         if self._whole[0] is None:
             return None
         try:
@@ -164,22 +193,14 @@ class _Looking:
         options = self._options
         group_node, ids, owners, channels, assignment, paused, paused_everywhere = self._whole
         consumers, ledgered, channelled = self._names
-        found, history = self.answers, None
-        if self._glance.with_history:
-            *found, history = found
+        each = self._each
         members = reading.decode_each(
-            consumers, found[: len(consumers)], lambda c: layout.registration(group, c), decode_member
+            consumers, [each[c][0] for c in consumers], lambda c: layout.registration(group, c), decode_member
         )
         ledgers = reading.decode_each(
-            ledgered,
-            found[len(consumers) : len(consumers) + len(ledgered)],
-            lambda c: layout.ledger(group, c),
-            _decode_ledger,
+            ledgered, [each[c][1] for c in ledgered], lambda c: layout.ledger(group, c), _decode_ledger
         )
-        listings = {
-            c: reading.listing(layout.channel(group, c), listing)
-            for c, listing in zip(channelled, found[len(consumers) + len(ledgered) :], strict=True)
-        }
+        listings = {c: reading.listing(layout.channel(group, c), each[c][2]) for c in channelled}
         seen_channels = {c: _channel(listing) for c, listing in listings.items() if isinstance(listing, tuple)}
         settings = reading.decode(layout.group(group), group_node, _decode_settings)
         for_how_long_is_known = settings is not None
@@ -192,7 +213,7 @@ class _Looking:
         now = store.clock.monotonic()
         timers.begin()
         # one that vanished between the two reads is gone, in its grace if it has one, and not merely unreadable
-        registered = frozenset(c for c, node in zip(consumers, found, strict=False) if node is not None)
+        registered = frozenset(c for c in consumers if each[c][0] is not None)
         observation = Observation(
             group=group,
             epoch=self._epoch,
@@ -215,7 +236,7 @@ class _Looking:
         parents = {layout.owners(group): owners, layout.channels(group): channels, layout.ids(group): ids}
         absent = {path for path, listing in parents.items() if listing is None}
         absent |= {layout.channel(group, c) for c in members if c not in seen_channels}
-        return Look(observation, frozenset(absent), history if isinstance(history, Node) else None)
+        return Look(observation, frozenset(absent), self._history if isinstance(self._history, Node) else None)
 
 
 def _highest_decided(reading: _Reading, group: str) -> int:

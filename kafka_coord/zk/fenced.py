@@ -29,6 +29,13 @@ def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> l
     return results
 
 
+def fits_one(store: Store, units: Iterable[Sequence[Op]]) -> bool:
+    """Whether :func:`write_fenced` would write all of it in one multi: everything, or nothing."""
+    batches = _packed(units, store.acl_bytes)
+    next(batches, None)
+    return next(batches, None) is None
+
+
 def _write(store: Store, fence: Check, units: Sequence[Sequence[Op]]) -> Iterator[tuple[OpResult, ...]]:
     ops: list[Op] = [fence]
     for unit in units:
