@@ -1,4 +1,4 @@
-"""The socket under a :class:`~kafka_coord.channel.link.SocketLink`: finds the coordinator, connects, reads, starts over.
+"""The socket under a :class:`~kafka_coord.channel.link.SocketLink`: finds the coordinator, connects, reads, repeats.
 
 The original design's consumer, step by step: :meth:`SocketClient.on_startup` asks any known host who coordinates, round
 robin; :meth:`SocketClient.read_until_lost` blocks on the coordinator's connection; and after it is lost,
@@ -56,7 +56,7 @@ class SocketClient:
     ) -> None:
         self._bootstrap = tuple(bootstrap)
         self._hosts = list(self._bootstrap)
-        random.shuffle(self._hosts)  # noqa: S311  so that not all ask the same one first
+        random.shuffle(self._hosts)
         self._link = link
         self._on_metadata = on_metadata
         self._tls = tls
@@ -96,7 +96,7 @@ class SocketClient:
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     def on_startup(self) -> socket.socket | None:
-        """Asks the known hosts, one after the other, who coordinates, and connects there; ``None``: nobody was found."""
+        """Asks the known hosts, one after the other, who coordinates, and connects there; ``None``: found nobody."""
         problem = "no host is known"
         for host in list(self._hosts):
             if self._closed.is_set():

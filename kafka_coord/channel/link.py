@@ -1,9 +1,9 @@
-"""The consumer's end of the socket channel: what the connector takes for a session and a channel, over one connection.
+"""The consumer's end of the socket channel: what a connector takes for a session and a channel, over one connection.
 
-No I/O and no thread here: whoever has the socket (:mod:`kafka_coord.channel.client`) calls :meth:`SocketLink.connected`,
-:meth:`SocketLink.received` and :meth:`SocketLink.lost`; the connector calls the rest, as it calls the channel over
-ZooKeeper. What needs an answer either waits for it (``patience_s``) or, where nobody may wait, raises
-:class:`StoreUnavailable`: asked for again, it goes on where it was.
+No I/O and no thread here. Whoever has the socket (:mod:`kafka_coord.channel.client`) calls
+:meth:`SocketLink.connected`, :meth:`SocketLink.received` and :meth:`SocketLink.lost`; the connector calls the rest, as
+it calls the channel over ZooKeeper. What needs an answer either waits for it (``patience_s``) or, where nobody may
+wait, raises :class:`StoreUnavailable`: asked for again, it goes on where it was.
 """
 
 from __future__ import annotations

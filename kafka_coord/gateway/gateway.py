@@ -155,9 +155,7 @@ class Gateway:
             return
         connection.since = self._store.clock.monotonic()
         try:
-            wanted = Subscription.from_json(asked.frame, asked.type)
-            if not wanted.is_wildcard and not wanted.topics:
-                raise MalformedValue(asked.type, "field 'subscription' names no topic")
+            _subscription(asked.frame)
         except MalformedValue as error:
             self._refuse(connection, asked.id, Code.BAD_SUBSCRIPTION, str(error))
             return
@@ -379,3 +377,10 @@ class Gateway:
         if self.term is not None:
             self.term.close()
             self.term = None
+
+
+def _subscription(frame: Frame) -> Subscription:
+    wanted = Subscription.from_json(frame, Ask.REGISTER)
+    if not wanted.is_wildcard and not wanted.topics:
+        raise MalformedValue(Ask.REGISTER, "field 'subscription' names no topic")
+    return wanted

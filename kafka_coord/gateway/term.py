@@ -8,14 +8,14 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from kafka_coord.channel.messages import Ask, Code, Ping, Registered, read_offsets, write_command
+from kafka_coord.channel.messages import Ask, Code, Ping, Registered, write_command
 from kafka_coord.channel.operations import Registration, decode_command, in_order
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import MalformedValue, MembershipLost, NoNode
 from kafka_coord.gateway.fenced_store import FencedStore
 from kafka_coord.gateway.members import Connection, Obeying, SocketMember
 from kafka_coord.gateway.options import GatewayOptions
-from kafka_coord.gateway.registering import Registering, Refusal, read_member, register_all
+from kafka_coord.gateway.registering import Refusal, Registering, read_member, register_all
 from kafka_coord.gateway.writes import Outcome, Write, Writer
 from kafka_coord.model import Command, CommandId, StartFetcher, StopFetcher, TopicPartition
 from kafka_coord.model.names import is_legal
@@ -31,7 +31,7 @@ MAX_UNANSWERED_PINGS = 3
 
 
 class Term:
-    """Members, their timers, their commands on the way to them and their offsets on the way to ZooKeeper. One thread."""
+    """Members, their timers, commands on the way to them and their offsets on the way to ZooKeeper. One thread."""
 
     def __init__(self, store: Store, leadership: Leadership, options: GatewayOptions, wake: Callable[[], None]) -> None:
         self.leadership = leadership
@@ -410,6 +410,3 @@ def hang_up(connection: Connection, code: str, message: str, request: int = 0, *
     connection.ended = True
     connection.peer.send(connection.conversation.refuse(request, code, message, more))
     connection.peer.close()
-
-
-__all__ = ["Term", "hang_up", "read_offsets"]

@@ -100,7 +100,7 @@ class HandConsumer:
                     return event
                 self.answer(event)
             elif isinstance(event, Refused):
-                raise AssertionError(f"was refused: {event}")
+                raise TypeError(f"was refused: {event}")
 
     def next_ping(self) -> Asked:
         while True:
@@ -115,15 +115,15 @@ class HandConsumer:
         wanted: dict[str, Any] = {"subscription": {"flights": 1}, "session_timeout_ms": 3_000, "client": "by hand"}
         return self.ask("register", group=group, consumer_id=consumer_id, **(wanted | fields))
 
-    def ends_with(self) -> tuple[str, str]:
-        """The code and message of the last error before the connection is closed."""
+    def ends_with(self, *, silent: bool = False) -> tuple[str, str]:
+        """The code and message of the last error before the connection is closed; ``silent``: nothing is answered."""
         last = ("", "")
         try:
             while True:
                 event = self.next()
                 if isinstance(event, Refused):
                     last = event.code, event.message
-                elif isinstance(event, Asked) and event.type == "ping":
+                elif isinstance(event, Asked) and event.type == "ping" and not silent:
                     self.answer(event)
         except (EOFError, ConnectionResetError):
             return last
