@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import threading
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,14 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option(
     "--listen-channel", metavar="HOST:PORT", help="Serve consumers that have no ZooKeeper here. [default: off]"
 )
+@click.option("--channel-cert-file", metavar="FILE", help="PEM certificate: speak TLS with consumers. [default: off]")
+@click.option("--channel-key-file", metavar="FILE", help="Its PEM key. [default: the certificate's file]")
+@click.option(
+    "--channel-client-ca-file", metavar="FILE", help="PEM certificates that sign those consumers must show. [default: none]"
+)
+@click.option(
+    "--channel-users-file", metavar="FILE", help="TOML: who may be a member of which group. [default: everybody of all]"
+)
 @click.option("--session-timeout-ms", metavar="MS", help="How soon a dead instance is noticed. [default: 10000]")
 @click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
 @click.option(
@@ -50,6 +59,10 @@ def serve(
     broker_id: str | None,
     listen_http: str | None,
     listen_channel: str | None,
+    channel_cert_file: str | None,
+    channel_key_file: str | None,
+    channel_client_ca_file: str | None,
+    channel_users_file: str | None,
     session_timeout_ms: str | None,
     log_level: str | None,
     look_interval_ms: str | None,
@@ -68,6 +81,10 @@ def serve(
         serve__broker_id=broker_id,
         serve__listen_http=listen_http,
         serve__listen_channel=listen_channel,
+        serve__channel_cert_file=channel_cert_file,
+        serve__channel_key_file=channel_key_file,
+        serve__channel_client_ca_file=channel_client_ca_file,
+        serve__channel_users_file=channel_users_file,
         serve__log_level=log_level,
         serve__look_interval_ms=look_interval_ms,
         zookeeper__session_timeout_ms=session_timeout_ms,
@@ -136,11 +153,36 @@ def _gateway(
 ) -> GatewayServer | None:
     if serve_settings.listen_channel is None:
         return None
+    from kafka_coord.gateway.access import Access
     from kafka_coord.gateway.server import GatewayServer
 
-    server = GatewayServer(serve_settings.listen_channel, store, broker_id, office)
+    users = serve_settings.channel_users_file
+    server = GatewayServer(
+        serve_settings.listen_channel,
+        store,
+        broker_id,
+        office,
+        tls=_tls(serve_settings),
+        access=Access.load(users) if users is not None else None,
+    )
     log.info("serving consumers over sockets address=%s", server.address)
     return server
+
+
+def _tls(serve_settings: ServeSettings) -> ssl.SSLContext | None:
+    """What consumers are spoken to with; with a client CA they must show a certificate it has signed."""
+    certificate, key = serve_settings.channel_cert_file, serve_settings.channel_key_file
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+        if serve_settings.channel_client_ca_file is not None:
+            context.load_verify_locations(serve_settings.channel_client_ca_file)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"cannot speak TLS with {certificate} and its key: {error}") from None
+    return context
 
 
 def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store | None:

@@ -16,6 +16,7 @@ from kafka_coord.channel.frames import BadFrame, Fault, Frame
 from kafka_coord.channel.messages import Ask, Code, Register, read_offsets, write_offsets
 from kafka_coord.channel.operations import Registration
 from kafka_coord.errors import Fenced, InvalidName, MalformedValue, StoreError, StoreUnavailable
+from kafka_coord.gateway.access import Access
 from kafka_coord.gateway.members import Connection, Peer, SocketMember
 from kafka_coord.gateway.metadata import MetadataDirectory
 from kafka_coord.gateway.options import GatewayOptions
@@ -45,7 +46,7 @@ class Office(Protocol):
 
 
 class Gateway:
-    """``instance`` is the broker id; ``allow`` says whether a registration may be made: ``None``, or why not."""
+    """``instance`` is the broker id; without ``access`` everybody may register in every group."""
 
     def __init__(
         self,
@@ -54,14 +55,14 @@ class Gateway:
         office: Office,
         wake: Callable[[], None],
         options: GatewayOptions | None = None,
-        allow: Callable[[Register], Refusal | None] = lambda _register: None,
+        access: Access | None = None,
     ) -> None:
         self._store = store
         self._instance = instance
         self._office = office
         self._wake = wake
         self._options = options or GatewayOptions()
-        self._allow = allow
+        self._access = access
         self._metadata = MetadataDirectory(store, instance, self._options.metadata_age_ms / 1000)
         self._asking: deque[tuple[Connection, int]] = deque()
         self._fresh: deque[Connection] = deque()
@@ -160,7 +161,7 @@ class Gateway:
             self._refuse(connection, asked.id, Code.BAD_SUBSCRIPTION, str(error))
             return
         register = Register.from_json(asked.frame)
-        refusal = self._why_not(register)
+        refusal = self._why_not(register, connection.peer.certificate)
         if refusal is not None:
             self._refuse(connection, asked.id, refusal.code, refusal.message, **dict(refusal.more))
             if refusal.code in (Code.NOT_AUTHENTICATED, Code.NOT_AUTHORISED):
@@ -186,7 +187,7 @@ class Gateway:
         connection.registering = True
         term.registering.append(one)
 
-    def _why_not(self, register: Register) -> Refusal | None:
+    def _why_not(self, register: Register, certificate: str | None) -> Refusal | None:
         options, term = self._options, self.term
         try:
             legal("group", register.group)
@@ -194,7 +195,7 @@ class Gateway:
                 legal("consumer", register.member.consumer)
         except InvalidName as error:
             return Refusal(Code.BAD_NAME, str(error))
-        refusal = self._allow(register)
+        refusal = self._access.why_not(register, certificate) if self._access is not None else None
         if refusal is not None:
             return refusal
         least, most = options.least_session_timeout_ms, options.most_session_timeout_ms

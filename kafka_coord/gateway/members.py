@@ -20,6 +20,10 @@ class Peer(Protocol):
     def address(self) -> str:
         """``host:port`` of the other end."""
 
+    @property
+    def certificate(self) -> str | None:
+        """The common name of the certificate the other end has proven to have, over TLS."""
+
     def send(self, frame: Frame) -> None:
         """Sends it in its turn; one that cannot be sent any more is dropped."""
 

@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kafka_coord.channel.messages import Code, Register
@@ -67,16 +67,9 @@ class Registering:
 
 def registration_value(register: Register, gateway: int, address: str, now_ms: int) -> bytes:
     """The value of ``ids/<consumer>`` of a socket consumer."""
-    written = register.member.to_json() | {
-        "timestamp": str(now_ms),
-        "session_timeout_ms": register.member.session_timeout_ms,
-        "auto_commit": register.auto_commit,
-        "address": address,
-        "resume_key": register.resume_key,
-        GATEWAY: gateway,
-        "nonce": secrets.token_hex(8),
-    }
-    return fields.dump(written)
+    member = replace(register.member, timestamp=str(now_ms), gateway=gateway, address=address)
+    own = {"auto_commit": register.auto_commit, "resume_key": register.resume_key, "nonce": secrets.token_hex(8)}
+    return fields.dump(member.to_json() | own)
 
 
 def made_id(group: str, address: str, now_ms: int) -> str:

@@ -7,17 +7,16 @@ import logging
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
-from kafka_coord.channel.messages import Register
 from kafka_coord.errors import SettingsError
+from kafka_coord.gateway.access import Access
 from kafka_coord.gateway.gateway import Gateway, Office
 from kafka_coord.gateway.members import Connection
 from kafka_coord.gateway.options import GatewayOptions
-from kafka_coord.gateway.registering import Refusal
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
@@ -40,6 +39,7 @@ class SocketPeer(asyncio.Protocol):
         self._decoder = Decoder()
         self._transport: asyncio.Transport | None = None
         self._address = "?"
+        self._certificate: str | None = None
         self._broken = False
         self.connection: Connection | None = None
         """The gateway's thread's."""
@@ -51,6 +51,10 @@ class SocketPeer(asyncio.Protocol):
     @property
     def address(self) -> str:
         return self._address
+
+    @property
+    def certificate(self) -> str | None:
+        return self._certificate
 
     def send(self, frame: Frame) -> None:
         self.unsent.append(encode(frame))
@@ -66,6 +70,7 @@ class SocketPeer(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]  # a stream's is a Transport
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self._address = f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+        self._certificate = _common_name(transport.get_extra_info("peercert"))
         if not self._server.may_accept(self):
             transport.abort()  # type: ignore[attr-defined]
             return
@@ -144,7 +149,7 @@ class GatewayServer:
         *,
         options: GatewayOptions | None = None,
         tls: ssl.SSLContext | None = None,
-        allow: Callable[[Register], Refusal | None] = lambda _register: None,
+        access: Access | None = None,
     ) -> None:
         self._clock = store.clock
         self._options = options or GatewayOptions()
@@ -153,7 +158,7 @@ class GatewayServer:
         self._inbox: deque[_Arrival] = deque()
         self._touched: dict[SocketPeer, None] = {}
         self._open: set[SocketPeer] = set()
-        self.gateway = Gateway(store, instance, office, self._awake.set, self._options, allow)
+        self.gateway = Gateway(store, instance, office, self._awake.set, self._options, access)
         self._loop = asyncio.new_event_loop()
         self._server = self._listen(listen, tls)
         self.address = _address(self._server)
@@ -276,6 +281,12 @@ class GatewayServer:
         self._touched.clear()
         with suppress(RuntimeError):  # the loop is closed: nobody is there to send to
             self._loop.call_soon_threadsafe(self._flush, sending)
+
+
+def _common_name(certificate: dict[str, Any] | None) -> str | None:
+    """Of a certificate as :meth:`ssl.SSLSocket.getpeercert` gives it."""
+    names = [value for part in (certificate or {}).get("subject", ()) for key, value in part if key == "commonName"]
+    return str(names[0]) if names else None
 
 
 def _address(server: asyncio.Server) -> str:
