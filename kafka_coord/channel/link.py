@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +23,10 @@ from kafka_coord.channel.messages import (
     Ping,
     Register,
     Registered,
+    Resume,
     read_command,
     read_offsets,
+    read_outstanding,
     write_offsets,
 )
 from kafka_coord.channel.operations import Offsets, Registration
@@ -45,14 +48,21 @@ log = logging.getLogger(__name__)
 SAFETY = 0.1
 """Of the session timeout: what clocks and scheduling may cost between what this end knows and what it does."""
 
+_LATER = frozenset({Code.SLOW_DOWN, Code.UNAVAILABLE, Code.NOT_COORDINATOR, Code.SHUTTING_DOWN})
+"""Refusals after which the same may be asked for again, here or elsewhere."""
+
 Send = Callable[[Frame], None]
 
 
 @dataclass(slots=True)
 class _Obeying:
-    request: int
+    """A command that came: ``request`` is the frame's id on the connection of now, 0 where it has not come on that one
+    yet; ``settled`` what it was answered with, ``stored``: and that is stored."""
+
     command: Command
-    answered: bool = False
+    request: int
+    settled: Offsets | None = None
+    stored: bool = False
 
 
 @dataclass(slots=True)
@@ -65,8 +75,23 @@ class _Asking:
 
 
 @dataclass(slots=True)
+class _Membership:
+    """All that outlives a connection: a registration, and what is under way in it."""
+
+    registration: Registration
+    timeout_s: float
+    proven_from: float
+    commands: dict[CommandId, _Obeying] = field(default_factory=dict)
+    offered: dict[TopicPartition, int] = field(default_factory=dict)
+    confirmed: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def mine_until(self) -> float:
+        return self.proven_from + self.timeout_s * (1 - SAFETY)
+
+
+@dataclass(slots=True)
 class _Connected:
-    """All that ends with a connection."""
+    """All that ends with a connection. ``pings``: when each was answered, and with what."""
 
     number: int
     send: Send
@@ -74,14 +99,8 @@ class _Connected:
     conversation: Conversation = field(default_factory=Conversation)
     asking: dict[str, tuple[int, _Asking]] = field(default_factory=dict)
     register_sent: float = 0.0
-    registration: Registration | None = None
-    timeout_s: float = 0.0
-    proven_from: float = float("-inf")
-    commands: dict[CommandId, _Obeying] = field(default_factory=dict)
-    done: int = 0
     pings: dict[int, tuple[float, dict[TopicPartition, int]]] = field(default_factory=dict)
-    offered: dict[TopicPartition, int] = field(default_factory=dict)
-    confirmed: dict[TopicPartition, int] = field(default_factory=dict)
+    resumed: bool = False
     lost: str = ""
 
 
@@ -119,6 +138,7 @@ class SocketLink:
         self._watchers: list[Watcher] = []
         self._numbers = 0
         self._connected: _Connected | None = None
+        self._membership: _Membership | None = None
         self._state = SessionState.CONNECTING
         self._suspended_since: float | None = clock.monotonic()
 
@@ -134,8 +154,10 @@ class SocketLink:
 
     @property
     def session_id(self) -> int:
-        """The number of the connection: a consumer that connects again is registered anew."""
-        connected = self._connected
+        """A number for each registration, and for each connection without one."""
+        membership, connected = self._membership, self._connected
+        if membership is not None:
+            return membership.registration.session_id
         return connected.number if connected is not None else 0
 
     @property
@@ -144,11 +166,9 @@ class SocketLink:
 
     def mine_until(self) -> float:
         """The coordinator certainly counts this consumer among the living until its session timeout after the answer
-        was sent that a ping calls heard (docs/socket-protocol.md)."""
-        connected = self._connected
-        if connected is None or connected.lost:
-            return 0.0
-        return connected.proven_from + connected.timeout_s * (1 - SAFETY)
+        was sent that a ping calls heard (docs/socket-protocol.md); whether there is a connection does not matter."""
+        membership = self._membership
+        return membership.mine_until() if membership is not None else 0.0
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
         self._listeners.append(listener)
@@ -157,35 +177,83 @@ class SocketLink:
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def connected(self, send: Send, hang_up: Callable[[], None]) -> None:
-        """There is a connection to the coordinator. ``send`` may raise ``OSError``; ``hang_up`` ends it."""
+        """There is a connection to the coordinator. ``send`` may raise ``OSError``; ``hang_up`` ends it.
+
+        A membership that certainly lives goes on where it was; otherwise the connector registers anew."""
         with self._news:
-            self._numbers += 1
-            self._connected = _Connected(self._numbers, send, hang_up)
+            connected = self._connected = _Connected(self._next_number(), send, hang_up)
+            membership = self._membership
+            if membership is not None and self.clock.monotonic() < membership.mine_until():
+                self._resume(connected, membership)
+                return
+            self._membership = None
             self._suspended_since = None
             self._change(SessionState.CONNECTED)
 
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _resume(self, connected: _Connected, membership: _Membership) -> None:
+        incarnation = membership.registration.incarnation
+        wanted = Resume(self.group, self.consumer, incarnation, self._resume_key, self._secret)
+        number, frame = connected.conversation.ask(Ask.RESUME, wanted.to_json())
+        connected.asking[Ask.RESUME] = number, _Asking(membership)
+        for obeying in membership.commands.values():
+            obeying.request = 0
+        with suppress(StoreUnavailable):  # then it is lost again, and whoever reads it says so
+            self._send(connected, frame)
+
+    def _resumed(self, connected: _Connected, membership: _Membership, outstanding: frozenset[str]) -> None:
+        """What the coordinator still waits for it sends again; of what it does not, the acknowledgement is stored."""
+        if membership is not self._membership:
+            connected.hang_up()
+            return
+        for command_id, obeying in list(membership.commands.items()):
+            if command_id.name in outstanding:
+                continue
+            if obeying.settled is not None:
+                obeying.stored = True
+            else:
+                del membership.commands[command_id]
+        self._suspended_since = None
+        self._change(SessionState.CONNECTED)
+        self._tell_watchers()
+
     def lost(self, why: str) -> None:
-        """The connection is gone."""
+        """The connection is gone. The membership lives on for as long as that is proven."""
         with self._news:
-            connected = self._connected
+            connected, self._connected = self._connected, None
             if connected is None:
                 return
             connected.lost = connected.lost or why
-            self._suspended_since = self.clock.monotonic()
-            self._connected = None
-            self._change(SessionState.LOST)
-            self._tell_watchers()
+            membership = self._membership
+            if membership is None:
+                self._end_membership()
+                return
+            unheard: dict[TopicPartition, int] = {}
+            for _, (_, offsets) in sorted(connected.pings.items()):
+                unheard |= offsets
+            membership.offered = unheard | membership.offered
+            self._suspended_since = self._suspended_since or self.clock.monotonic()
+            self._change(SessionState.SUSPENDED)
+
+    def _end_membership(self) -> None:
+        self._membership = None
+        self._suspended_since = self.clock.monotonic()
+        self._change(SessionState.LOST)
+        self._tell_watchers()
+        if self._connected is not None:
+            self._suspended_since = None
+            self._change(SessionState.CONNECTED)
 
     def close(self) -> None:
         """No more connections: the consumer ends."""
         with self._news:
-            self._hang_up()
-            self._connected = None
+            if self._connected is not None:
+                self._connected.hang_up()
+            self._connected = self._membership = None
             self._change(SessionState.CLOSED)
-
-    def _hang_up(self) -> None:
-        if self._connected is not None:
-            self._connected.hang_up()
 
     def _change(self, state: SessionState) -> None:
         self._state = state
@@ -222,37 +290,51 @@ class SocketLink:
                 raise BadFrame(Fault.MALFORMED_FRAME, str(error), frame["id"]) from None
 
     def _asked(self, connected: _Connected, asked: Asked) -> None:
+        membership = self._membership
+        if membership is None:
+            return  # given up just now: the connection is about to end
         if asked.type == Ask.PING:
-            self.handle_ping_request(connected, asked)
+            self.handle_ping_request(connected, membership, asked)
         elif asked.type in (Ask.STOP_FETCHER, Ask.START_FETCHER):
-            self._handle_command(connected, asked)
+            self._handle_command(connected, membership, asked)
         else:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator does not ask for {asked.type[:60]!r}", asked.id)
 
-    def handle_ping_request(self, connected: _Connected, asked: Asked) -> None:
+    def handle_ping_request(self, connected: _Connected, membership: _Membership, asked: Asked) -> None:
         """Notes what is heard and stored, and answers with what was consumed since."""
         ping = Ping.from_json(asked.frame)
         for number in [number for number in connected.pings if number <= ping.heard]:
             sent, offsets = connected.pings.pop(number)
-            connected.proven_from = max(connected.proven_from, sent)
-            connected.confirmed |= offsets
-        news = ping.done > connected.done
-        connected.done = max(connected.done, ping.done)
-        offered, connected.offered = connected.offered, {}
+            membership.proven_from = max(membership.proven_from, sent)
+            membership.confirmed |= offsets
+        news = False
+        for obeying in membership.commands.values():
+            if 0 < obeying.request <= ping.done and not obeying.stored:
+                obeying.stored = news = True
+        offered, membership.offered = membership.offered, {}
         connected.pings[asked.id] = self.clock.monotonic(), offered
         self._send(connected, connected.conversation.answer(asked.id, {"offsets": write_offsets(offered)}))
         if news:
             self._tell_news()
 
-    def _handle_command(self, connected: _Connected, asked: Asked) -> None:
-        """A stop-fetcher or start-fetcher: the connector obeys it in its turn."""
+    def _handle_command(self, connected: _Connected, membership: _Membership, asked: Asked) -> None:
+        """A stop-fetcher or start-fetcher: the connector obeys it in its turn. One that was obeyed on an earlier
+        connection is answered as it was then."""
         name, command = read_command(asked.frame)
         command_id = parse_command_id(name)
-        if command_id is None or connected.registration is None:
-            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"{name[:60]!r} is no command for this consumer", asked.id)
-        connected.commands[command_id] = _Obeying(asked.id, command)
+        if command_id is None:
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"{name[:60]!r} is no command's name", asked.id)
+        obeying = membership.commands.setdefault(command_id, _Obeying(command, asked.id))
+        obeying.request = asked.id
+        if obeying.settled is not None:
+            self._answer(connected, obeying)
+            return
         self._tell_watchers()
         self._tell_news()
+
+    def _answer(self, connected: _Connected, obeying: _Obeying) -> None:
+        settled = write_offsets(obeying.settled or {})
+        self._send(connected, connected.conversation.answer(obeying.request, {"offsets": settled}))
 
     def _answered(self, connected: _Connected, answered: Answered) -> None:
         number, asking = connected.asking.get(answered.type, (0, None))
@@ -260,25 +342,30 @@ class SocketLink:
             asking.answer = answered.frame
             if answered.type == Ask.REGISTER:
                 self._registered(connected, Registered.from_json(answered.frame))
+            elif answered.type == Ask.RESUME and isinstance(asking.about, _Membership):
+                self._resumed(connected, asking.about, read_outstanding(answered.frame))
         self._tell_news()
 
     def _registered(self, connected: _Connected, found: Registered) -> None:
         self.consumer = found.consumer
-        connected.registration = Registration(
-            self.group, found.consumer, found.incarnation, 0, session_id=connected.number
+        self._membership = _Membership(
+            Registration(self.group, found.consumer, found.incarnation, 0, session_id=self._next_number()),
+            timeout_s=found.session_timeout_ms / 1000,
+            proven_from=connected.register_sent,
         )
-        connected.timeout_s = found.session_timeout_ms / 1000
-        connected.proven_from = connected.register_sent
 
     def _refused(self, connected: _Connected, refused: Refused) -> None:
         number, asking = connected.asking.get(refused.type, (0, None))
         if asking is not None and number == refused.id:
             asking.refusal = refused
-            if refused.code in (Code.MEMBERSHIP_LOST, Code.NOT_COORDINATOR):
-                connected.lost = refused.message
+        if refused.type == Ask.RESUME and refused.code not in _LATER:
+            log.info("cannot go on where it was consumer=%s: %s", self.consumer, refused.message)
+            self._end_membership()
+        elif refused.code == Code.MEMBERSHIP_LOST:
+            connected.lost = refused.message
+            self._end_membership()
         elif refused.id == 0:
             connected.lost = f"{refused.code}: {refused.message}"
-        self._tell_watchers()
         self._tell_news()
 
     # --- asking ------------------------------------------------------------------------------------------------------
@@ -291,16 +378,22 @@ class SocketLink:
             raise StoreUnavailable(f"the connection to the coordinator is lost: {error}") from None
 
     def _here(self, registration: Registration | None = None) -> _Connected:
+        if registration is not None:
+            self._membership_of(registration)
         connected = self._connected
-        if connected is None:
+        if connected is None or self._state is not SessionState.CONNECTED:
             raise StoreUnavailable("not connected to a coordinator")
-        if registration is not None and connected.registration != registration:
-            raise MembershipLost(
-                f"consumer {self.consumer!r} is no longer registered as the incarnation this was done under"
-            )
         if connected.lost:
             raise StoreUnavailable(f"the connection to the coordinator is lost: {connected.lost}")
         return connected
+
+    def _membership_of(self, registration: Registration) -> _Membership:
+        membership = self._membership
+        if membership is None or membership.registration != registration:
+            raise MembershipLost(
+                f"consumer {self.consumer!r} is no longer registered as the incarnation this was done under"
+            )
+        return membership
 
     def _ask(self, connected: _Connected, request: Ask, about: object, wanted: Mapping[str, Any]) -> Frame:
         """The answer, which raises what a refusal means. One request of a kind at a time: asked for something else,
@@ -343,71 +436,67 @@ class SocketLink:
                 self._ask(connected, Ask.REGISTER, value, wanted.to_json())
             except _NameTaken as error:
                 return Holder(error.incarnation, 0, None)
-            if connected.registration is None:
-                raise StoreUnavailable("the coordinator's answer told no registration")
-            return connected.registration
+            if self._membership is None:
+                raise StoreUnavailable("the registration is lost already")
+            return self._membership.registration
 
     def abandon(self, registration: Registration) -> None:
         """The connection of that incarnation is closed: the next one registers anew."""
         with self._news:
-            connected = self._connected
-            if connected is not None and connected.registration == registration:
-                connected.lost = connected.lost or "given up"
-                connected.hang_up()
+            membership = self._membership
+            if membership is None or membership.registration != registration:
+                return
+            self._membership = None
+            if self._connected is not None:
+                self._connected.lost = self._connected.lost or "given up"
+                self._connected.hang_up()
 
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
         """As far as this end knows."""
         with self._news:
             if watcher is not None:
                 self._watchers.append(watcher)
-            connected = self._connected
-            return connected is not None and connected.registration == registration and not connected.lost
+            return self._membership is not None and self._membership.registration == registration
 
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
         """The commands that came and are not done with, in their order."""
         with self._news:
             if watcher is not None:
                 self._watchers.append(watcher)
-            return tuple(sorted(self._here().commands)), ()
+            self._here()
+            return tuple(sorted(self._membership.commands)) if self._membership is not None else (), ()
 
     def read(self, command: CommandId) -> Command | None:
         with self._news:
-            obeying = self._here().commands.get(command)
+            obeying = self._membership.commands.get(command) if self._membership is not None else None
             return obeying.command if obeying is not None else None
 
     def drop(self, command: CommandId) -> None:
-        """Refuses a command for another incarnation."""
+        """Refuses a command for another incarnation; a coordinator sends none."""
         with self._news:
             connected = self._here()
-            obeying = connected.commands.pop(command, None)
+            obeying = self._membership.commands.pop(command, None) if self._membership is not None else None
             if obeying is not None:
-                self._send(
-                    connected,
-                    connected.conversation.refuse(
-                        obeying.request, Code.WRONG_INCARNATION, f"it is for incarnation {obeying.command.incarnation}"
-                    ),
-                )
+                message = f"it is for incarnation {obeying.command.incarnation}"
+                self._send(connected, connected.conversation.refuse(obeying.request, Code.WRONG_INCARNATION, message))
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
         """Answers the command, and comes back when that is stored."""
         with self._news:
-            connected = self._here(registration)
-            obeying = connected.commands.get(command)
+            membership, connected = self._membership_of(registration), self._here(registration)
+            obeying = membership.commands.get(command)
             if obeying is None:
                 return frozenset()
-            if not obeying.answered:
+            if obeying.settled is None:
                 if isinstance(obeying.command, StopFetcher):
+                    forget = [membership.offered, membership.confirmed, *(sent for _, sent in connected.pings.values())]
                     for tp in obeying.command.partitions:
-                        connected.offered.pop(tp, None)
-                        connected.confirmed.pop(tp, None)
-                        for _, sent in connected.pings.values():
-                            sent.pop(tp, None)
-                obeying.answered = True
-                self._send(
-                    connected, connected.conversation.answer(obeying.request, {"offsets": write_offsets(offsets)})
-                )
-            self._wait(connected, lambda: connected.done >= obeying.request)
-            del connected.commands[command]
+                        for known in forget:
+                            known.pop(tp, None)
+                obeying.settled = dict(offsets)
+                self._answer(connected, obeying)
+            self._wait(connected, lambda: obeying.stored)
+            del membership.commands[command]
             return frozenset()
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
@@ -415,20 +504,19 @@ class SocketLink:
         if not offsets:
             return frozenset()
         with self._news:
-            connected = self._here(registration)
-            return self._settled(connected, Ask.COMMIT, offsets)
+            return self._settled(self._here(registration), Ask.COMMIT, offsets)
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
         """As over ZooKeeper; ``also`` cannot be done without it and is left out."""
         del also
         with self._news:
-            connected = self._here(registration)
-            return self._settled(connected, Ask.LEAVE, offsets)
+            return self._settled(self._here(registration), Ask.LEAVE, offsets)
 
     def _settled(self, connected: _Connected, request: Ask, offsets: Offsets) -> frozenset[str]:
         answer = self._ask(connected, request, dict(offsets), {"offsets": write_offsets(offsets)})
         for tp in offsets:
-            connected.offered.pop(tp, None)
+            if self._membership is not None:
+                self._membership.offered.pop(tp, None)
         refused = answer.get("refused", [])
         return (
             frozenset(topic for topic in refused if isinstance(topic, str))
@@ -439,9 +527,9 @@ class SocketLink:
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
         """Hands offsets over, to go with the next ping's answer; gives those that have been stored since."""
         with self._news:
-            connected = self._here(registration)
-            connected.offered |= offsets
-            confirmed, connected.confirmed = connected.confirmed, {}
+            membership = self._membership_of(registration)
+            membership.offered |= offsets
+            confirmed, membership.confirmed = membership.confirmed, {}
             return confirmed
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -467,7 +555,6 @@ class _NameTaken(StoreError):
         self.incarnation = incarnation
 
 
-_LATER = frozenset({Code.SLOW_DOWN, Code.UNAVAILABLE, Code.NOT_COORDINATOR, Code.SHUTTING_DOWN})
 
 
 def _error(refused: Refused) -> KafkaCoordError:

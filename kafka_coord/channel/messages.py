@@ -22,10 +22,11 @@ MAX_TEXT_CHARS = 1_000
 
 
 class Ask(StrEnum):
-    """What is asked: the first five by consumers, the others by the coordinator."""
+    """What is asked: the last three by the coordinator, the others by consumers."""
 
     CLUSTER_METADATA = "cluster-metadata"
     REGISTER = "register"
+    RESUME = "resume"
     COMMIT = "commit"
     COMMITTED = "committed"
     LEAVE = "leave"
@@ -243,6 +244,40 @@ class Registered:
             ping_interval_ms=fields.number(frame, "ping_interval_ms", where, at_least=1),
             epoch=fields.number(frame, "epoch", where, at_least=0),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """A membership that is to go on, on another connection, where it was."""
+
+    group: str
+    consumer: str
+    incarnation: int
+    resume_key: str
+    secret: str | None = field(default=None, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        written: dict[str, Any] = {"group": self.group, "consumer_id": self.consumer, "incarnation": self.incarnation}
+        written["resume_key"] = self.resume_key
+        if self.secret is not None:
+            written["secret"] = self.secret
+        return written
+
+    @classmethod
+    def from_json(cls, frame: fields.Json) -> Resume:
+        where = Ask.RESUME
+        return cls(
+            group=fields.text(frame, "group", where),
+            consumer=fields.text(frame, "consumer_id", where),
+            incarnation=fields.number(frame, "incarnation", where),
+            resume_key=fields.text(frame, "resume_key", where),
+            secret=fields.text(frame, "secret", where) if frame.get("secret") is not None else None,
+        )
+
+
+def read_outstanding(frame: fields.Json) -> frozenset[str]:
+    """The answer to resume: the names of the commands the coordinator still waits for."""
+    return frozenset(_texts(frame, "outstanding", Ask.RESUME))
 
 
 # --- ping and commands ---------------------------------------------------------------------------------------------

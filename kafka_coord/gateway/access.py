@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kafka_coord.channel.messages import Code, Register
+from kafka_coord.channel.messages import Code
 from kafka_coord.errors import SettingsError
 from kafka_coord.gateway.registering import Refusal
 
@@ -71,14 +71,14 @@ class Access:
             raise SettingsError(f"{path}: use tables [users.NAME], one at least, and nothing else")
         return cls({name: _user(name, value, f"{path}: users.{name}") for name, value in users.items()})
 
-    def why_not(self, register: Register, certificate: str | None) -> Refusal | None:
-        """``None`` where the registration may be made. ``certificate`` is the common name of the connection's."""
-        proven = [user for user in self._users.values() if user.is_proven(register.secret, certificate)]
+    def why_not(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
+        """``None`` for who may be a member of the group. ``certificate`` is the common name of the connection's."""
+        proven = [user for user in self._users.values() if user.is_proven(secret, certificate)]
         if not proven:
             return Refusal(Code.NOT_AUTHENTICATED, "no user is known by this secret or certificate")
-        if not any(pattern.fullmatch(register.group) for user in proven for pattern in user.groups):
+        if not any(pattern.fullmatch(group) for user in proven for pattern in user.groups):
             names = ", ".join(user.name for user in proven)
-            return Refusal(Code.NOT_AUTHORISED, f"user {names} may not be a member of group {register.group!r}")
+            return Refusal(Code.NOT_AUTHORISED, f"user {names} may not be a member of group {group!r}")
         return None
 
 

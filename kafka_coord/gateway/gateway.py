@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from kafka_coord.channel.conversation import ANSWER, ERROR, Answered, Asked, Refused
 from kafka_coord.channel.frames import BadFrame, Fault, Frame
-from kafka_coord.channel.messages import Ask, Code, Register, read_offsets, write_offsets
+from kafka_coord.channel.messages import Ask, Code, Register, Resume, read_offsets, write_offsets
 from kafka_coord.channel.operations import Registration
 from kafka_coord.errors import Fenced, InvalidName, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.gateway.access import Access
@@ -143,6 +143,8 @@ class Gateway:
                 self._asking.append((connection, asked.id))
         elif asked.type == Ask.REGISTER:
             self._asked_to_register(connection, asked)
+        elif asked.type == Ask.RESUME:
+            self._asked_to_resume(connection, asked)
         elif asked.type in (Ask.COMMIT, Ask.COMMITTED, Ask.LEAVE):
             self._asked_by_member(connection, asked)
         else:
@@ -187,6 +189,28 @@ class Gateway:
         connection.registering = True
         term.registering.append(one)
 
+    def _asked_to_resume(self, connection: Connection, asked: Asked) -> None:
+        if connection.member is not None or connection.registering:
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, "this connection has registered already", asked.id)
+        if self.term is None:
+            self._not_coordinator(connection, asked.id)
+            return
+        connection.since = self._store.clock.monotonic()
+        resume = Resume.from_json(asked.frame)
+        certificate = connection.peer.certificate
+        refusal = self._access.why_not(resume.group, resume.secret, certificate) if self._access is not None else None
+        if refusal is not None:
+            self._hang_up(connection, refusal.code, refusal.message, asked.id)
+            return
+        member = self.term.resumable(resume)
+        if member is None:
+            message = f"consumer {resume.consumer[:260]!r} is not registered as it was: register"
+            self._refuse(connection, asked.id, Code.MEMBERSHIP_LOST, message)
+            return
+        connection.registering = True
+        self.term.heard_of(member)
+        self.term.resuming.append((connection, asked.id, member))
+
     def _why_not(self, register: Register, certificate: str | None) -> Refusal | None:
         options, term = self._options, self.term
         try:
@@ -195,7 +219,7 @@ class Gateway:
                 legal("consumer", register.member.consumer)
         except InvalidName as error:
             return Refusal(Code.BAD_NAME, str(error))
-        refusal = self._access.why_not(register, certificate) if self._access is not None else None
+        refusal = self._access.why_not(register.group, register.secret, certificate) if self._access is not None else None
         if refusal is not None:
             return refusal
         least, most = options.least_session_timeout_ms, options.most_session_timeout_ms

@@ -60,13 +60,14 @@ class SocketMember:
     ``deadline`` is when it is expired unless something comes from it (monotonic seconds); ``heard`` and ``done`` as in
     :class:`~kafka_coord.channel.messages.Ping`. ``held`` are the partitions it acknowledged to fetch, and the only ones
     it may commit. ``pending`` are offsets it answered a ping with that are not stored yet; ``pending_ping`` is the
-    newest such ping, called heard once they are; ``unwritten`` is how many of its writes wait for ZooKeeper.
+    newest such ping on the connection of now, called heard once they are; ``unwritten`` is how many of its writes wait for ZooKeeper.
     """
 
     registration: Registration
     channel: ConsumerChannel
     session_timeout_s: float
     auto_commit: bool
+    resume_key: str
     deadline: float
     connection: Connection | None = None
     ping_due: float = 0.0

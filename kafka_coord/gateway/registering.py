@@ -95,6 +95,7 @@ def read_member(store: FencedStore, group: str, consumer: str, node: Node, chann
         channel=ConsumerChannel(store, group, consumer),
         session_timeout_s=timeout_ms / 1000,
         auto_commit=value.get("auto_commit") is not False,
+        resume_key=fields.plain(value.get("resume_key", "")),
         deadline=0.0,
     )
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from kafka_coord.channel.messages import Ask, Code, Ping, Registered, write_command
+from kafka_coord.channel.messages import Ask, Code, Ping, Registered, Resume, write_command
 from kafka_coord.channel.operations import Registration, decode_command, in_order
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import MalformedValue, MembershipLost, NoNode
@@ -17,11 +17,12 @@ from kafka_coord.gateway.members import Connection, Obeying, SocketMember
 from kafka_coord.gateway.options import GatewayOptions
 from kafka_coord.gateway.registering import Refusal, Registering, read_member, register_all
 from kafka_coord.gateway.writes import Outcome, Write, Writer
-from kafka_coord.model import Command, CommandId, StartFetcher, StopFetcher, TopicPartition
+from kafka_coord.model import Command, CommandId, Ledger, StartFetcher, StopFetcher, TopicPartition
+from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
-from kafka_coord.zk.store import GetChildren, GetData, Node, Store
+from kafka_coord.zk.store import GetChildren, GetData, Node, Read, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Term:
         self.store = FencedStore(store, leadership.fence)
         self.members: dict[tuple[str, str], SocketMember] = {}
         self.registering: list[Registering] = []
+        self.resuming: list[tuple[Connection, int, SocketMember]] = []
         self._options = options
         self._writer = Writer(self.store)
         self._watches = Watches(store, wake)
@@ -114,6 +116,7 @@ class Term:
             channel=ConsumerChannel(self.store, one.group, one.consumer),
             session_timeout_s=timeout_ms / 1000,
             auto_commit=one.register.auto_commit,
+            resume_key=one.register.resume_key,
             deadline=0.0,
         )
         before = self.members.get(member.key)
@@ -129,7 +132,7 @@ class Term:
         )
         if connection.ended:
             return  # it went away meanwhile: the member's session timeout runs
-        connection.member, member.connection = member, connection
+        self._attach(member, connection)
         connection.peer.send(
             connection.conversation.answer(
                 request,
@@ -142,8 +145,63 @@ class Term:
                 ).to_json(),
             )
         )
+
+    def _attach(self, member: SocketMember, connection: Connection) -> None:
+        """From here on it is spoken to over this connection."""
+        connection.member, member.connection = member, connection
+        member.heard = member.done = member.pings = member.pending_ping = 0
+        member.obeying = None
+        self._watches.drop(layout.channel(*member.key))
         self._watches.children(layout.channel(*member.key), partial(self._commands, member))
-        self._ping_at(member, now + member.ping_interval_s)
+        self._ping_at(member, self.store.clock.monotonic() + member.ping_interval_s)
+
+    # --- resuming ----------------------------------------------------------------------------------------------------
+
+    def resumable(self, resume: Resume) -> SocketMember | None:
+        """The member that may go on where it was; ``None`` where whoever asks is not that one, or is one no more."""
+        member = self.members.get((resume.group, resume.consumer))
+        if member is None or member.registration.incarnation != resume.incarnation:
+            return None
+        return member if resume.resume_key and member.resume_key == resume.resume_key else None
+
+    def _resume_all(self) -> None:
+        """Those that came back with their membership: what they hold is read, and what is still asked of them."""
+        if not self.resuming:
+            return
+        wanted = [(connection, request, member) for connection, request, member in self.resuming if not connection.ended]
+        reads: list[Read] = []
+        for _, _, member in wanted:
+            reads.append(GetData(layout.ledger(*member.key)))
+            reads.append(GetChildren(layout.channel(*member.key)))
+        answers = self.store.read_many(reads)
+        self.resuming = []
+        for number, (connection, request, member) in enumerate(wanted):
+            ledger, listing = answers[2 * number : 2 * number + 2]
+            connection.registering = False
+            if self.members.get(member.key) is not member or not isinstance(listing, tuple):
+                connection.peer.send(
+                    connection.conversation.refuse(request, Code.MEMBERSHIP_LOST, "it is a member no longer")
+                )
+                continue
+            if isinstance(ledger, Node):
+                try:
+                    found = _ledger(layout.ledger(*member.key), ledger)
+                except MalformedValue:
+                    found = None  # the coordinator reports it; nothing can be committed until it is settled
+                member.held = set(found.held) if found is not None and found.incarnation == member.registration.incarnation else set()
+            before = member.connection
+            if before is not None:
+                before.member = None
+                hang_up(before, Code.MEMBERSHIP_LOST, "it goes on over another connection")
+            self._attach(member, connection)
+            outstanding = [command.name for command in in_order(listing)[0]]
+            connection.peer.send(connection.conversation.answer(request, {"outstanding": outstanding}))
+            log.info(
+                "resumed socket consumer=%s group=%s address=%s",
+                member.registration.consumer,
+                member.registration.group,
+                connection.peer.address,
+            )
 
     # --- what comes from a member ------------------------------------------------------------------------------------
 
@@ -177,13 +235,15 @@ class Term:
         if isinstance(obeying.command, StopFetcher):
             member.held -= partitions
         self._write(
-            Write(member, settled, partial(self._acknowledged, member, request), acknowledges=obeying.command_id)
+            Write(member, settled, partial(self._acknowledged, member, member.connection, request), acknowledges=obeying.command_id)
         )
 
-    def _acknowledged(self, member: SocketMember, request: int, outcome: Outcome) -> None:
-        if self._written(member, outcome) and member.connection is not None:
+    def _acknowledged(
+        self, member: SocketMember, connection: Connection | None, request: int, outcome: Outcome
+    ) -> None:
+        if self._written(member, outcome) and connection is not None and member.connection is connection:
             member.done = request
-            self._ping(member, member.connection)
+            self._ping(member, connection)
             self._obedient[member] = None
 
     def commit(self, member: SocketMember, offsets: dict[TopicPartition, int], then: Callable[[Outcome], None]) -> None:
@@ -334,6 +394,7 @@ class Term:
 
     def _step(self, now: float) -> None:
         self._register_all()
+        self._resume_all()
         self._watches.step()
         self._send_commands()
         if now >= self._offers_due:
@@ -365,10 +426,13 @@ class Term:
         offering, self._offering, self._offers_due = self._offering, {}, float("inf")
         for member in offering:
             pending, member.pending = member.pending, {}
-            self._write(Write(member, pending, partial(self._offered, member, member.pending_ping)))
+            offered = partial(self._offered, member, member.connection, member.pending_ping)
+            self._write(Write(member, pending, offered))
 
-    def _offered(self, member: SocketMember, ping: int, outcome: Outcome) -> None:
-        if self._written(member, outcome):
+    def _offered(
+        self, member: SocketMember, connection: Connection | None, ping: int, outcome: Outcome
+    ) -> None:
+        if self._written(member, outcome) and member.connection is connection:
             member.heard = max(member.heard, ping)
 
     def _due(self, timers: list[tuple[float, int, SocketMember]], now: float) -> Iterable[SocketMember]:
@@ -410,3 +474,7 @@ def hang_up(connection: Connection, code: str, message: str, request: int = 0, *
     connection.ended = True
     connection.peer.send(connection.conversation.refuse(request, code, message, more))
     connection.peer.close()
+
+
+def _ledger(path: str, node: Node) -> Ledger:
+    return Ledger.from_json(fields.load(node.data, path), path.rpartition("/")[2], node.stat.version, path)

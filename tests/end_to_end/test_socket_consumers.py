@@ -72,13 +72,13 @@ def test_a_group_of_both_kinds_hands_over_cleanly(listening, make_topic, reader,
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_when_the_coordinator_goes_they_find_the_next_one_and_keep_what_they_have(
+def test_when_the_coordinator_goes_they_find_the_next_one_and_go_on_where_they_were(
     how, listening, store, make_topic, reader, numbered
 ):
     topic, group = make_topic(partitions=6), f"socket-failover-{how}"
     producer = numbered(topic, 6).start()
     readers = [
-        reader(group, topic, name, zookeeper=None, bootstrap=listening.bootstrap, session_timeout_ms=6_000)
+        reader(group, topic, name, zookeeper=None, bootstrap=listening.bootstrap, session_timeout_ms=20_000)
         for name in ("s1", "s2")
     ]
     eventually(lambda: owners(readers) == [3, 3])
@@ -90,12 +90,33 @@ def test_when_the_coordinator_goes_they_find_the_next_one_and_keep_what_they_hav
     getattr(leader, how)()
 
     eventually(lambda: (now := elected(store)) and now.epoch > before.epoch and now)
-    eventually(lambda: all(one.consumer.stats.registrations == 2 for one in readers))
-    eventually(lambda: owners(readers) == [3, 3])
+    for one in readers:
+        one.consumer.commit()  # answered by the next coordinator
     assert [one.consumer.assignment() for one in readers] == had, "not one partition changes hands"
     assert store.get(layout.assignment(group)).stat.mzxid == target, "nothing is decided anew"
     written = producer.stop()
     wait_for_all(readers, written)
+    stats = [one.consumer.stats for one in readers]
     for one in readers:
         one.stop()
-    assert set(all_given(readers)) == expected(written)
+    assert [(one.registrations, one.losses) for one in stats] == [(1, 0), (1, 0)], "nobody began anew"
+    given = all_given(readers)
+    assert set(given) == expected(written)
+    assert set(given.values()) == {1}, "nothing is given twice"
+
+
+def test_one_that_was_away_too_long_starts_over(listening, store, make_topic, reader, numbered):
+    topic, group = make_topic(partitions=6), "socket-lost"
+    producer = numbered(topic, 6).start()
+    readers = [reader(group, topic, "s1", zookeeper=None, bootstrap=listening.bootstrap, session_timeout_ms=1_500)]
+    eventually(lambda: owners(readers) == [6])
+    for instance in listening.instances:
+        instance.kill()
+    eventually(lambda: readers[0].consumer.stats.losses == 1)
+    for instance in listening.instances:
+        instance.start()
+    eventually(lambda: owners(readers) == [6])
+    written = producer.stop()
+    wait_for_all(readers, written)
+    readers[0].stop()
+    assert set(all_given(readers)) == expected(written), "what was not committed is given again"

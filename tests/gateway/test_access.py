@@ -55,13 +55,13 @@ def users(tmp_path: Path) -> Access:
     ],
 )
 def test_a_user_is_who_has_its_secret_or_certificate(users, group, secret, certificate, code):
-    refusal = users.why_not(register(group, secret), certificate)
+    refusal = users.why_not(group, secret, certificate)
     assert (refusal.code if refusal else None) == code
 
 
 def test_a_secret_is_never_repeated(users):
     assert "sesame" not in repr(register("delays", "sesame"))
-    refusal = users.why_not(register("other", "sesame"), None)
+    refusal = users.why_not("other", "sesame", None)
     assert "sesame" not in refusal.message
 
 

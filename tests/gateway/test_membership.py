@@ -190,3 +190,43 @@ def test_after_a_failover_members_have_their_whole_timeout_and_keep_what_they_ha
     assert world.settles("s1", partitions=4).generation == target.generation
     for node in world.store.children(layout.channel("delays", "s1")):
         raise AssertionError(f"a command was left behind: {node}")
+
+
+def test_one_that_comes_back_in_time_goes_on_where_it_was(world: World, instance: Instances, connect: Connect) -> None:
+    first = instance(1).start_elected()
+    second = instance(2).start()
+    s1 = connect(first)
+    told = registered(s1.register(resume_key="mine", session_timeout_ms=5_000))
+    obey(s1)
+    s1.answer(s1.next_ping(), {"flights": {"0": 5}})
+    c2 = world.consumer("c2").join()
+    stop = s1.next_command()  # and before it has obeyed
+    first.stop()
+    s1.ends_with()
+    eventually(lambda: second.server.gateway.term is not None)
+    again = connect(second)
+    mine = {"group": "delays", "consumer_id": "s1", "incarnation": told["incarnation"], "resume_key": "mine"}
+    answer = registered(again.ask("resume", **mine))
+    assert answer["outstanding"] == [stop.frame["command"]]
+    repeated = obey(again, {"flights": {"0": 9, "1": 2}})
+    assert repeated.frame["partitions"] == stop.frame["partitions"]
+    assert again.next_ping().frame["done"] == repeated.id
+    world.settles("s1", "c2", partitions=4)
+    assert len(c2.owned) == 2
+    kept = next(p for p in range(4) if TopicPartition("flights", p) not in c2.owned)
+    assert registered(again.ask("commit", offsets={"flights": {str(kept): 11}}))["refused"] == []
+    assert world.node(layout.registration("delays", "s1")).stat.czxid == told["incarnation"]
+
+
+def test_nobody_else_can_go_on_for_it(world: World, instance: Instances, connect: Connect) -> None:
+    coordinator = instance().start_elected()
+    s1 = connect(coordinator)
+    told = registered(s1.register(resume_key="mine"))
+    mine = {"group": "delays", "consumer_id": "s1", "incarnation": told["incarnation"], "resume_key": "mine"}
+    for change in ({"resume_key": "another's"}, {"resume_key": ""}, {"incarnation": 1}, {"consumer_id": "s2"}):
+        other = connect(coordinator)
+        refused = other.ask("resume", **(mine | change))
+        assert isinstance(refused, Refused)
+        assert refused.code == "membership-lost"
+        assert isinstance(other.register(consumer_id=f"other-{len(str(change))}"), Answered), "it may register"
+    obey(s1)
