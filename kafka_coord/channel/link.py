@@ -139,6 +139,7 @@ class SocketLink:
         self._numbers = 0
         self._connected: _Connected | None = None
         self._membership: _Membership | None = None
+        self._evicted: Registration | None = None
         self._state = SessionState.CONNECTING
         self._suspended_since: float | None = clock.monotonic()
 
@@ -363,6 +364,7 @@ class SocketLink:
             self._end_membership()
         elif refused.code == Code.MEMBERSHIP_LOST:
             connected.lost = refused.message
+            self._evicted = self._membership.registration if self._membership is not None else None
             self._end_membership()
         elif refused.id == 0:
             connected.lost = f"{refused.code}: {refused.message}"
@@ -451,6 +453,10 @@ class SocketLink:
                 self._connected.lost = self._connected.lost or "given up"
                 self._connected.hang_up()
 
+    def was_evicted(self, registration: Registration) -> bool:
+        """Whether the coordinator said that it is a member no more."""
+        return self._evicted == registration
+
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
         """As far as this end knows."""
         with self._news:
@@ -489,15 +495,23 @@ class SocketLink:
                 return frozenset()
             if obeying.settled is None:
                 if isinstance(obeying.command, StopFetcher):
-                    forget = [membership.offered, membership.confirmed, *(sent for _, sent in connected.pings.values())]
-                    for tp in obeying.command.partitions:
-                        for known in forget:
-                            known.pop(tp, None)
+                    self._forget_offers(obeying.command.partitions)
                 obeying.settled = dict(offsets)
                 self._answer(connected, obeying)
             self._wait(connected, lambda: obeying.stored)
             del membership.commands[command]
             return frozenset()
+
+    def _forget_offers(self, partitions: Iterable[TopicPartition]) -> None:
+        """What is settled in another way must not be told once more by a ping's answer, which would be older."""
+        if self._membership is None:
+            return
+        known = [self._membership.offered, self._membership.confirmed]
+        if self._connected is not None:
+            known += [sent for _, sent in self._connected.pings.values()]
+        for tp in partitions:
+            for offsets in known:
+                offsets.pop(tp, None)
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
         """As over ZooKeeper."""
@@ -513,10 +527,8 @@ class SocketLink:
             return self._settled(self._here(registration), Ask.LEAVE, offsets)
 
     def _settled(self, connected: _Connected, request: Ask, offsets: Offsets) -> frozenset[str]:
+        self._forget_offers(offsets)
         answer = self._ask(connected, request, dict(offsets), {"offsets": write_offsets(offsets)})
-        for tp in offsets:
-            if self._membership is not None:
-                self._membership.offered.pop(tp, None)
         refused = answer.get("refused", [])
         return (
             frozenset(topic for topic in refused if isinstance(topic, str))

@@ -119,6 +119,11 @@ class ConsumerChannel:
         self._abandoned.add(registration.incarnation)
         self._stored.clear()
 
+    def was_evicted(self, registration: Registration) -> bool:
+        """Never known before :meth:`is_registered` is asked."""
+        del registration
+        return False
+
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
         """Whether this very incarnation is still registered; ``watcher`` hears of the next change."""
         stat: Stat | None = self._store.exists(self._registration_path, watcher)

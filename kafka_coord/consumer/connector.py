@@ -173,6 +173,7 @@ class Connector:
         if registration is not None:
             why = self._why_lost(registration, now)
             if why:
+                self._evicted = self._channel.was_evicted(registration)
                 self._lose(why)
                 registration = None
         if self._closing is not None:
