@@ -567,8 +567,6 @@ class _NameTaken(StoreError):
         self.incarnation = incarnation
 
 
-
-
 def _error(refused: Refused) -> KafkaCoordError:
     """What a refusal means for whoever asked."""
     if refused.code == Code.DUPLICATE_CONSUMER:

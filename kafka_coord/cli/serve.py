@@ -44,7 +44,9 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option("--channel-cert-file", metavar="FILE", help="PEM certificate: speak TLS with consumers. [default: off]")
 @click.option("--channel-key-file", metavar="FILE", help="Its PEM key. [default: the certificate's file]")
 @click.option(
-    "--channel-client-ca-file", metavar="FILE", help="PEM certificates that sign those consumers must show. [default: none]"
+    "--channel-client-ca-file",
+    metavar="FILE",
+    help="PEM certificates that sign those consumers must show. [default: none]",
 )
 @click.option(
     "--channel-users-file", metavar="FILE", help="TOML: who may be a member of which group. [default: everybody of all]"

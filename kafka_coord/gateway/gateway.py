@@ -219,7 +219,9 @@ class Gateway:
                 legal("consumer", register.member.consumer)
         except InvalidName as error:
             return Refusal(Code.BAD_NAME, str(error))
-        refusal = self._access.why_not(register.group, register.secret, certificate) if self._access is not None else None
+        refusal = (
+            self._access.why_not(register.group, register.secret, certificate) if self._access is not None else None
+        )
         if refusal is not None:
             return refusal
         least, most = options.least_session_timeout_ms, options.most_session_timeout_ms

@@ -60,7 +60,8 @@ class SocketMember:
     ``deadline`` is when it is expired unless something comes from it (monotonic seconds); ``heard`` and ``done`` as in
     :class:`~kafka_coord.channel.messages.Ping`. ``held`` are the partitions it acknowledged to fetch, and the only ones
     it may commit. ``pending`` are offsets it answered a ping with that are not stored yet; ``pending_ping`` is the
-    newest such ping on the connection of now, called heard once they are; ``unwritten`` is how many of its writes wait for ZooKeeper.
+    newest such ping on the connection of now, called heard once they are; ``unwritten`` is how many of its writes wait
+    for ZooKeeper.
     """
 
     registration: Registration

@@ -168,7 +168,9 @@ class Term:
         """Those that came back with their membership: what they hold is read, and what is still asked of them."""
         if not self.resuming:
             return
-        wanted = [(connection, request, member) for connection, request, member in self.resuming if not connection.ended]
+        wanted = [
+            (connection, request, member) for connection, request, member in self.resuming if not connection.ended
+        ]
         reads: list[Read] = []
         for _, _, member in wanted:
             reads.append(GetData(layout.ledger(*member.key)))
@@ -188,7 +190,11 @@ class Term:
                     found = _ledger(layout.ledger(*member.key), ledger)
                 except MalformedValue:
                     found = None  # the coordinator reports it; nothing can be committed until it is settled
-                member.held = set(found.held) if found is not None and found.incarnation == member.registration.incarnation else set()
+                member.held = (
+                    set(found.held)
+                    if found is not None and found.incarnation == member.registration.incarnation
+                    else set()
+                )
             before = member.connection
             if before is not None:
                 before.member = None
@@ -235,7 +241,12 @@ class Term:
         if isinstance(obeying.command, StopFetcher):
             member.held -= partitions
         self._write(
-            Write(member, settled, partial(self._acknowledged, member, member.connection, request), acknowledges=obeying.command_id)
+            Write(
+                member,
+                settled,
+                partial(self._acknowledged, member, member.connection, request),
+                acknowledges=obeying.command_id,
+            )
         )
 
     def _acknowledged(
@@ -429,9 +440,7 @@ class Term:
             offered = partial(self._offered, member, member.connection, member.pending_ping)
             self._write(Write(member, pending, offered))
 
-    def _offered(
-        self, member: SocketMember, connection: Connection | None, ping: int, outcome: Outcome
-    ) -> None:
+    def _offered(self, member: SocketMember, connection: Connection | None, ping: int, outcome: Outcome) -> None:
         if self._written(member, outcome) and member.connection is connection:
             member.heard = max(member.heard, ping)
 

@@ -117,8 +117,8 @@ class Member:
 
     ``incarnation`` is the czxid of its znode: a consumer that comes back under the same name is another incarnation.
     Durations are in ms; ``capacity`` is a weight (the ``weighted`` assignor), ``rack`` as in Kafka's ``broker.rack``.
-    ``gateway`` is the broker id of the instance that registered it and ``address`` where it was, for one that takes part
-    over a socket; ``None`` for one with a ZooKeeper session of its own.
+    ``gateway`` is the broker id of the instance that registered it and ``address`` where it was, for one that takes
+    part over a socket; ``None`` for one with a ZooKeeper session of its own.
     """
 
     consumer: str

@@ -82,9 +82,7 @@ class Party:
     def registered(self) -> Registration:
         with pytest.raises(StoreUnavailable):
             self.link.register(VALUE)
-        self.other.answer(
-            consumer_id="c1", incarnation=99, session_timeout_ms=10_000, ping_interval_ms=3_333, epoch=1
-        )
+        self.other.answer(consumer_id="c1", incarnation=99, session_timeout_ms=10_000, ping_interval_ms=3_333, epoch=1)
         found = self.link.register(VALUE)
         assert isinstance(found, Registration)
         return found
