@@ -240,6 +240,13 @@ class ServeSettings:
         metadata=_allowed("the broker.id of the broker it runs beside, 0 to 2147483647", _between(0, 2**31 - 1)),
     )
     listen_http: str | None = field(default=None, metadata=_allowed("host:port", _address))
+    listen_channel: str | None = field(default=None, metadata=_allowed("host:port", _address))
+    channel_users_file: Path | None = field(
+        default=None, metadata=_allowed("a readable TOML file of who may be a member of which group", _readable_file)
+    )
+    channel_cert_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
+    channel_key_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
+    channel_client_ca_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
     log_level: str = field(
         default="INFO", metadata=_allowed("DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     )
@@ -247,6 +254,17 @@ class ServeSettings:
     retry_backoff_ms: int | None = _tuning(1, 600_000)
     retry_backoff_max_ms: int | None = _tuning(1, 3_600_000)
     channel_retirement_ms: int | None = _tuning(60_000, 7 * 86_400_000)
+
+    def __post_init__(self) -> None:
+        given = {
+            name: getattr(self, name)
+            for name in ("channel_users_file", "channel_cert_file", "channel_key_file", "channel_client_ca_file")
+        }
+        for name, value in given.items():
+            if value is not None and self.listen_channel is None:
+                raise SettingsError(f"serve.{name} is set, but serve.listen_channel is not: nothing listens")
+        if self.channel_cert_file is None and (self.channel_key_file or self.channel_client_ca_file):
+            raise SettingsError("serve.channel_key_file and channel_client_ca_file need serve.channel_cert_file")
 
 
 @dataclass(frozen=True, slots=True)

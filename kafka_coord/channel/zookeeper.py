@@ -119,6 +119,11 @@ class ConsumerChannel:
         self._abandoned.add(registration.incarnation)
         self._stored.clear()
 
+    def was_evicted(self, registration: Registration) -> bool:
+        """Never known before :meth:`is_registered` is asked."""
+        del registration
+        return False
+
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
         """Whether this very incarnation is still registered; ``watcher`` hears of the next change."""
         stat: Stat | None = self._store.exists(self._registration_path, watcher)
@@ -156,6 +161,11 @@ class ConsumerChannel:
         Raises :class:`MembershipLost`; after ``StoreUnavailable`` it may be repeated as it is.
         """
         return self._settle(registration, offsets, ()) if offsets else frozenset()
+
+    def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
+        """Writes offsets nobody waits for; gives those that are stored by now."""
+        self.commit(registration, offsets)
+        return offsets
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
         """Deletes an obeyed command together with the offsets it settles. As :meth:`commit`."""

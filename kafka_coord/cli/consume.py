@@ -58,6 +58,11 @@ _RATE_EVERY_S = 1.0
 @click.option("--quiet", "-q", is_flag=True, help="Print no records, but once a second how many came.")
 @click.option("--rejoin-grace-ms", type=click.IntRange(0), default=0, metavar="MS", help="How long its place is kept.")
 @click.option("--capacity", type=click.IntRange(1), default=1, show_default=True, help="Its weight, for 'weighted'.")
+@click.option(
+    "--bootstrap",
+    metavar="HOST:PORT,…",
+    help="Take part over a socket, without ZooKeeper: broker hosts where kafka-coord serve --listen-channel listens.",
+)
 @connection_options
 def consume(
     group: str,
@@ -72,6 +77,7 @@ def consume(
     quiet: bool,
     rejoin_grace_ms: int,
     capacity: int,
+    bootstrap: str | None,
 ) -> int:
     """Consume as a member of a group and print the records, until Ctrl-C. Needs a coordinator to be elected.
 
@@ -81,6 +87,7 @@ def consume(
     kafka-coord consume --group delays --topic flights --from-beginning
     kafka-coord consume --group delays --white-list 'fl.*' --formatter '{partition}@{offset} {key}'
     kafka-coord consume --group delays --topic flights --quiet --idle-exit 10
+    kafka-coord consume --group delays --topic flights --bootstrap broker1:7171,broker2:7171
     """
     given = {"--topic": topics or None, "--white-list": white_list, "--black-list": black_list}
     if sum(value is not None for value in given.values()) != 1:
@@ -91,6 +98,7 @@ def consume(
     with stopping_at_signals() as stopping:
         consumer = _open(
             settings,
+            bootstrap,
             group=group,
             consumer_id=consumer_id,
             auto_offset_reset="earliest" if from_beginning else "latest",
@@ -109,16 +117,16 @@ def consume(
     return stopping.exit_code
 
 
-def _open(settings: Settings, **arguments: Any) -> Consumer:
+def _open(settings: Settings, bootstrap: str | None, **arguments: Any) -> Consumer:
     from kafka_coord.consumer.consumer import Consumer
 
-    return Consumer(
-        settings.zookeeper.hosts,
-        session_timeout_ms=settings.zookeeper.session_timeout_ms,
-        zk_options=zookeeper_options(settings.zookeeper),
-        kafka=dict(settings.kafka.properties),
-        **arguments,
-    )
+    arguments |= {
+        "session_timeout_ms": settings.zookeeper.session_timeout_ms,
+        "kafka": dict(settings.kafka.properties),
+    }
+    if bootstrap is not None:
+        return Consumer(bootstrap=bootstrap, **arguments)
+    return Consumer(settings.zookeeper.hosts, zk_options=zookeeper_options(settings.zookeeper), **arguments)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import threading
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ from kafka_coord.settings import ServeSettings, Settings
 if TYPE_CHECKING:
     from kafka_coord.coordinator.options import CoordinatorOptions
     from kafka_coord.coordinator.service import CoordinatorService
+    from kafka_coord.gateway.office import ServiceOffice
+    from kafka_coord.gateway.server import GatewayServer
     from kafka_coord.monitor.metrics import MetricsServer
     from kafka_coord.zk.store import Store
 
@@ -35,6 +38,19 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.command()
 @click.option("--broker-id", metavar="ID", help="The broker.id of the broker it runs beside.")
 @click.option("--listen-http", metavar="HOST:PORT", help="Serve /metrics (Prometheus) and /health here. [default: off]")
+@click.option(
+    "--listen-channel", metavar="HOST:PORT", help="Serve consumers that have no ZooKeeper here. [default: off]"
+)
+@click.option("--channel-cert-file", metavar="FILE", help="PEM certificate: speak TLS with consumers. [default: off]")
+@click.option("--channel-key-file", metavar="FILE", help="Its PEM key. [default: the certificate's file]")
+@click.option(
+    "--channel-client-ca-file",
+    metavar="FILE",
+    help="PEM certificates that sign those consumers must show. [default: none]",
+)
+@click.option(
+    "--channel-users-file", metavar="FILE", help="TOML: who may be a member of which group. [default: everybody of all]"
+)
 @click.option("--session-timeout-ms", metavar="MS", help="How soon a dead instance is noticed. [default: 10000]")
 @click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
 @click.option(
@@ -44,6 +60,11 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 def serve(
     broker_id: str | None,
     listen_http: str | None,
+    listen_channel: str | None,
+    channel_cert_file: str | None,
+    channel_key_file: str | None,
+    channel_client_ca_file: str | None,
+    channel_users_file: str | None,
     session_timeout_ms: str | None,
     log_level: str | None,
     look_interval_ms: str | None,
@@ -61,6 +82,11 @@ def serve(
     settings = current_settings(
         serve__broker_id=broker_id,
         serve__listen_http=listen_http,
+        serve__listen_channel=listen_channel,
+        serve__channel_cert_file=channel_cert_file,
+        serve__channel_key_file=channel_key_file,
+        serve__channel_client_ca_file=channel_client_ca_file,
+        serve__channel_users_file=channel_users_file,
         serve__log_level=log_level,
         serve__look_interval_ms=look_interval_ms,
         zookeeper__session_timeout_ms=session_timeout_ms,
@@ -80,6 +106,7 @@ def serve(
 def run_service(settings: Settings, broker_id: int) -> None:
     """Runs until asked to stop, or until the service ends by itself (and then raises what ended it)."""
     from kafka_coord.coordinator.service import CoordinatorService
+    from kafka_coord.gateway.office import ServiceOffice
 
     with stopping_at_signals(_say_stopping) as asked:
         stopping = asked.event
@@ -87,7 +114,11 @@ def run_service(settings: Settings, broker_id: int) -> None:
         if store is None:
             return
         try:
-            service = CoordinatorService(store, broker_id, endpoints(settings.serve), options_of(settings.serve))
+            office = ServiceOffice()
+            gateway = _gateway(settings.serve, broker_id, office, store)
+            published = endpoints(settings.serve, gateway)
+            service = CoordinatorService(store, broker_id, published, options_of(settings.serve))
+            office.service = service
             metrics = _metrics(settings.serve, service, store)
             service.start()
             try:
@@ -100,6 +131,8 @@ def run_service(settings: Settings, broker_id: int) -> None:
             finally:
                 notify_systemd("STOPPING=1")
                 service.stop()
+                if gateway is not None:
+                    gateway.close()
                 if metrics is not None:
                     metrics.close()
         finally:
@@ -115,6 +148,43 @@ def _metrics(serve_settings: ServeSettings, service: CoordinatorService, store: 
     server = MetricsServer(serve_settings.listen_http, service, store)
     log.info("serving /metrics and /health address=%s", serve_settings.listen_http)
     return server
+
+
+def _gateway(
+    serve_settings: ServeSettings, broker_id: int, office: ServiceOffice, store: Store
+) -> GatewayServer | None:
+    if serve_settings.listen_channel is None:
+        return None
+    from kafka_coord.gateway.access import Access
+    from kafka_coord.gateway.server import GatewayServer
+
+    users = serve_settings.channel_users_file
+    server = GatewayServer(
+        serve_settings.listen_channel,
+        store,
+        broker_id,
+        office,
+        tls=_tls(serve_settings),
+        access=Access.load(users) if users is not None else None,
+    )
+    log.info("serving consumers over sockets address=%s", server.address)
+    return server
+
+
+def _tls(serve_settings: ServeSettings) -> ssl.SSLContext | None:
+    """What consumers are spoken to with; with a client CA they must show a certificate it has signed."""
+    certificate, key = serve_settings.channel_cert_file, serve_settings.channel_key_file
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+        if serve_settings.channel_client_ca_file is not None:
+            context.load_verify_locations(serve_settings.channel_client_ca_file)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"cannot speak TLS with {certificate} and its key: {error}") from None
+    return context
 
 
 def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store | None:
@@ -136,12 +206,15 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
     return None
 
 
-def endpoints(serve_settings: ServeSettings) -> dict[str, str]:
+def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = None) -> dict[str, str]:
     """What the instance publishes about itself: where others reach it, so a name instead of "every address"."""
-    if serve_settings.listen_http is None:
-        return {}
-    host, _, port = serve_settings.listen_http.rpartition(":")
-    return {"http": f"{socket.getfqdn() if host in _EVERY_ADDRESS else host}:{port}"}
+    listening = {"http": serve_settings.listen_http, "channel": gateway.address if gateway is not None else None}
+    published = {}
+    for name, address in listening.items():
+        if address is not None:
+            host, _, port = address.rpartition(":")
+            published[name] = f"{socket.getfqdn() if host in _EVERY_ADDRESS else host}:{port}"
+    return published
 
 
 def options_of(serve_settings: ServeSettings) -> CoordinatorOptions:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from kafka_coord.channel.interface import Channel, Connection
 from kafka_coord.channel.operations import Offsets, Registration
-from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
+from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.consumer.counters import Counters
 from kafka_coord.consumer.fetching import Fetchers
 from kafka_coord.consumer.obedience import LOOK_INTERVAL_S, Listener, Obedience, tell
@@ -31,7 +32,7 @@ from kafka_coord.errors import (
     StoreUnavailable,
 )
 from kafka_coord.model import TopicPartition
-from kafka_coord.zk.store import Op, SessionState, Store, WatchEvent
+from kafka_coord.zk.store import Op, SessionState, WatchEvent
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +64,8 @@ class Connector:
 
     def __init__(
         self,
-        store: Store,
-        channel: ConsumerChannel,
+        store: Connection,
+        channel: Channel,
         fetchers: Fetchers,
         *,
         registration_value: Callable[[], bytes],
@@ -172,6 +173,7 @@ class Connector:
         if registration is not None:
             why = self._why_lost(registration, now)
             if why:
+                self._evicted = self._channel.was_evicted(registration)
                 self._lose(why)
                 registration = None
         if self._closing is not None:
@@ -332,10 +334,9 @@ class Connector:
             return float("inf")
         if now >= self._commit_due:
             self._commit_due = now + self._auto_commit_interval_s
-            offsets = self._fetchers.uncommitted()
-            if offsets:
-                self._channel.commit(registration, offsets)
-                self._fetchers.stored(offsets)
+            stored = self._channel.auto_commit(registration, self._fetchers.uncommitted())
+            if stored:
+                self._fetchers.stored(stored)
                 self.counters.commits += 1
         return self._commit_due
 

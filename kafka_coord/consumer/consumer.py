@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import ssl
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,8 +15,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
-from kafka_coord.channel.zookeeper import ConsumerChannel
-from kafka_coord.consumer.brokers import BrokerDirectory
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.counters import ConsumerStats
 from kafka_coord.consumer.fetchers import KafkaFetchers, client_settings
@@ -24,6 +23,7 @@ from kafka_coord.consumer.reset import OffsetReset
 from kafka_coord.consumer.running import ConnectorThread
 from kafka_coord.consumer.settings import between, membership, offset_reset, one_of, stream_count
 from kafka_coord.consumer.stream import DEFAULT_MAX_RECORDS, Stream
+from kafka_coord.consumer.ways import SocketWay, Way, ZooKeeperWay
 from kafka_coord.errors import (
     BrokerError,
     ConsumerClosed,
@@ -83,8 +83,10 @@ class Consumer:
 
     Arguments, besides those that say it themselves:
 
-    ``zookeeper``
-        ``host:port,host:port/chroot``, the one Kafka uses.
+    ``zookeeper`` | ``bootstrap``
+        ``host:port,host:port/chroot``, the one Kafka uses; or, to take part without ZooKeeper, ``host:port,host:port``
+        of broker hosts where ``kafka-coord serve --listen-channel`` listens (docs/socket-protocol.md), with an
+        ``ssl.SSLContext`` as ``tls`` and a ``secret`` where the operator asks for them.
     ``topics`` | ``white_list`` | ``black_list``
         A list of topics or ``{topic: streams}``, or a regular expression over topic names (comma means ``|``).
     ``consumer_id``
@@ -115,6 +117,7 @@ class Consumer:
         self,
         zookeeper: str | None = None,
         *,
+        bootstrap: str | None = None,
         group: str,
         topics: Iterable[str] | Mapping[str, int] | None = None,
         white_list: str | None = None,
@@ -136,7 +139,11 @@ class Consumer:
         on_stop: Callable[[frozenset[TopicPartition]], None] | None = None,
         on_lost: Callable[[frozenset[TopicPartition]], None] | None = None,
         store: Store | None = None,
+        tls: ssl.SSLContext | None = None,
+        secret: str | None = None,
     ) -> None:
+        if bootstrap is not None and (zookeeper is not None or store is not None):
+            raise SettingsError("give zookeeper or bootstrap, not both: a consumer takes part in one way")
         self._membership = membership(
             group=group,
             topics=topics,
@@ -157,8 +164,34 @@ class Consumer:
         self._pid = os.getpid()
         self._closed = False
         self._wakeup = threading.Event()
-        self._store, self._owns_store = _store(zookeeper, store, session_timeout_ms, zk_options)
-        self._channel = ConsumerChannel(self._store, group, self._membership.consumer)
+        protocol = str(self._kafka.get("security.protocol", "plaintext"))
+        self._way: Way
+        if bootstrap is None:
+            self._way = ZooKeeperWay(
+                zookeeper,
+                store,
+                group=group,
+                consumer=self._membership.consumer,
+                session_timeout_ms=session_timeout_ms,
+                options=zk_options,
+                wake=self._wakeup.set,
+                protocol=protocol,
+                listener=listener,
+            )
+        else:
+            self._way = SocketWay(
+                bootstrap,
+                group=group,
+                consumer=self._membership.consumer,
+                session_timeout_ms=session_timeout_ms,
+                auto_commit=interval_ms > 0,
+                wake=self._wakeup.set,
+                protocol=protocol,
+                listener=listener,
+                tls=tls,
+                secret=secret,
+            )
+        self._store, self._channel, self._brokers = self._way.connection, self._way.channel, self._way.brokers
         self._fetchers = KafkaFetchers(
             self._kafka,
             streams=stream_count(self._membership.subscription),
@@ -179,8 +212,6 @@ class Consumer:
             on_stop=on_stop,
             on_lost=on_lost,
         )
-        protocol = str(self._kafka.get("security.protocol", "plaintext"))
-        self._brokers = BrokerDirectory(self._store, self._wakeup.set, protocol=protocol, listener=listener)
         self._brokers_due = 0.0
         self._streams = tuple(Stream(fetcher, self._check_process) for fetcher in self._fetchers.streams)
         self._thread = ConnectorThread(
@@ -192,6 +223,7 @@ class Consumer:
             meanwhile=self._find_brokers,
             at_end=self._let_go,
         )
+        self._way.start()
         self._thread.start()
         _open_consumers.add(self)
 
@@ -424,8 +456,7 @@ class Consumer:
     def _let_go(self) -> None:
         self._fetchers.abandon()
         self._fetchers.close()
-        if self._owns_store:
-            self._store.close()
+        self._way.close()
         _open_consumers.discard(self)
 
     def _find_brokers(self, now: float) -> float:
@@ -467,18 +498,6 @@ class Consumer:
             raise ConsumerClosed(f"consumer {self.consumer_id!r} is closed")
         if self._brokers.problem and not self._brokers.addresses:
             raise BrokerError(self._brokers.problem)
-
-
-def _store(
-    zookeeper: str | None, store: Store | None, session_timeout_ms: int, options: ZkOptions | None
-) -> tuple[Store, bool]:
-    if store is not None:
-        return store, False
-    if not zookeeper:
-        raise SettingsError("zookeeper is not given: use host:port,host:port/chroot, the address Kafka's brokers use")
-    from kafka_coord.zk.session import connect
-
-    return connect(zookeeper, session_timeout_ms=session_timeout_ms, options=options), True
 
 
 __all__ = ["Consumer", "ConsumerStats"]

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kafka_coord.channel.interface import Channel
 from kafka_coord.channel.operations import Offsets, Registration
-from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.counters import Counters
 from kafka_coord.consumer.fetching import Fetchers
 from kafka_coord.errors import MalformedValue, MembershipLost
@@ -40,7 +40,7 @@ class Obedience:
 
     def __init__(
         self,
-        channel: ConsumerChannel,
+        channel: Channel,
         fetchers: Fetchers,
         counters: Counters,
         *,

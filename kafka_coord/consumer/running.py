@@ -7,10 +7,9 @@ import logging
 import threading
 from collections.abc import Callable
 
-from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.channel.interface import Channel, Connection
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.errors import ConsumerError, KafkaCoordError
-from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +25,8 @@ class ConnectorThread:
     def __init__(
         self,
         connector: Connector,
-        store: Store,
-        channel: ConsumerChannel,
+        store: Connection,
+        channel: Channel,
         wakeup: threading.Event,
         *,
         consumer: str,

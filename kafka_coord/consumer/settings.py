@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from kafka_coord.channel.interface import Connection
 from kafka_coord.consumer.reset import OffsetReset
 from kafka_coord.errors import SettingsError
 from kafka_coord.model import Member, Mode, Subscription
@@ -20,7 +21,6 @@ from kafka_coord.model.member import MAX_GRACE_MS
 from kafka_coord.model.names import legal
 from kafka_coord.model.streams import MAX_STREAMS
 from kafka_coord.version import __version__
-from kafka_coord.zk.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Membership:
     mode: Mode
     rejoin_grace_ms: int
 
-    def registration_value(self, store: Store) -> bytes:
+    def registration_value(self, store: Connection) -> bytes:
         """The value of ``ids/<consumer>``, by the store's session and clock."""
         member = Member(
             consumer=self.consumer,

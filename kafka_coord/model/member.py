@@ -117,6 +117,8 @@ class Member:
 
     ``incarnation`` is the czxid of its znode: a consumer that comes back under the same name is another incarnation.
     Durations are in ms; ``capacity`` is a weight (the ``weighted`` assignor), ``rack`` as in Kafka's ``broker.rack``.
+    ``gateway`` is the broker id of the instance that registered it and ``address`` where it was, for one that takes
+    part over a socket; ``None`` for one with a ZooKeeper session of its own.
     """
 
     consumer: str
@@ -131,6 +133,8 @@ class Member:
     host: str | None = None
     client: str | None = None
     timestamp: str = ""
+    gateway: int | None = None
+    address: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The registration's value; what is at its default is left out."""
@@ -144,6 +148,8 @@ class Member:
             "rejoin_grace_ms": self.rejoin_grace_ms or None,
             "host": self.host,
             "client": self.client,
+            "gateway": self.gateway,
+            "address": self.address,
         }
         return value | {name: found for name, found in optional.items() if found is not None}
 
@@ -172,6 +178,8 @@ class Member:
             host=_optional_text(value, "host", where),
             client=_optional_text(value, "client", where),
             timestamp=fields.plain(timestamp)[:40],
+            gateway=fields.number(value, "gateway", where) if value.get("gateway") is not None else None,
+            address=_optional_text(value, "address", where),
         )
 
 

@@ -45,13 +45,16 @@ class GroupRow:
 class MemberRow:
     """One member, live or (``registered`` false) only remembered: its place kept, or its partitions not yet released.
 
-    ``since_ms`` is when it registered (ms since 1970); ``target`` what it is to own.
+    ``since_ms`` is when it registered (ms since 1970); ``target`` what it is to own; ``gateway`` the instance that
+    registered it and ``address`` where it was, for one that takes part over a socket.
     """
 
     consumer: str
     registered: bool
     host: str | None
     client: str | None
+    gateway: int | None
+    address: str | None
     incarnation: int
     since_ms: int | None
     subscription: str
@@ -163,6 +166,8 @@ def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> t
                 registered=registered,
                 host=member.host if member else None,
                 client=member.client if member else None,
+                gateway=member.gateway if member else None,
+                address=member.address if member else None,
                 incarnation=member.incarnation if member else ledger.incarnation if ledger else 0,
                 since_ms=stat.ctime_ms if stat else None,
                 subscription=_subscription(member.subscription.to_json()) if member else "",

@@ -133,7 +133,8 @@ def test_pattern_subscriptions_are_registered_as_they_are(
         ({"rejoin_grace_ms": -1}, SettingsError, "rejoin_grace_ms is -1"),
         ({"kafka": {"enable.auto.commit": True}}, SettingsError, "auto_commit_interval_ms"),
         ({"kafka": {"no.such.setting": 1}}, SettingsError, "no.such.setting"),
-        ({"zookeeper": ""}, SettingsError, "zookeeper is not given"),
+        ({"zookeeper": ""}, SettingsError, "neither zookeeper nor bootstrap"),
+        ({"bootstrap": "127.0.0.1:7171"}, SettingsError, "not both"),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused_before_anything_is_registered(

@@ -14,7 +14,8 @@ def reader(kafka_cluster) -> Iterator[Callable[..., Reader]]:
     made: list[Reader] = []
 
     def make(group: str, topic: str, name: str, **options: Any) -> Reader:
-        made.append(Reader(kafka_cluster.zookeeper, group, topic, name, **options).start())
+        options.setdefault("zookeeper", kafka_cluster.zookeeper)
+        made.append(Reader(options.pop("zookeeper"), group, topic, name, **options).start())
         return made[-1]
 
     yield make

@@ -73,7 +73,7 @@ class Numbered:
 class Reader:
     """A library consumer on a thread of its own that remembers every record it was given, in order."""
 
-    def __init__(self, zookeeper: str, group: str, topic: str, name: str, **options: Any) -> None:
+    def __init__(self, zookeeper: str | None, group: str, topic: str, name: str, **options: Any) -> None:
         self.name = name
         self.given: list[tuple[int, int]] = []
         self.failure: BaseException | None = None

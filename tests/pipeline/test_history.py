@@ -21,6 +21,7 @@ from tests.audit.conftest import logged_server, world
 from tests.cli.running import run
 from tests.coordinator.conftest import expire
 from tests.coordinator.harness import World
+from tests.waiting import eventually
 
 __all__ = ["expire", "logged_server", "world"]
 
@@ -42,6 +43,7 @@ def test_a_log_tells_decisions_and_who_had_what(
     world.settles("c1", "c3", partitions=4)
     world.ask(Request(RequestType.EVICT, group="delays", consumer="c1", reason="too slow", by="me"))
     world.settles("c3", partitions=4)
+    eventually(lambda: world.history()[-1].settled_ms is not None)  # the last word about it is written after it
 
     found = read_evidence([Path(logged_server.directory)], chroot=f"/{world.hosts.partition('/')[2]}")
 

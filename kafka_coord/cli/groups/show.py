@@ -39,6 +39,7 @@ _MEMBERS = (
     Column("consumer"),
     Column("host"),
     Column("client"),
+    Column("way"),
     Column("since"),
     Column("owned"),
     Column("stopping"),
@@ -50,6 +51,8 @@ _MEMBERS_VERBOSE = (
     Column("registered"),
     Column("host"),
     Column("client"),
+    Column("way"),
+    Column("address"),
     number("incarnation"),
     Column("since"),
     Column("subscription"),
@@ -172,6 +175,8 @@ def _member_cells(member: MemberRow) -> dict[str, Any]:
         "registered": member.registered,
         "host": member.host,
         "client": member.client,
+        "way": way(member),
+        "address": member.address,
         "incarnation": member.incarnation,
         "since": iso_time(member.since_ms) or "gone",
         "subscription": member.subscription,
@@ -184,6 +189,11 @@ def _member_cells(member: MemberRow) -> dict[str, Any]:
         "target": str(member.target),
         "pending": "; ".join(pending),
     }
+
+
+def way(member: MemberRow) -> str:
+    """How it takes part: with a ZooKeeper session of its own, or through an instance."""
+    return "zookeeper" if member.gateway is None else f"socket via {member.gateway}"
 
 
 def report_unreadable(unreadable: tuple[Unreadable, ...]) -> None:

@@ -1,0 +1,197 @@
+"""The socket under a :class:`~kafka_coord.channel.link.SocketLink`: finds the coordinator, connects, reads, repeats.
+
+The original design's consumer, step by step: :meth:`SocketClient.on_startup` asks any known host who coordinates, round
+robin; :meth:`SocketClient.read_until_lost` blocks on the coordinator's connection; and after it is lost,
+:meth:`SocketClient.on_lost_connection` lets everything go, and it begins again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from kafka_coord.channel.conversation import Answered, Conversation
+from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
+from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.messages import Ask, ClusterMetadata
+from kafka_coord.errors import MalformedValue, SettingsError
+
+log = logging.getLogger(__name__)
+
+CONNECT_S = 3.0
+"""For connecting to one host and for its answer."""
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+_READ_BYTES = 1 << 16
+_MOST_HOSTS = 1_000
+
+
+def addresses(bootstrap: str) -> tuple[str, ...]:
+    """``host:port,host:port``, checked. Raises :class:`SettingsError`."""
+    found = tuple(part.strip() for part in bootstrap.split(",") if part.strip())
+    for address in found:
+        host, colon, port = address.rpartition(":")
+        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+            raise SettingsError(f"bootstrap address {address[:80]!r} is not host:port")
+    if not found:
+        raise SettingsError("bootstrap is empty: give host:port of one broker host at least, where kafka-coord listens")
+    return found
+
+
+class SocketClient:
+    """``on_metadata`` hears what a host said about the cluster, on this thread. :meth:`close` ends it."""
+
+    def __init__(
+        self,
+        bootstrap: Iterable[str],
+        link: SocketLink,
+        *,
+        on_metadata: Callable[[ClusterMetadata], None] = lambda _metadata: None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._bootstrap = tuple(bootstrap)
+        self._hosts = list(self._bootstrap)
+        random.shuffle(self._hosts)
+        self._link = link
+        self._on_metadata = on_metadata
+        self._tls = tls
+        self._closed = threading.Event()
+        self._socket: socket.socket | None = None
+        self._sending = threading.Lock()
+        self._last_problem = ""
+        self._thread = threading.Thread(target=self._run, name=f"socket-{link.consumer}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Ends the connection and the thread. Safe to call twice."""
+        self._closed.set()
+        self._hang_up()
+        if self._thread.ident is not None and threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+
+    # --- the published algorithm -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE_S
+        while not self._closed.is_set():
+            try:
+                coordinator = self.on_startup()
+                if coordinator is not None:
+                    self._say("")
+                    pause = FIRST_PAUSE_S
+                    why = self.read_until_lost(coordinator)
+                    self.on_lost_connection(why)
+                    continue
+            except Exception as error:  # a defect; the consumer must not stand still for it
+                log.exception("the socket channel failed consumer=%s", self._link.consumer)
+                self.on_lost_connection(repr(error))
+            self._closed.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    def on_startup(self) -> socket.socket | None:
+        """Asks the known hosts, one after the other, who coordinates, and connects there; ``None``: found nobody."""
+        problem = "no host is known"
+        for host in list(self._hosts):
+            if self._closed.is_set():
+                return None
+            self._hosts.remove(host)
+            self._hosts.append(host)
+            try:
+                metadata = self._metadata_of(host)
+                self._learn(metadata)
+                if metadata.coordinator is None or metadata.coordinator.endpoint is None:
+                    problem = f"{host} knows of no coordinator that takes consumers"
+                    continue
+                return self._connect(metadata.coordinator.endpoint)
+            except (OSError, BadFrame, MalformedValue) as error:
+                problem = f"{host}: {error}"
+        self._say(problem)
+        return None
+
+    def read_until_lost(self, connection: socket.socket) -> str:
+        """The blocking read loop; why it ended. Nothing heard within the session timeout is a lost connection."""
+        decoder = Decoder()
+        with connection:
+            self._socket = connection
+            connection.settimeout(self._link.timeout_ms / 1000)
+            self._link.connected(self._send, self._hang_up)
+            try:
+                while not self._closed.is_set():
+                    data = connection.recv(_READ_BYTES)
+                    if not data:
+                        return "the coordinator closed the connection"
+                    for frame in decoder.feed(data):
+                        self._link.received(frame)
+            except TimeoutError:
+                return f"nothing came from the coordinator for {self._link.timeout_ms} ms"
+            except (OSError, BadFrame) as error:
+                return str(error)
+            finally:
+                self._socket = None
+        return "it was closed"
+
+    def on_lost_connection(self, why: str) -> None:
+        """Tells the connector, which closes the fetchers and clears their queues; then it starts over."""
+        if not self._closed.is_set():
+            log.warning("lost the connection to the coordinator consumer=%s reason=%r", self._link.consumer, why)
+        self._link.lost(why)
+
+    # --- sockets -----------------------------------------------------------------------------------------------------
+
+    def _connect(self, address: str) -> socket.socket:
+        host, _, port = address.rpartition(":")
+        connection = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return self._tls.wrap_socket(connection, server_hostname=host.strip("[]")) if self._tls else connection
+        except BaseException:
+            connection.close()
+            raise
+
+    def _metadata_of(self, address: str) -> ClusterMetadata:
+        conversation, decoder = Conversation(), Decoder()
+        _, question = conversation.ask(Ask.CLUSTER_METADATA)
+        with self._connect(address) as connection:
+            connection.sendall(encode(question))
+            while True:
+                data = connection.recv(_READ_BYTES)
+                if not data:
+                    raise OSError("closed the connection before it answered")
+                for frame in decoder.feed(data):
+                    event = conversation.take(frame)
+                    if isinstance(event, Answered):
+                        return ClusterMetadata.from_json(event.frame)
+                    raise OSError(f"answered with {frame.get('code', frame['type'])}: {frame.get('message', '')}")
+
+    def _learn(self, metadata: ClusterMetadata) -> None:
+        """Where else to ask, the next time: the instances there are, and those named first."""
+        for address in (*metadata.instances, *self._bootstrap):
+            if address not in self._hosts and len(self._hosts) < _MOST_HOSTS:
+                with suppress(SettingsError):
+                    self._hosts += addresses(address)
+        self._on_metadata(metadata)
+
+    def _send(self, frame: Frame) -> None:
+        with self._sending:
+            connection = self._socket
+            if connection is None:
+                raise OSError("there is no connection")
+            connection.sendall(encode(frame))
+
+    def _hang_up(self) -> None:
+        connection = self._socket
+        if connection is not None:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _say(self, problem: str) -> None:
+        if problem and problem != self._last_problem:
+            log.warning("finds no coordinator consumer=%s: %s; trying again", self._link.consumer, problem)
+        self._last_problem = problem

@@ -1,0 +1,116 @@
+"""One end of a connection of the socket channel: who asked what, and what may come next. No I/O here.
+
+Both ends are alike (docs/socket-protocol.md): each counts its own requests up from 1 and leaves none out, and answers
+each of the other's exactly once. What does not fit ends the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.channel.frames import BadFrame, Fault, Frame
+from kafka_coord.model.json_fields import shown
+
+ANSWER = "answer"
+ERROR = "error"
+MAX_UNANSWERED = 64
+"""Requests of one side that wait for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The other end asks."""
+
+    id: int
+    type: str
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The other end answers what this one asked; ``type`` is the request's."""
+
+    id: int
+    type: str
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The other end answers with an error; ``type`` is the request's, "" for one about the connection itself."""
+
+    id: int
+    type: str
+    code: str
+    message: str
+    frame: Frame
+
+
+Event = Asked | Answered | Refused
+
+
+class Conversation:
+    """What was asked and not answered yet, by either side."""
+
+    def __init__(self) -> None:
+        self._last_id = 0
+        self._waiting: dict[int, str] = {}
+        self._their_last_id = 0
+        self._owed: set[int] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests of this end are unanswered."""
+        return len(self._waiting)
+
+    def ask(self, request: str, fields: Mapping[str, Any] | None = None) -> tuple[int, Frame]:
+        """A request's id and its frame."""
+        self._last_id += 1
+        self._waiting[self._last_id] = request
+        return self._last_id, {"id": self._last_id, "type": request, **(fields or {})}
+
+    def answer(self, request_id: int, fields: Mapping[str, Any] | None = None) -> Frame:
+        """The answer to a request of the other end, which is then done with."""
+        self._owed.discard(request_id)
+        return {"id": request_id, "type": ANSWER, **(fields or {})}
+
+    def refuse(self, request_id: int, code: str, message: str, fields: Mapping[str, Any] | None = None) -> Frame:
+        """The error that answers a request; id 0 is about the connection."""
+        self._owed.discard(request_id)
+        return {"id": request_id, "type": ERROR, "code": code, "message": message, **(fields or {})}
+
+    def take(self, frame: Frame) -> Event:
+        """What a frame of the other end means. Raises :class:`BadFrame` for one that may not come now."""
+        number, kind = frame["id"], frame["type"]
+        if kind not in (ANSWER, ERROR):
+            return self._asked(number, kind, frame)
+        if kind == ERROR and number == 0:
+            return Refused(0, "", *_error(frame), frame)
+        request = self._waiting.pop(number, None)
+        if request is None:
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"an {kind} to request {number}, which nobody waits for")
+        if kind == ERROR:
+            return Refused(number, request, *_error(frame), frame)
+        return Answered(number, request, frame)
+
+    def _asked(self, number: int, kind: str, frame: Frame) -> Asked:
+        if number != self._their_last_id + 1:
+            raise BadFrame(
+                Fault.UNEXPECTED_MESSAGE, f"request {number} where {self._their_last_id + 1} comes next", number
+            )
+        if len(self._owed) >= MAX_UNANSWERED:
+            raise BadFrame(
+                Fault.TOO_MANY_REQUESTS, f"{len(self._owed)} requests are unanswered: wait for answers", number
+            )
+        self._their_last_id = number
+        self._owed.add(number)
+        return Asked(number, kind, frame)
+
+
+def _error(frame: Frame) -> tuple[str, str]:
+    code, message = frame.get("code"), frame.get("message", "")
+    if not isinstance(code, str) or not isinstance(message, str):
+        raise BadFrame(Fault.MALFORMED_FRAME, f"an error with code {shown(code)}", frame["id"])
+    return code, message

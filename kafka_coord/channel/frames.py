@@ -1,0 +1,95 @@
+"""Frames of the socket channel (docs/socket-protocol.md): four bytes of length, then one JSON object. No I/O here."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from kafka_coord.errors import KafkaCoordError
+from kafka_coord.model.json_fields import dump, shown
+
+VERSION = 1
+MAX_FRAME_BYTES = 1 << 20
+MAX_ID = (1 << 53) - 1
+
+_LENGTH = struct.Struct("!I")
+
+Frame = dict[str, Any]
+
+
+class Fault(StrEnum):
+    """Codes of errors that end a connection because of what was sent on it."""
+
+    MALFORMED_FRAME = "malformed-frame"
+    FRAME_TOO_LARGE = "frame-too-large"
+    UNSUPPORTED_VERSION = "unsupported-version"
+    UNEXPECTED_MESSAGE = "unexpected-message"
+    TOO_MANY_REQUESTS = "too-many-requests"
+
+
+class BadFrame(KafkaCoordError):
+    """What came is no frame of this protocol; ``id`` is its own where one could be read, else 0."""
+
+    def __init__(self, fault: Fault, message: str, id: int = 0) -> None:  # noqa: A002  the field's name
+        super().__init__(message)
+        self.fault = fault
+        self.id = id
+
+
+def encode(frame: Mapping[str, Any]) -> bytes:
+    """A frame to send; ``v`` is added. Raises :class:`BadFrame` where it is too large."""
+    body = dump({"v": VERSION, **frame})
+    if len(body) > MAX_FRAME_BYTES:
+        raise BadFrame(Fault.FRAME_TOO_LARGE, f"{len(body)} bytes, more than the {MAX_FRAME_BYTES} of a frame")
+    return _LENGTH.pack(len(body)) + body
+
+
+class Decoder:
+    """Takes bytes as they come and gives whole frames, in order. After :class:`BadFrame` it is of no use any more."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """How many bytes of a frame are here that is not whole yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Raises :class:`BadFrame`, after the frames before the bad one. A length that is too large is refused before
+        anything of it is kept."""
+        self._buffer += data
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAX_FRAME_BYTES:
+                raise BadFrame(Fault.FRAME_TOO_LARGE, f"{length} bytes, more than the {MAX_FRAME_BYTES} of a frame")
+            if len(self._buffer) < _LENGTH.size + length:
+                return
+            body = bytes(self._buffer[_LENGTH.size : _LENGTH.size + length])
+            del self._buffer[: _LENGTH.size + length]
+            yield decode(body)
+
+
+def decode(body: bytes) -> Frame:
+    """One frame without its length. Raises :class:`BadFrame`."""
+    try:
+        frame = json.loads(body.decode())
+        if b"\\u" in body:
+            dump(frame)  # "\ud800" is JSON, and yet no text
+    except (ValueError, RecursionError) as error:
+        raise BadFrame(Fault.MALFORMED_FRAME, f"not JSON ({error})") from None
+    if not isinstance(frame, dict):
+        raise BadFrame(Fault.MALFORMED_FRAME, f"a JSON {type(frame).__name__} where an object belongs")
+    found = frame.get("id")
+    known = found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= MAX_ID else None
+    version = frame.get("v")
+    if version != VERSION or isinstance(version, bool):
+        raise BadFrame(Fault.UNSUPPORTED_VERSION, f"version {shown(version)}; this end speaks {VERSION}", known or 0)
+    if known is None:
+        raise BadFrame(Fault.MALFORMED_FRAME, f"field 'id' is {shown(found)}, not a number up to 2^53 - 1")
+    if not isinstance(frame.get("type"), str):
+        raise BadFrame(Fault.MALFORMED_FRAME, f"field 'type' is {shown(frame.get('type'))}, not a string", known)
+    return frame

@@ -1,0 +1,60 @@
+"""What a connector needs of the way its consumer takes part, over ZooKeeper or over a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from kafka_coord.channel.operations import Offsets, Registration
+from kafka_coord.channel.zookeeper import Holder
+from kafka_coord.model import Command, CommandId, TopicPartition
+from kafka_coord.zk.store import Clock, Op, Session, SessionListener, Watcher
+
+
+class Connection(Protocol):
+    """What a membership stands and falls with: the ZooKeeper store, or the link to the coordinator."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def session(self) -> Session: ...
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        """As :meth:`kafka_coord.zk.store.Store.on_session`."""
+
+
+class Channel(Protocol):
+    """:class:`kafka_coord.channel.zookeeper.ConsumerChannel` says what each of these does and raises."""
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def consumer(self) -> str: ...
+
+    def register(self, value: bytes) -> Registration | Holder: ...
+
+    def abandon(self, registration: Registration) -> None: ...
+
+    def was_evicted(self, registration: Registration) -> bool: ...
+
+    def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool: ...
+
+    def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]: ...
+
+    def read(self, command: CommandId) -> Command | None: ...
+
+    def drop(self, command: CommandId) -> None: ...
+
+    def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]: ...
+
+    def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets: ...
+
+    def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]: ...
+
+    def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]: ...
+
+    def started_at(self, offsets: Mapping[TopicPartition, int]) -> None: ...
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]: ...

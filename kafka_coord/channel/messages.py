@@ -1,0 +1,315 @@
+"""The messages of the socket channel (docs/socket-protocol.md): their names, codes and values, read strictly.
+
+A function that reads a frame raises :class:`MalformedValue` naming the message and the field at fault; one that writes
+gives the fields of a frame, without ``v``, ``id`` and ``type``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import Command, Member, TopicPartition, command_from_json
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import RULE, is_legal
+from kafka_coord.model.partitions import MAX_PARTITION
+
+MAX_TEXT_CHARS = 1_000
+"""Of a secret, a client's name, a reason."""
+
+
+class Ask(StrEnum):
+    """What is asked: the last three by the coordinator, the others by consumers."""
+
+    CLUSTER_METADATA = "cluster-metadata"
+    REGISTER = "register"
+    RESUME = "resume"
+    COMMIT = "commit"
+    COMMITTED = "committed"
+    LEAVE = "leave"
+    PING = "ping"
+    STOP_FETCHER = "stop-fetcher"
+    START_FETCHER = "start-fetcher"
+
+
+class Code(StrEnum):
+    """Why something was refused; :class:`~kafka_coord.channel.frames.Fault` has those about frames."""
+
+    NOT_COORDINATOR = "not-coordinator"
+    BAD_NAME = "bad-name"
+    BAD_SUBSCRIPTION = "bad-subscription"
+    BAD_VALUE = "bad-value"
+    TIMEOUT_OUT_OF_RANGE = "timeout-out-of-range"
+    DUPLICATE_CONSUMER = "duplicate-consumer"
+    TOO_MANY_CONSUMERS = "too-many-consumers"
+    NOT_AUTHENTICATED = "not-authenticated"
+    NOT_AUTHORISED = "not-authorised"
+    SLOW_DOWN = "slow-down"
+    UNAVAILABLE = "unavailable"
+    WRONG_INCARNATION = "wrong-incarnation"
+    MEMBERSHIP_LOST = "membership-lost"
+    SHUTTING_DOWN = "shutting-down"
+
+
+Offsets = Mapping[TopicPartition, int]
+
+
+# --- offsets and partitions ----------------------------------------------------------------------------------------
+
+
+def write_offsets(offsets: Mapping[TopicPartition, int | None]) -> dict[str, dict[str, int | None]]:
+    """``{topic: {"partition": offset}}``."""
+    topics: dict[str, dict[str, int | None]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        topics.setdefault(topic, {})[str(partition)] = offset
+    return topics
+
+
+def read_offsets(frame: fields.Json, where: str) -> dict[TopicPartition, int]:
+    """Of field ``offsets``; none where the field is missing."""
+    found = {}
+    for topic, partitions in fields.mapping(frame, "offsets", where, {}).items():
+        for partition, offset in _partitions(topic, partitions, where):
+            if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < 1 << 63:
+                raise MalformedValue(where, f"{fields.shown(offset)} is not an offset")
+            found[TopicPartition(topic, partition)] = offset
+    return found
+
+
+def _partitions(topic: str, partitions: Any, where: str) -> list[tuple[int, Any]]:
+    if not is_legal(topic):
+        raise MalformedValue(where, f"topic {fields.shown(topic)} is not legal: use {RULE}")
+    if not isinstance(partitions, dict):
+        raise MalformedValue(where, f"the offsets of {topic!r} are {fields.shown(partitions)}, not an object")
+    for written in partitions:
+        if not (written.isascii() and written.isdigit() and len(written) <= 10 and int(written) <= MAX_PARTITION):
+            raise MalformedValue(where, f"{fields.shown(written)} is not a partition number")
+    return [(int(written), value) for written, value in partitions.items()]
+
+
+# --- cluster-metadata ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """Where to register: ``endpoint`` is ``host:port``, ``None`` where that instance takes no consumers."""
+
+    instance: int
+    epoch: int
+    endpoint: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"instance": self.instance, "epoch": self.epoch, "endpoint": self.endpoint}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """What every instance answers. ``brokers`` are Kafka's: id → addresses as in its registration; ``protocols`` what
+    its listeners speak, by name; ``instances`` where the instances listen; ``coordinator`` ``None`` while nobody is."""
+
+    instance: int
+    brokers: Mapping[int, Sequence[str]]
+    instances: Sequence[str]
+    coordinator: Coordinator | None
+    protocols: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "instance": self.instance,
+            "brokers": [{"id": broker, "endpoints": list(found)} for broker, found in sorted(self.brokers.items())],
+            "protocols": dict(self.protocols),
+            "instances": list(self.instances),
+            "coordinator": self.coordinator.to_json() if self.coordinator else None,
+        }
+
+    @classmethod
+    def from_json(cls, frame: fields.Json) -> ClusterMetadata:
+        where = Ask.CLUSTER_METADATA
+        brokers = {}
+        for broker in _list(frame, "brokers", where):
+            if not isinstance(broker, dict):
+                raise MalformedValue(where, f"a broker is {fields.shown(broker)}, not an object")
+            brokers[fields.number(broker, "id", where, at_least=0)] = _texts(broker, "endpoints", where)
+        return cls(
+            instance=fields.number(frame, "instance", where),
+            brokers=brokers,
+            instances=_texts(frame, "instances", where),
+            coordinator=read_coordinator(frame, where),
+            protocols={k: fields.plain(v) for k, v in fields.mapping(frame, "protocols", where, {}).items()},
+        )
+
+
+def read_coordinator(frame: fields.Json, where: str) -> Coordinator | None:
+    """Of field ``coordinator``, in the answer to cluster-metadata and in ``not-coordinator``."""
+    if frame.get("coordinator") is None:
+        return None
+    found = fields.mapping(frame, "coordinator", where)
+    return Coordinator(
+        instance=fields.number(found, "instance", where),
+        epoch=fields.number(found, "epoch", where, at_least=0),
+        endpoint=fields.text(found, "endpoint", where) if found.get("endpoint") is not None else None,
+    )
+
+
+def _list(frame: fields.Json, name: str, where: str) -> list[Any]:
+    found = frame.get(name, [])
+    if not isinstance(found, list):
+        raise MalformedValue(where, f"field {name!r} is {fields.shown(found)}, not an array")
+    return found
+
+
+def _texts(frame: fields.Json, name: str, where: str) -> tuple[str, ...]:
+    found = _list(frame, name, where)
+    if not all(isinstance(one, str) for one in found):
+        raise MalformedValue(where, f"field {name!r} is {fields.shown(found)}, not an array of strings")
+    return tuple(found)
+
+
+# --- register ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A registration that is asked for. ``member`` has what goes into the znode; its name is "" where the coordinator
+    is to make one. ``resume_key`` is a word the consumer made up when it started: a registration with the same one is
+    its own, and it may take that over. ``secret`` proves who it is, where that is asked for; ``auto_commit``: what it
+    answers pings with is committed."""
+
+    group: str
+    member: Member
+    auto_commit: bool = True
+    resume_key: str = ""
+    secret: str | None = field(default=None, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        member = self.member.to_json()
+        del member["version"]
+        written = {"group": self.group, "consumer_id": self.member.consumer or None, **member}
+        written["auto_commit"] = self.auto_commit
+        if self.resume_key:
+            written["resume_key"] = self.resume_key
+        if self.secret is not None:
+            written["secret"] = self.secret
+        return written
+
+    @classmethod
+    def from_json(cls, frame: fields.Json) -> Register:
+        """Whether the names are legal is not looked at here: that has a code of its own."""
+        where = Ask.REGISTER
+        auto_commit = frame.get("auto_commit", True)
+        if not isinstance(auto_commit, bool):
+            raise MalformedValue(where, f"field 'auto_commit' is {fields.shown(auto_commit)}, not true or false")
+        for name in ("client", "host", "rack", "assignor", "secret", "resume_key"):
+            if isinstance(frame.get(name), str) and len(frame[name]) > MAX_TEXT_CHARS:
+                raise MalformedValue(where, f"field {name!r} has {len(frame[name])} characters, not {MAX_TEXT_CHARS}")
+        consumer = fields.text(frame, "consumer_id", where) if frame.get("consumer_id") is not None else ""
+        return cls(
+            group=fields.text(frame, "group", where),
+            member=Member.from_json(frame, consumer, 0, where),
+            auto_commit=auto_commit,
+            resume_key=fields.text(frame, "resume_key", where, ""),
+            secret=fields.text(frame, "secret", where) if frame.get("secret") is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The answer to register: the name, the incarnation it lives as, and how it will be pinged (ms)."""
+
+    consumer: str
+    incarnation: int
+    session_timeout_ms: int
+    ping_interval_ms: int
+    epoch: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "consumer_id": self.consumer,
+            "incarnation": self.incarnation,
+            "session_timeout_ms": self.session_timeout_ms,
+            "ping_interval_ms": self.ping_interval_ms,
+            "epoch": self.epoch,
+        }
+
+    @classmethod
+    def from_json(cls, frame: fields.Json) -> Registered:
+        where = Ask.REGISTER
+        return cls(
+            consumer=fields.text(frame, "consumer_id", where),
+            incarnation=fields.number(frame, "incarnation", where),
+            session_timeout_ms=fields.number(frame, "session_timeout_ms", where, at_least=1),
+            ping_interval_ms=fields.number(frame, "ping_interval_ms", where, at_least=1),
+            epoch=fields.number(frame, "epoch", where, at_least=0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """A membership that is to go on, on another connection, where it was."""
+
+    group: str
+    consumer: str
+    incarnation: int
+    resume_key: str
+    secret: str | None = field(default=None, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        written: dict[str, Any] = {"group": self.group, "consumer_id": self.consumer, "incarnation": self.incarnation}
+        written["resume_key"] = self.resume_key
+        if self.secret is not None:
+            written["secret"] = self.secret
+        return written
+
+    @classmethod
+    def from_json(cls, frame: fields.Json) -> Resume:
+        where = Ask.RESUME
+        return cls(
+            group=fields.text(frame, "group", where),
+            consumer=fields.text(frame, "consumer_id", where),
+            incarnation=fields.number(frame, "incarnation", where),
+            resume_key=fields.text(frame, "resume_key", where),
+            secret=fields.text(frame, "secret", where) if frame.get("secret") is not None else None,
+        )
+
+
+def read_outstanding(frame: fields.Json) -> frozenset[str]:
+    """The answer to resume: the names of the commands the coordinator still waits for."""
+    return frozenset(_texts(frame, "outstanding", Ask.RESUME))
+
+
+# --- ping and commands ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """``heard``: the last ping whose answer has arrived in time and is dealt with; ``done``: the last command whose
+    acknowledgement is stored. Both are ids of the coordinator's own requests, 0 for none."""
+
+    heard: int
+    done: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"heard": self.heard, "done": self.done}
+
+    @classmethod
+    def from_json(cls, frame: fields.Json) -> Ping:
+        return cls(
+            heard=fields.number(frame, "heard", Ask.PING, 0, at_least=0),
+            done=fields.number(frame, "done", Ask.PING, 0, at_least=0),
+        )
+
+
+def write_command(name: str, command: Command) -> dict[str, Any]:
+    """As in its znode, with the znode's name."""
+    written = command.to_json()
+    del written["version"], written["type"]
+    return {"command": name, **written}
+
+
+def read_command(frame: fields.Json) -> tuple[str, Command]:
+    """The command's name, and the command."""
+    where = fields.text(frame, "type", "command")
+    return fields.text(frame, "command", where), command_from_json(frame, where)

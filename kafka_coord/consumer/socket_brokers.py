@@ -1,0 +1,48 @@
+"""Where the Kafka brokers are, as the hosts of the socket channel say."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+
+from kafka_coord.channel.messages import ClusterMetadata
+from kafka_coord.consumer.brokers import Broker, choose
+from kafka_coord.errors import MalformedValue
+
+log = logging.getLogger(__name__)
+
+
+class SocketBrokers:
+    """As :class:`kafka_coord.consumer.brokers.BrokerDirectory`; what it knows comes by :meth:`learn`, on any thread."""
+
+    def __init__(self, wake: Callable[[], None], *, protocol: str = "PLAINTEXT", listener: str | None = None) -> None:
+        self._wake = wake
+        self._protocol = protocol.upper()
+        self._listener = listener
+        self._changed = False
+        self.addresses: tuple[str, ...] = ()
+        self.problem = ""
+
+    def learn(self, metadata: ClusterMetadata) -> None:
+        """Takes the brokers from what a host answered."""
+        brokers = []
+        for number, endpoints in metadata.brokers.items():
+            written = {"endpoints": list(endpoints), "listener_security_protocol_map": dict(metadata.protocols)}
+            try:
+                brokers.append(Broker.from_znode(json.dumps(written).encode(), str(number), f"broker {number}"))
+            except MalformedValue as error:
+                log.warning("skipped broker id=%d: %s", number, error)
+        found = choose(tuple(brokers), self._protocol, self._listener)
+        if found != (self.addresses, self.problem):
+            self.addresses, self.problem = found
+            self._changed = True
+            self._wake()
+
+    def step(self) -> bool:
+        """Whether something changed since the last step."""
+        changed, self._changed = self._changed, False
+        return changed
+
+    def look_again(self) -> None:
+        """Nothing: the hosts are asked at every connect."""

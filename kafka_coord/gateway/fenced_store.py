@@ -1,0 +1,126 @@
+"""A store whose every write takes effect only while its coordinator is the elected one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kafka_coord.errors import Fenced, MultiFailed, StoreError
+from kafka_coord.zk.store import (
+    ANY_VERSION,
+    Check,
+    Clock,
+    Create,
+    Delete,
+    Listing,
+    Node,
+    Op,
+    OpResult,
+    Read,
+    ReadResult,
+    Session,
+    SessionListener,
+    SessionState,
+    SetData,
+    Stat,
+    Store,
+    Watcher,
+)
+
+
+class FencedStore(Store):
+    """Another store, and the check of the coordinator's epoch before whatever is written to it.
+
+    Raises :class:`Fenced` from any write once another instance was elected; else what the other store raises, with
+    indices of a multi that do not count the check.
+    """
+
+    def __init__(self, store: Store, fence: Check) -> None:
+        self._store = store
+        self._fence = fence
+
+    # --- reads -------------------------------------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> Clock:
+        return self._store.clock
+
+    @property
+    def session(self) -> Session:
+        return self._store.session
+
+    @property
+    def acl_bytes(self) -> int:
+        return self._store.acl_bytes
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        return self._store.on_session(listener)
+
+    def get(self, path: str, watcher: Watcher | None = None) -> Node:
+        return self._store.get(path, watcher)
+
+    def children(self, path: str, watcher: Watcher | None = None) -> tuple[str, ...]:
+        return self._store.children(path, watcher)
+
+    def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
+        return self._store.exists(path, watcher)
+
+    def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
+        return self._store.exists_many(paths, watcher)
+
+    def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
+        return self._store.children_many(paths, watcher)
+
+    def arm(
+        self, children: Sequence[str], data: Sequence[str], watcher: Watcher
+    ) -> tuple[tuple[Listing | None, ...], tuple[Stat | None, ...]]:
+        return self._store.arm(children, data, watcher)
+
+    def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
+        return self._store.read_many(reads)
+
+    def sync(self, path: str = "/") -> None:
+        self._store.sync(path)
+
+    def ensure_prepared(self) -> None:
+        self._store.ensure_prepared()
+
+    # --- writes ------------------------------------------------------------------------------------------------------
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
+        made = self._alone(Create(path, data, ephemeral, sequence))
+        return made if isinstance(made, str) else path
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        stat = self._alone(SetData(path, data, version))
+        if not isinstance(stat, Stat):
+            raise StoreError(f"no stat came for the write to {path}", path)
+        return stat
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        self._alone(Delete(path, version))
+
+    def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
+        try:
+            return self._store.multi((self._fence, *ops))[1:]
+        except MultiFailed as error:
+            if error.index != 0:
+                raise MultiFailed(str(error), error.path, error.index - 1, error.cause) from error
+            raise Fenced(
+                "deposed: another coordinator was elected; nothing was written", error.path, 0, error.cause
+            ) from error
+
+    def close(self) -> None:
+        """Nothing: the other store is its owner's."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request may be sent at this moment."""
+        return self._store.session.state is SessionState.CONNECTED
+
+    def _alone(self, op: Op) -> OpResult:
+        try:
+            return self.multi((op,))[0]
+        except Fenced:
+            raise
+        except MultiFailed as error:
+            raise error.cause from error

@@ -1,0 +1,95 @@
+"""The consumers an elected instance answers for, one value each: who they are and how far things are with them."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kafka_coord.channel.conversation import Conversation
+from kafka_coord.channel.frames import Frame
+from kafka_coord.channel.operations import Registration
+from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.model import Command, CommandId, TopicPartition
+
+
+class Peer(Protocol):
+    """A connection, as whoever accepted it hands it over. Neither call waits or raises."""
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the other end."""
+
+    @property
+    def certificate(self) -> str | None:
+        """The common name of the certificate the other end has proven to have, over TLS."""
+
+    def send(self, frame: Frame) -> None:
+        """Sends it in its turn; one that cannot be sent any more is dropped."""
+
+    def close(self) -> None:
+        """Closes the connection once what was sent before is on its way."""
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """A connection and what was said on it. ``member`` once it has registered; ``leaving``: an answer is on its way
+    after which it ends. Times are monotonic seconds."""
+
+    peer: Peer
+    since: float
+    conversation: Conversation = field(default_factory=Conversation)
+    member: SocketMember | None = None
+    registering: bool = False
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class Obeying:
+    """A command the consumer was sent: ``request`` is the id of the frame."""
+
+    request: int
+    command_id: CommandId
+    command: Command
+
+
+@dataclass(slots=True, eq=False)
+class SocketMember:
+    """One registered consumer.
+
+    ``deadline`` is when it is expired unless something comes from it (monotonic seconds); ``heard`` and ``done`` as in
+    :class:`~kafka_coord.channel.messages.Ping`. ``held`` are the partitions it acknowledged to fetch, and the only ones
+    it may commit. ``pending`` are offsets it answered a ping with that are not stored yet; ``pending_ping`` is the
+    newest such ping on the connection of now, called heard once they are; ``unwritten`` is how many of its writes wait
+    for ZooKeeper.
+    """
+
+    registration: Registration
+    channel: ConsumerChannel
+    session_timeout_s: float
+    auto_commit: bool
+    resume_key: str
+    deadline: float
+    connection: Connection | None = None
+    ping_due: float = 0.0
+    pings: int = 0
+    heard: int = 0
+    done: int = 0
+    queue: deque[CommandId] = field(default_factory=deque)
+    obeying: Obeying | None = None
+    blocked: str = ""
+    held: set[TopicPartition] = field(default_factory=set)
+    stored: set[TopicPartition] = field(default_factory=set)
+    pending: dict[TopicPartition, int] = field(default_factory=dict)
+    pending_ping: int = 0
+    unwritten: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(group, consumer)."""
+        return self.registration.group, self.registration.consumer
+
+    @property
+    def ping_interval_s(self) -> float:
+        """A third of its session timeout (the design's section 8)."""
+        return self.session_timeout_s / 3

@@ -1,0 +1,20 @@
+"""The coordinator's service, as the gateway sees it."""
+
+from __future__ import annotations
+
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.zk.election import Leadership
+
+
+class ServiceOffice:
+    """An instance publishes where its gateway listens, so the gateway is there first: ``service`` is set later."""
+
+    def __init__(self) -> None:
+        self.service: CoordinatorService | None = None
+
+    def leadership(self) -> Leadership | None:
+        coordinator = self.service.coordinator if self.service is not None else None
+        return coordinator.leadership if coordinator is not None else None
+
+    def leads(self) -> bool:
+        return self.service is not None and self.service.leads

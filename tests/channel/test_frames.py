@@ -1,0 +1,97 @@
+"""Frames come out as they went in, however they are cut; what is no frame is named, and nothing of it is kept."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_coord.channel.frames import MAX_FRAME_BYTES, BadFrame, Decoder, Fault, decode, encode
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), 1 << 63) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+frames = st.builds(
+    lambda number, kind, more: {**more, "v": 1, "id": number, "type": kind},
+    st.integers(0, (1 << 53) - 1),
+    st.text(max_size=12),
+    st.dictionaries(st.text(max_size=5), values, max_size=3),
+)
+
+
+@given(st.lists(frames, max_size=4), st.data())
+def test_frames_survive_any_cutting(sent: list[dict[str, Any]], data: st.DataObject) -> None:
+    raw = b"".join(encode(frame) for frame in sent)
+    decoder, found = Decoder(), []
+    while raw:
+        size = data.draw(st.integers(1, len(raw)))
+        found += list(decoder.feed(raw[:size]))
+        raw = raw[size:]
+    assert found == sent
+    assert decoder.pending == 0
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_frames_or_a_named_fault(raw: bytes) -> None:
+    decoder = Decoder()
+    faults: list[BadFrame] = []
+    try:
+        found = list(decoder.feed(raw))
+    except BadFrame as error:
+        found, faults = [], [error]
+    assert all(frame["v"] == 1 for frame in found)
+    assert all(fault.fault in Fault and str(fault) for fault in faults)
+    assert decoder.pending <= len(raw)
+
+
+@pytest.mark.parametrize(
+    ("body", "fault", "number"),
+    [
+        (b"", Fault.MALFORMED_FRAME, 0),
+        (b"\xff\xfe", Fault.MALFORMED_FRAME, 0),
+        (b"[1]", Fault.MALFORMED_FRAME, 0),
+        (b"null", Fault.MALFORMED_FRAME, 0),
+        (b'{"v":1,"id":3}', Fault.MALFORMED_FRAME, 3),
+        (b'{"v":1,"id":3,"type":7}', Fault.MALFORMED_FRAME, 3),
+        (b'{"v":1,"type":"ping"}', Fault.MALFORMED_FRAME, 0),
+        (b'{"v":1,"id":-1,"type":"ping"}', Fault.MALFORMED_FRAME, 0),
+        (b'{"v":1,"id":true,"type":"ping"}', Fault.MALFORMED_FRAME, 0),
+        (b'{"v":1,"id":9007199254740992,"type":"ping"}', Fault.MALFORMED_FRAME, 0),
+        (b'{"v":2,"id":4,"type":"ping"}', Fault.UNSUPPORTED_VERSION, 4),
+        (b'{"v":true,"id":4,"type":"ping"}', Fault.UNSUPPORTED_VERSION, 4),
+        (b'{"id":4,"type":"ping"}', Fault.UNSUPPORTED_VERSION, 4),
+        (b'{"v":1,"id":4,"type":"\\ud800"}', Fault.MALFORMED_FRAME, 0),
+        (b'{"v":1,"id":4,"a":' + b"[" * 100_000, Fault.MALFORMED_FRAME, 0),
+    ],
+)
+def test_what_is_no_frame_is_named(body: bytes, fault: Fault, number: int) -> None:
+    with pytest.raises(BadFrame) as raised:
+        decode(body)
+    assert (raised.value.fault, raised.value.id) == (fault, number)
+
+
+def test_a_length_that_is_too_large_is_refused_before_its_body_comes() -> None:
+    with pytest.raises(BadFrame) as raised:
+        list(Decoder().feed(struct.pack("!I", MAX_FRAME_BYTES + 1)))
+    assert raised.value.fault is Fault.FRAME_TOO_LARGE
+
+
+def test_the_largest_frame_passes_and_one_byte_more_does_not() -> None:
+    room = MAX_FRAME_BYTES - len(json.dumps({"v": 1, "id": 1, "type": "x", "a": ""}, separators=(",", ":")))
+    (frame,) = Decoder().feed(encode({"id": 1, "type": "x", "a": "y" * room}))
+    assert len(frame["a"]) == room
+    with pytest.raises(BadFrame):
+        encode({"id": 1, "type": "x", "a": "y" * (room + 1)})
+
+
+def test_frames_before_a_bad_one_are_given() -> None:
+    frames = Decoder().feed(encode({"id": 1, "type": "ping"}) + struct.pack("!I", 2) + b"{]")
+    assert next(frames)["id"] == 1
+    with pytest.raises(BadFrame):
+        next(frames)

@@ -1,0 +1,281 @@
+"""The consumer's end of the socket channel, against the other end's words: proof, offsets, commands, coming back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafka_coord.channel.conversation import Answered, Asked, Conversation, Event
+from kafka_coord.channel.frames import BadFrame, Frame
+from kafka_coord.channel.link import SAFETY, SocketLink
+from kafka_coord.channel.operations import Registration
+from kafka_coord.channel.zookeeper import Holder
+from kafka_coord.dev.simulation.scheduler import VirtualClock
+from kafka_coord.errors import MembershipLost, NoAuth, StoreUnavailable
+from kafka_coord.model import CommandId, Member, Subscription, TopicPartition, parse_command_id
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk.store import SessionState
+
+TIMEOUT_S = 10.0
+P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
+VALUE = fields.dump(Member("c1", 0, Subscription.to(["flights"]), session_timeout_ms=10_000).to_json())
+
+
+class Other:
+    """The coordinator's end of one connection."""
+
+    def __init__(self, link: SocketLink) -> None:
+        self.link = link
+        self.conversation = Conversation()
+        self.said: list[Event] = []
+        self.hung_up = False
+        link.connected(self._hear, self._hang_up)
+
+    def _hear(self, frame: Frame) -> None:
+        self.said.append(self.conversation.take({"v": 1, **frame}))
+
+    def _hang_up(self) -> None:
+        self.hung_up = True
+
+    def ask(self, request: str, **more: Any) -> int:
+        number, frame = self.conversation.ask(request, more)
+        self.link.received({"v": 1, **frame})
+        return number
+
+    def answer(self, **more: Any) -> None:
+        asked = self.last(Asked)
+        self.link.received({"v": 1, **self.conversation.answer(asked.id, more)})
+
+    def refuse(self, code: str, **more: Any) -> None:
+        asked = self.last(Asked)
+        self.link.received({"v": 1, **self.conversation.refuse(asked.id, code, "for a reason", more)})
+
+    def last(self, kind: type[Any]) -> Any:
+        return next(event for event in reversed(self.said) if isinstance(event, kind))
+
+    def start(self, partition: int, name: str = "start-0000000001", offset: int = 7) -> int:
+        points = {"flights": {str(partition): {"offset": offset, "stream": 0}}}
+        return self.ask("start-fetcher", command=name, generation=1, epoch=1, incarnation=99, partitions=points)
+
+    def stop(self, partition: int, name: str = "stop-0000000002") -> int:
+        stops = {"flights": [partition]}
+        return self.ask("stop-fetcher", command=name, generation=2, epoch=1, incarnation=99, partitions=stops)
+
+
+class Party:
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.link = SocketLink(
+            "delays",
+            "c1",
+            self.clock,
+            session_timeout_ms=10_000,
+            resume_key="mine",
+            auto_commit=True,
+            wake=lambda: None,
+        )
+        self.states: list[SessionState] = []
+        self.link.on_session(self.states.append)
+        self.other = Other(self.link)
+
+    def registered(self) -> Registration:
+        with pytest.raises(StoreUnavailable):
+            self.link.register(VALUE)
+        self.other.answer(consumer_id="c1", incarnation=99, session_timeout_ms=10_000, ping_interval_ms=3_333, epoch=1)
+        found = self.link.register(VALUE)
+        assert isinstance(found, Registration)
+        return found
+
+    def told(self) -> dict[str, dict[str, int]]:
+        """The offsets of the last answer."""
+        offsets: dict[str, dict[str, int]] = self.other.last(Answered).frame["offsets"]
+        return offsets
+
+
+@pytest.fixture
+def party() -> Party:
+    return Party()
+
+
+def command(name: str) -> CommandId:
+    found = parse_command_id(name)
+    assert found is not None
+    return found
+
+
+def test_it_registers_once_however_often_it_is_asked(party: Party) -> None:
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            party.link.register(VALUE)
+    registration = party.registered()
+    assert [event.type for event in party.other.said] == ["register"]
+    frame = party.other.said[0].frame
+    assert (frame["group"], frame["consumer_id"], frame["resume_key"]) == ("delays", "c1", "mine")
+    assert registration.incarnation == 99
+    assert party.link.session_id == registration.session_id
+
+
+def test_a_name_that_is_taken_has_a_holder_and_what_is_forbidden_is_final(party: Party) -> None:
+    with pytest.raises(StoreUnavailable):
+        party.link.register(VALUE)
+    party.other.refuse("duplicate-consumer", incarnation=5)
+    assert party.link.register(VALUE) == Holder(5, 0, None)
+    with pytest.raises(StoreUnavailable):
+        party.link.register(VALUE)
+    party.other.refuse("slow-down")
+    with pytest.raises(StoreUnavailable):
+        party.link.register(VALUE)
+    with pytest.raises(StoreUnavailable):
+        party.link.register(VALUE)
+    party.other.refuse("not-authorised")
+    with pytest.raises(NoAuth, match="not-authorised"):
+        party.link.register(VALUE)
+
+
+def test_it_believes_in_its_membership_from_when_it_sent_what_was_heard(party: Party) -> None:
+    party.clock.now += 1.0
+    began = party.clock.monotonic()
+    party.registered()
+    lives = TIMEOUT_S * (1 - SAFETY)
+    assert party.link.mine_until() == pytest.approx(began + lives)
+    party.clock.now += 3.0
+    answered = party.clock.monotonic()
+    first = party.other.ask("ping", heard=0, done=0)
+    assert party.link.mine_until() == pytest.approx(began + lives), "the answer may have been lost"
+    party.clock.now += 3.0
+    party.other.ask("ping", heard=first, done=0)
+    assert party.link.mine_until() == pytest.approx(answered + lives)
+
+
+def test_offsets_go_with_a_pings_answer_and_are_stored_when_that_was_heard(party: Party) -> None:
+    registration = party.registered()
+    assert party.link.auto_commit(registration, {P0: 5}) == {}
+    first = party.other.ask("ping", heard=0, done=0)
+    assert party.told() == {"flights": {"0": 5}}
+    assert party.link.auto_commit(registration, {P0: 8, P1: 1}) == {}
+    party.other.ask("ping", heard=first, done=0)
+    assert party.told() == {"flights": {"0": 8, "1": 1}}
+    assert party.link.auto_commit(registration, {}) == {P0: 5}
+
+
+def test_what_was_committed_or_stopped_is_not_told_by_a_later_ping(party: Party) -> None:
+    registration = party.registered()
+    party.other.start(0)
+    with pytest.raises(StoreUnavailable):
+        party.link.acknowledge(registration, command("start-0000000001"), {})
+    party.link.auto_commit(registration, {P0: 5, P1: 6})
+    with pytest.raises(StoreUnavailable):
+        party.link.commit(registration, {P0: 9})
+    party.other.ask("ping", heard=0, done=0)
+    assert party.told() == {"flights": {"1": 6}}
+    party.link.auto_commit(registration, {P1: 7})
+    party.other.stop(1)
+    with pytest.raises(StoreUnavailable):
+        party.link.acknowledge(registration, command("stop-0000000002"), {P1: 8})
+    assert party.told() == {"flights": {"1": 8}}
+    party.other.ask("ping", heard=0, done=0)
+    assert party.told() == {}
+
+
+def test_an_acknowledgement_is_done_when_a_ping_says_so(party: Party) -> None:
+    registration = party.registered()
+    number = party.other.start(0, offset=-1)
+    ((first,), _) = party.link.outstanding()
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            party.link.acknowledge(registration, first, {P0: 3})
+    assert len([event for event in party.other.said if isinstance(event, Answered)]) == 1
+    party.other.ask("ping", heard=0, done=number)
+    assert party.link.acknowledge(registration, first, {P0: 3}) == frozenset()
+    assert party.link.outstanding() == ((), ())
+
+
+def test_a_lost_connection_suspends_and_the_next_one_goes_on_where_it_was(party: Party) -> None:
+    registration = party.registered()
+    party.other.start(0, "start-0000000001")
+    party.other.stop(1, "stop-0000000002")
+    with pytest.raises(StoreUnavailable):
+        party.link.acknowledge(registration, command("start-0000000001"), {})
+    with pytest.raises(StoreUnavailable):
+        party.link.acknowledge(registration, command("stop-0000000002"), {P1: 4})
+    party.link.auto_commit(registration, {P0: 11})
+    party.other.ask("ping", heard=0, done=0)
+    party.link.lost("cut")
+    assert party.states[-1] is SessionState.SUSPENDED
+    assert party.link.mine_until() > party.clock.monotonic()
+    with pytest.raises(StoreUnavailable):
+        party.link.commit(registration, {P0: 12})
+
+    party.other = Other(party.link)
+    resume = party.other.last(Asked)
+    assert (resume.type, resume.frame["incarnation"], resume.frame["resume_key"]) == ("resume", 99, "mine")
+    assert party.link.state is SessionState.SUSPENDED, "until it is told so"
+    party.other.answer(outstanding=["stop-0000000002"])
+    assert party.link.state is SessionState.CONNECTED
+    assert party.link.session_id == registration.session_id
+    assert party.link.acknowledge(registration, command("start-0000000001"), {}) == frozenset(), "it was stored"
+    number = party.other.stop(1, "stop-0000000002")
+    assert party.told() == {"flights": {"1": 4}}, "answered as before"
+    party.other.ask("ping", heard=0, done=number)
+    assert party.told() == {"flights": {"0": 11}}, "that answer was never heard"
+    assert party.link.acknowledge(registration, command("stop-0000000002"), {P1: 4}) == frozenset()
+
+
+def test_one_that_may_not_go_on_registers_anew(party: Party) -> None:
+    registration = party.registered()
+    party.link.lost("cut")
+    party.other = Other(party.link)
+    party.other.refuse("membership-lost")
+    assert party.states[-2:] == [SessionState.LOST, SessionState.CONNECTED]
+    assert party.link.session_id != registration.session_id
+    assert party.link.mine_until() == 0.0
+    with pytest.raises(MembershipLost):
+        party.link.commit(registration, {P0: 1})
+    with pytest.raises(StoreUnavailable):
+        party.link.register(VALUE)
+    assert party.other.last(Asked).type == "register"
+
+
+def test_one_whose_proof_has_run_out_does_not_try_to_go_on(party: Party) -> None:
+    registration = party.registered()
+    party.link.lost("cut")
+    party.clock.now += TIMEOUT_S
+    party.other = Other(party.link)
+    assert party.other.said == []
+    assert party.link.state is SessionState.CONNECTED
+    assert party.link.session_id != registration.session_id
+
+
+def test_one_that_gives_up_ends_its_connection(party: Party) -> None:
+    registration = party.registered()
+    party.link.abandon(registration)
+    assert party.other.hung_up
+    assert not party.link.is_registered(registration)
+    party.other.ask("ping", heard=0, done=0)
+    assert not any(isinstance(event, Answered) for event in party.other.said), "nothing is heard of it any more"
+
+
+def test_the_evicted_hear_of_it(party: Party) -> None:
+    registration = party.registered()
+    party.link.received({"v": 1, **party.other.conversation.refuse(0, "membership-lost", "evicted")})
+    assert SessionState.LOST in party.states
+    assert party.link.was_evicted(registration)
+    assert not party.link.is_registered(registration)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"v": 1, "id": 1, "type": "dance"},
+        {"v": 1, "id": 2, "type": "ping"},
+        {"v": 1, "id": 1, "type": "answer"},
+        {"v": 1, "id": 1, "type": "ping", "heard": "yes"},
+        {"v": 1, "id": 1, "type": "start-fetcher", "command": "start-1"},
+        {"v": 1, "id": 1, "type": "error", "code": 3},
+    ],
+)
+def test_a_coordinator_that_says_what_it_may_not_is_hung_up_on(party: Party, frame: Frame) -> None:
+    party.registered()
+    with pytest.raises(BadFrame):
+        party.link.received(frame)

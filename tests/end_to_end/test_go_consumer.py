@@ -1,0 +1,90 @@
+"""The consumer of docs/examples/go-consumer, written from the specification, in one group with Python's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.dev.process import ChildProcess
+from kafka_coord.errors import NoNode
+from kafka_coord.model import Ledger
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Store
+from tests.end_to_end.parties import all_given, expected, owners
+from tests.end_to_end.test_socket_consumers import listening, store
+from tests.waiting import eventually
+
+SOURCE = Path(__file__).parents[2] / "docs" / "examples" / "go-consumer"
+
+pytestmark = [
+    pytest.mark.zookeeper,
+    pytest.mark.kafka,
+    pytest.mark.skipif(shutil.which("go") is None, reason="no Go toolchain here: the example in Go is not tried"),
+]
+
+__all__ = ["listening", "store"]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("go") / "go-consumer"
+    built = subprocess.run(
+        ["go", "build", "-o", str(made), "."], cwd=SOURCE, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    return made
+
+
+def given_to(program: ChildProcess) -> list[tuple[int, int]]:
+    lines = [json.loads(line) for line in program.log.read_text().splitlines() if line.startswith("{")]
+    return [(line["partition"], line["offset"]) for line in lines]
+
+
+def owned(store: Store, group: str, consumer: str) -> int:
+    path = layout.ledger(group, consumer)
+    try:
+        node = store.get(path)
+    except NoNode:
+        return 0
+    return len(Ledger.from_json(fields.load(node.data, path), consumer, node.stat.version, path).owned)
+
+
+def test_it_joins_a_group_of_both_kinds_and_the_records_add_up(
+    program, listening, store, make_topic, reader, numbered, tmp_path
+):
+    topic, group = make_topic(partitions=6), "three-kinds"
+    producer = numbered(topic, 6).start()
+    readers = [
+        reader(group, topic, "z1"),
+        reader(group, topic, "s1", zookeeper=None, bootstrap=listening.bootstrap),
+    ]
+    eventually(lambda: owners(readers) == [3, 3])
+    command = [str(program), "-bootstrap", listening.bootstrap, "-group", group, "-topic", topic]
+    go = ChildProcess("go-consumer", [*command, "-consumer-id", "g1", "-from", "earliest"], tmp_path / "go.log")
+    go.start()
+    try:
+        eventually(lambda: owners(readers) == [2, 2] and owned(store, group, "g1") == 2)
+        eventually(lambda: len(given_to(go)) > 1_000)
+        readers[0].stop()
+        eventually(lambda: owners(readers[1:]) == [3] and owned(store, group, "g1") == 3)
+        readers.append(reader(group, topic, "z2"))
+        eventually(lambda: owners(readers[1:]) == [2, 2] and owned(store, group, "g1") == 2)
+        go.terminate()
+        eventually(lambda: not go.running)
+        assert go.exit_code == 0, go.log.read_text()
+        eventually(lambda: owners(readers[1:]) == [3, 3])
+        written = producer.stop()
+        eventually(lambda: len(all_given(readers)) + len(given_to(go)) >= sum(written.values()), within_s=60)
+    finally:
+        go.kill()
+    for one in readers[1:]:
+        one.stop()
+    given = all_given(readers) + Counter(given_to(go))
+    assert set(given) == expected(written)
+    assert set(given.values()) == {1}, "nothing is given twice"

@@ -1,0 +1,122 @@
+"""Consumers without ZooKeeper beside consumers with it, in one group, while coordinators come and go."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.dev.coordinator import Coordinator
+from kafka_coord.dev.ports import free_port
+from kafka_coord.zk import connect, layout
+from kafka_coord.zk.store import Store
+from tests.end_to_end.parties import all_given, expected, owners, wait_for_all
+from tests.end_to_end.test_failover import elected
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.kafka]
+
+
+@pytest.fixture
+def store(kafka_cluster) -> Iterator[Store]:
+    opened = connect(kafka_cluster.zookeeper)
+    yield opened
+    opened.close()
+
+
+class Listening:
+    """Two serve processes that listen for consumers; ``bootstrap`` names both."""
+
+    def __init__(self, directory: Path, brokers: list) -> None:
+        ports = {broker.broker_id: free_port() for broker in brokers}
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports.values())
+
+        def command(broker) -> list[str]:
+            serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve", "--session-timeout-ms", "2000"]
+            serve += ["--broker-id", str(broker.broker_id), "--zookeeper", broker.zookeeper]
+            return [*serve, "--listen-channel", f"127.0.0.1:{ports[broker.broker_id]}"]
+
+        self.instances = [Coordinator(directory, broker, command) for broker in brokers]
+
+
+@pytest.fixture
+def listening(kafka_cluster, tmp_path: Path) -> Iterator[Listening]:
+    made = Listening(tmp_path, kafka_cluster.brokers[:2])
+    for instance in made.instances:
+        instance.start()
+    yield made
+    for instance in made.instances:
+        instance.kill()
+
+
+def test_a_group_of_both_kinds_hands_over_cleanly(listening, make_topic, reader, numbered):
+    topic = make_topic(partitions=6)
+    producer = numbered(topic, 6).start()
+    readers = [reader("mixed-ways", topic, "z1")]
+    readers.append(reader("mixed-ways", topic, "s1", zookeeper=None, bootstrap=listening.bootstrap))
+    eventually(lambda: owners(readers) == [3, 3])
+    readers.append(reader("mixed-ways", topic, "s2", zookeeper=None, bootstrap=listening.bootstrap))
+    eventually(lambda: owners(readers) == [2, 2, 2])
+    readers[1].stop()
+    eventually(lambda: owners([readers[0], readers[2]]) == [3, 3])
+    readers[0].stop()
+    eventually(lambda: owners([readers[2]]) == [6])
+    written = producer.stop()
+    wait_for_all(readers, written)
+    readers[2].stop()
+    given = all_given(readers)
+    assert set(given) == expected(written)
+    assert set(given.values()) == {1}, "nothing is given twice"
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_when_the_coordinator_goes_they_find_the_next_one_and_go_on_where_they_were(
+    how, listening, store, make_topic, reader, numbered
+):
+    topic, group = make_topic(partitions=6), f"socket-failover-{how}"
+    producer = numbered(topic, 6).start()
+    readers = [
+        reader(group, topic, name, zookeeper=None, bootstrap=listening.bootstrap, session_timeout_ms=20_000)
+        for name in ("s1", "s2")
+    ]
+    eventually(lambda: owners(readers) == [3, 3])
+    before = eventually(lambda: elected(store))
+    target = store.get(layout.assignment(group)).stat.mzxid
+    had = [one.consumer.assignment() for one in readers]
+    leader = next(i for i in listening.instances if i.broker.broker_id == before.broker_id)
+
+    getattr(leader, how)()
+
+    eventually(lambda: (now := elected(store)) and now.epoch > before.epoch and now)
+    for one in readers:
+        one.consumer.commit()  # answered by the next coordinator
+    assert [one.consumer.assignment() for one in readers] == had, "not one partition changes hands"
+    assert store.get(layout.assignment(group)).stat.mzxid == target, "nothing is decided anew"
+    written = producer.stop()
+    wait_for_all(readers, written)
+    stats = [one.consumer.stats for one in readers]
+    for one in readers:
+        one.stop()
+    assert [(one.registrations, one.losses) for one in stats] == [(1, 0), (1, 0)], "nobody began anew"
+    given = all_given(readers)
+    assert set(given) == expected(written)
+    assert set(given.values()) == {1}, "nothing is given twice"
+
+
+def test_one_that_was_away_too_long_starts_over(listening, store, make_topic, reader, numbered):
+    topic, group = make_topic(partitions=6), "socket-lost"
+    producer = numbered(topic, 6).start()
+    readers = [reader(group, topic, "s1", zookeeper=None, bootstrap=listening.bootstrap, session_timeout_ms=1_500)]
+    eventually(lambda: owners(readers) == [6])
+    for instance in listening.instances:
+        instance.kill()
+    eventually(lambda: readers[0].consumer.stats.losses == 1)
+    for instance in listening.instances:
+        instance.start()
+    eventually(lambda: owners(readers) == [6])
+    written = producer.stop()
+    wait_for_all(readers, written)
+    readers[0].stop()
+    assert set(all_given(readers)) == expected(written), "what was not committed is given again"
