@@ -432,15 +432,23 @@ class SocketLink:
         """As :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.register`."""
         with self._news:
             connected = self._here()
+            found = self._registration()
+            if found is not None:  # the answer came, and then another connection, before it was asked for
+                connected.asking.pop(Ask.REGISTER, None)
+                return found
             member = Member.from_json(fields.load(value, "registration"), self.consumer, 0, "registration")
             wanted = Register(self.group, member, self._auto_commit, self._resume_key, self._secret)
             try:
                 self._ask(connected, Ask.REGISTER, value, wanted.to_json())
             except _NameTaken as error:
                 return Holder(error.incarnation, 0, None)
-            if self._membership is None:
+            found = self._registration()
+            if found is None:
                 raise StoreUnavailable("the registration is lost already")
-            return self._membership.registration
+            return found
+
+    def _registration(self) -> Registration | None:
+        return self._membership.registration if self._membership is not None else None
 
     def abandon(self, registration: Registration) -> None:
         """The connection of that incarnation is closed: the next one registers anew."""
@@ -499,6 +507,11 @@ class SocketLink:
                 obeying.settled = dict(offsets)
                 self._answer(connected, obeying)
             self._wait(connected, lambda: obeying.stored)
+            if not isinstance(obeying.command, StopFetcher):
+                # It has been answered before, and consumed meanwhile: what this says is stored has to be.
+                newer = {tp: offset for tp, offset in offsets.items() if obeying.settled.get(tp) != offset}
+                if newer:
+                    self._settled(connected, Ask.COMMIT, newer)
             del membership.commands[command]
             return frozenset()
 

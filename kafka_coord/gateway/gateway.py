@@ -7,6 +7,7 @@ One thread calls everything here; it never waits but for ZooKeeper. Whoever has 
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -35,6 +36,10 @@ MAX_WAITING = 10_000
 """Questions for the cluster's metadata that wait while ZooKeeper does not answer."""
 
 
+def _nonce() -> str:
+    return secrets.token_hex(8)
+
+
 class Office(Protocol):
     """Whether this instance is elected: what the gateway needs of the coordinator's service."""
 
@@ -56,13 +61,16 @@ class Gateway:
         wake: Callable[[], None],
         options: GatewayOptions | None = None,
         access: Access | None = None,
+        nonce: Callable[[], str] = _nonce,
     ) -> None:
+        """``nonce`` makes what no two registrations have in common."""
         self._store = store
         self._instance = instance
         self._office = office
         self._wake = wake
         self._options = options or GatewayOptions()
         self._access = access
+        self._nonce = nonce
         self._metadata = MetadataDirectory(store, instance, self._options.metadata_age_ms / 1000)
         self._asking: deque[tuple[Connection, int]] = deque()
         self._fresh: deque[Connection] = deque()
@@ -87,7 +95,8 @@ class Gateway:
         member, connection.member = connection.member, None
         if member is not None and member.connection is connection:
             member.connection = None
-            member.obeying = None
+            if member.obeying is not None and not member.obeying.answered:
+                member.obeying = None
 
     def broken(self, connection: Connection, error: BadFrame) -> None:
         """What came on it is no frame, or one that may not come now."""
@@ -174,7 +183,7 @@ class Gateway:
         one = Registering(
             register=register,
             consumer=register.member.consumer or made_id(register.group, address, now_ms),
-            value=registration_value(register, self._instance, address, now_ms),
+            value=registration_value(register, self._instance, address, now_ms, self._nonce()),
             then=lambda _outcome: None,
         )
 
@@ -362,6 +371,7 @@ class Gateway:
                 term.close()
                 raise
             self.term = term
+            self._metadata.forget()
 
     def _end_term(self, why: str) -> None:
         term, self.term = self.term, None

@@ -46,11 +46,13 @@ class Connection:
 
 @dataclass(slots=True)
 class Obeying:
-    """A command the consumer was sent: ``request`` is the id of the frame."""
+    """A command the consumer was sent: ``request`` is the id of the frame. ``answered``: its acknowledgement is on its
+    way to ZooKeeper, and nothing comes after it before that is there."""
 
     request: int
     command_id: CommandId
     command: Command
+    answered: bool = False
 
 
 @dataclass(slots=True, eq=False)

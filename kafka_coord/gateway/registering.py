@@ -65,10 +65,10 @@ class Registering:
         return self.register.group
 
 
-def registration_value(register: Register, gateway: int, address: str, now_ms: int) -> bytes:
+def registration_value(register: Register, gateway: int, address: str, now_ms: int, nonce: str) -> bytes:
     """The value of ``ids/<consumer>`` of a socket consumer."""
     member = replace(register.member, timestamp=str(now_ms), gateway=gateway, address=address)
-    own = {"auto_commit": register.auto_commit, "resume_key": register.resume_key, "nonce": secrets.token_hex(8)}
+    own = {"auto_commit": register.auto_commit, "resume_key": register.resume_key, "nonce": nonce}
     return fields.dump(member.to_json() | own)
 
 

@@ -165,18 +165,20 @@ class Term:
         return member if resume.resume_key and member.resume_key == resume.resume_key else None
 
     def _resume_all(self) -> None:
-        """Those that came back with their membership: what they hold is read, and what is still asked of them."""
-        if not self.resuming:
+        """Those that came back with their membership: what they hold is read, and what is still asked of them. Not
+        before what they have settled is written: it would be asked for once more."""
+        here = [one for one in self.resuming if not one[0].ended]
+        wanted = [one for one in here if not one[2].unwritten]
+        waiting = [one for one in here if one[2].unwritten]
+        if not wanted:
+            self.resuming = waiting
             return
-        wanted = [
-            (connection, request, member) for connection, request, member in self.resuming if not connection.ended
-        ]
         reads: list[Read] = []
         for _, _, member in wanted:
             reads.append(GetData(layout.ledger(*member.key)))
             reads.append(GetChildren(layout.channel(*member.key)))
         answers = self.store.read_many(reads)
-        self.resuming = []
+        self.resuming = waiting
         for number, (connection, request, member) in enumerate(wanted):
             ledger, listing = answers[2 * number : 2 * number + 2]
             connection.registering = False
@@ -230,9 +232,9 @@ class Term:
     def obeyed(self, member: SocketMember, request: int, offsets: dict[TopicPartition, int]) -> None:
         """It answered a command: the acknowledgement is written with what is known of its offsets."""
         obeying = member.obeying
-        if obeying is None or obeying.request != request:
+        if obeying is None or obeying.request != request or obeying.answered:
             return
-        member.obeying = None
+        obeying.answered = True
         partitions = set(obeying.command.partitions)
         if isinstance(obeying.command, StartFetcher):
             member.held |= partitions
@@ -244,18 +246,25 @@ class Term:
             Write(
                 member,
                 settled,
-                partial(self._acknowledged, member, member.connection, request),
+                partial(self._acknowledged, member, member.connection, obeying),
                 acknowledges=obeying.command_id,
             )
         )
 
     def _acknowledged(
-        self, member: SocketMember, connection: Connection | None, request: int, outcome: Outcome
+        self, member: SocketMember, connection: Connection | None, obeying: Obeying, outcome: Outcome
     ) -> None:
-        if self._written(member, outcome) and connection is not None and member.connection is connection:
-            member.done = request
+        if member.obeying is obeying:
+            member.obeying = None
+        if not self._written(member, outcome):
+            return
+        if not isinstance(outcome, frozenset):
+            member.queue.appendleft(obeying.command_id)  # sent again after the next ping, and then answered as before
+            return
+        if connection is not None and member.connection is connection:
+            member.done = obeying.request
             self._ping(member, connection)
-            self._obedient[member] = None
+        self._obedient[member] = None
 
     def commit(self, member: SocketMember, offsets: dict[TopicPartition, int], then: Callable[[Outcome], None]) -> None:
         """Writes what it is allowed to; ``then`` hears the outcome if it is still a member."""
@@ -400,7 +409,7 @@ class Term:
             self._pings[0][0] if self._pings else float("inf"),
             self._deadlines[0][0] if self._deadlines else float("inf"),
             self._offers_due,
-            now if self._obedient else float("inf"),
+            now if self._obedient or self.resuming else float("inf"),
         )
 
     def _step(self, now: float) -> None:
@@ -437,11 +446,22 @@ class Term:
         offering, self._offering, self._offers_due = self._offering, {}, float("inf")
         for member in offering:
             pending, member.pending = member.pending, {}
-            offered = partial(self._offered, member, member.connection, member.pending_ping)
+            offered = partial(self._offered, member, member.connection, member.pending_ping, pending)
             self._write(Write(member, pending, offered))
 
-    def _offered(self, member: SocketMember, connection: Connection | None, ping: int, outcome: Outcome) -> None:
-        if self._written(member, outcome) and member.connection is connection:
+    def _offered(
+        self,
+        member: SocketMember,
+        connection: Connection | None,
+        ping: int,
+        offsets: dict[TopicPartition, int],
+        outcome: Outcome,
+    ) -> None:
+        if not self._written(member, outcome):
+            return
+        if not isinstance(outcome, frozenset):
+            member.pending = offsets | member.pending  # written with those of the next ping
+        elif member.connection is connection:
             member.heard = max(member.heard, ping)
 
     def _due(self, timers: list[tuple[float, int, SocketMember]], now: float) -> Iterable[SocketMember]:
@@ -455,6 +475,8 @@ class Term:
                 continue
             if member.pings < MAX_UNANSWERED_PINGS:
                 self._ping(member, connection)
+            if member.queue:
+                self._obedient[member] = None
             self._ping_at(member, max(now, member.ping_due + member.ping_interval_s))
 
     def _expire(self, now: float) -> None:

@@ -23,6 +23,10 @@ MOMENTS = {
     "two believe they lead",
     "deposed between look and write",
     "offsets set by an operator",
+    "frame lost",
+    "resumed over a new connection",
+    "registered over a socket",
+    "expired by a gateway",
 }
 
 
@@ -42,9 +46,12 @@ def test_every_fault_and_every_kind_of_group_occurs() -> None:
         assert broken is None, f"seed {seed}: {broken}"
         occurred += world.occurred
         occurred["offsets set by an operator"] += world.judge.resets
+        occurred["expired by a gateway"] += len(world.judge.expired)
         kinds.append(world.kind)
     assert occurred.keys() >= FAULTS | MOMENTS, sorted((FAULTS | MOMENTS) - occurred.keys())
     assert {kind.mode for kind in kinds} == {Mode.INCREMENTAL, Mode.EAGER}
     assert {kind.assignor for kind in kinds} == {None, "range", "roundrobin", "weighted"}
     assert {kind.patterns for kind in kinds} == {"none", "all", "some"}
+    assert {kind.sockets for kind in kinds} == {"none", "all", "some"}
+    assert {kind.from_the_end for kind in kinds} == {True, False}
     assert {kind.grace_ms > 0 for kind in kinds} == {True, False}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kafka_coord.channel.operations import Offsets
 from kafka_coord.consumer.holding import Holding
-from kafka_coord.model import StartPoint, TopicPartition
+from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 
 
 class SimulatedLog:
@@ -40,8 +40,11 @@ class SimulatedFetchers:
         handed: Callable[[TopicPartition, int, int], None],
         wake: Callable[[], None],
         topic_of: Callable[[TopicPartition], int | None],
+        from_the_end: bool = False,
     ) -> None:
-        """``topic_of``: which topic of that name a partition that is being taken over was meant to be of."""
+        """``topic_of``: which topic of that name a partition that is being taken over was meant to be of.
+        ``from_the_end``: where nothing is stored, what is there already is skipped (``auto_offset_reset="latest"``)."""
+        self._from_the_end = from_the_end
         self._log = log
         self._topic_of = topic_of
         self._topics: dict[TopicPartition, int | None] = {}
@@ -90,7 +93,9 @@ class SimulatedFetchers:
     def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
         for partition, point in starts.items():
             if partition not in self.holdings:
-                self.holdings[partition] = Holding(partition, point.offset)
+                holding = self.holdings[partition] = Holding(partition, point.offset)
+                if point.offset == NO_OFFSET and self._from_the_end:
+                    holding.position = holding.consumed = self._log.ends.get(partition, 0)
                 self._topics[partition] = self._topic_of(partition)
 
     def resolved(self) -> bool:

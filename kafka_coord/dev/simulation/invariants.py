@@ -13,6 +13,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import ANY_VERSION, Check, WatchType
 
+_TOKEN_PATH = re.compile(r"/consumers/groups/([^/]+)/channel/([^/]+)")
 _GROUP_PATH = re.compile(r"/consumers/groups/([^/]+)/(ids|owners|channel|offsets|assignment)(?:/([^/]+))?(?:/([^/]+))?")
 
 
@@ -36,23 +37,30 @@ class Witness(Protocol):
 
 
 class Judge:
-    """``witness_of`` gives the consumer a session belongs to, ``is_coordinator`` whether it is a service's."""
+    """``witness_of`` gives the consumer a session belongs to, ``is_coordinator`` whether it is a service's, ``named``
+    the consumer of a name: for it a gateway writes, in the session of a coordinator."""
 
     def __init__(
         self,
         server: SimulatedZooKeeper,
         witness_of: Callable[[int], Witness | None],
         is_coordinator: Callable[[int], bool],
+        named: Callable[[str], Witness | None],
     ) -> None:
         self._tree = server.tree
         self._witness_of = witness_of
         self._is_coordinator = is_coordinator
+        self._named = named
         self.ledgers: dict[str, dict[str, Ledger]] = {}
         self.targets: dict[str, Assignment] = {}
         self.frontier: dict[tuple[str, TopicPartition], int] = {}
         self.unclean: set[tuple[str, TopicPartition]] = set()
         self.eager: set[str] = set()
         """Groups that stop everything before anything starts: what does not move is paused there all the same."""
+        self.expired: set[tuple[str, str, int | None]] = set()
+        """Group, consumer and incarnation of those whose membership a gateway has ended."""
+        self.from_the_end: set[str] = set()
+        """Groups that read a partition of which nothing is stored from its end on: firm as soon as that is stored."""
         self.resets = 0
         """How many offsets were set by an operator."""
         self._offsets: dict[tuple[str, TopicPartition], int] = {}
@@ -74,8 +82,10 @@ class Judge:
             if match is not None:
                 found.append((change, match))
                 touched.add(match[1])
+        served: Mapping[str, str] = {}
         if touched and self._is_coordinator(transaction.session):
             self._fenced(transaction)
+            served = _served(transaction)
         written: set[str] = set()
         for change, match in found:
             if match[2] == "owners" and match[3]:
@@ -86,12 +96,20 @@ class Judge:
         for group in sorted(written):  # who holds what is in the ledgers alone
             self._one_holder(group)
         for change, match in found:
-            if match[2] == "channel" and match[4]:
-                self._command(match[1], match[3], change, transaction)
-            elif match[2] == "offsets" and match[4]:
-                self._offset(match[1], TopicPartition(match[3], int(match[4])), change, transaction)
-            elif match[2] == "ids" and match[3] and change.kind is WatchType.DELETED:
-                self._departed(match[1], match[3], change)
+            self._of_a_consumer(match, change, transaction, served)
+
+    def _of_a_consumer(
+        self, match: re.Match[str], change: Change, transaction: Transaction, served: Mapping[str, str]
+    ) -> None:
+        group, kind, name, last = match.groups()
+        if kind == "channel" and last:
+            self._command(group, name, change, transaction, served)
+        elif kind == "offsets" and last:
+            self._offset(group, TopicPartition(name, int(last)), change, transaction, served)
+        elif kind == "ids" and name and change.kind is WatchType.DELETED:
+            self._departed(group, name, change)
+            if change.path in served and change.before is not None:
+                self.expired.add((group, name, change.before.czxid))
 
     def _fenced(self, transaction: Transaction) -> None:
         fence = transaction.ops[0] if transaction.ops else None
@@ -126,9 +144,13 @@ class Judge:
         self._generations[group] = (target.generation, target.epoch)
         self.targets[group] = target
 
-    def _command(self, group: str, consumer: str, change: Change, transaction: Transaction) -> None:
+    def _command(
+        self, group: str, consumer: str, change: Change, transaction: Transaction, served: Mapping[str, str]
+    ) -> None:
         if change.kind is WatchType.CREATED:
             self._commanded(group, consumer, change)
+        elif change.kind is WatchType.DELETED and change.path in served:
+            self._acknowledged_for(served[change.path], group, change, transaction)
         elif change.kind is WatchType.DELETED and change.before is not None:
             witness = self._witness_of(transaction.session)
             if witness is not None:
@@ -176,26 +198,68 @@ class Judge:
         self._check(
             registration is not None and registration.czxid == mine, f"{change.path} acknowledged by incarnation {mine}"
         )
-        channel = self._tree.nodes[layout.channel(group, consumer)]
-        number = parse_command_id(change.path.rpartition("/")[2])
-        earlier = [c for name in channel.children if (c := parse_command_id(name)) and number and c < number]
-        self._check(not earlier, f"{change.path} was acknowledged before {earlier}")
+        self._in_order(group, consumer, change)
         stops = isinstance(command, StopFetcher)
         for partition in command.partitions:
             self._check(
                 witness.holds(partition) != stops, f"{change.path} was acknowledged without effect on {partition}"
             )
-            handed = self.frontier.get((group, partition))
-            if stops and handed and (group, partition) not in self.unclean:
-                stored = self._stored(group, partition)
-                self._check(stored == handed, f"{change.path}: {partition} handed to {handed}, committed {stored}")
+            if stops:
+                self._handed_is_stored(group, partition, change)
 
-    def _offset(self, group: str, partition: TopicPartition, change: Change, transaction: Transaction) -> None:
+    def _acknowledged_for(self, consumer: str, group: str, change: Change, transaction: Transaction) -> None:
+        """By a gateway, some time after the consumer has answered: it may have given up, or be gone, meanwhile."""
+        if change.before is None:
+            return
+        command = decode_command(change.before.data, change.path)
+        live = self._registered(group, consumer, transaction)
+        self._check(command.incarnation == live, f"{change.path} was acknowledged for incarnation {live}")
+        self._in_order(group, consumer, change)
+        witness = self._named(consumer)
+        stops = isinstance(command, StopFetcher)
+        for partition in command.partitions:
+            if witness is not None and witness.incarnation == live:
+                self._check(
+                    witness.holds(partition) != stops, f"{change.path} was acknowledged without effect on {partition}"
+                )
+            if stops:
+                self._handed_is_stored(group, partition, change)
+
+    def _in_order(self, group: str, consumer: str, change: Change) -> None:
+        channel = self._tree.nodes[layout.channel(group, consumer)]
+        number = parse_command_id(change.path.rpartition("/")[2])
+        earlier = [c for name in channel.children if (c := parse_command_id(name)) and number and c < number]
+        self._check(not earlier, f"{change.path} was acknowledged before {earlier}")
+
+    def _handed_is_stored(self, group: str, partition: TopicPartition, change: Change) -> None:
+        handed = self.frontier.get((group, partition))
+        if handed and (group, partition) not in self.unclean:
+            stored = self._stored(group, partition)
+            self._check(stored == handed, f"{change.path}: {partition} handed to {handed}, committed {stored}")
+
+    def _offset(
+        self,
+        group: str,
+        partition: TopicPartition,
+        change: Change,
+        transaction: Transaction,
+        served: Mapping[str, str],
+    ) -> None:
         if change.kind is WatchType.DELETED:
             self._offsets.pop((group, partition), None)
             return
         offset, before = decode_offset(change.data, change.path), self._offsets.get((group, partition), -1)
+        if group in self.from_the_end and before < 0:
+            self.frontier.setdefault((group, partition), offset)
         self._offsets[group, partition] = offset
+        if change.path in served:
+            self._check(offset >= before, f"{change.path} went back from {before} to {offset}")
+            consumer = served[change.path]
+            ledger = self.ledgers.get(group, {}).get(consumer)
+            mine = ledger is not None and ledger.incarnation == self._registered(group, consumer, transaction)
+            if ledger is None or not mine or partition not in ledger.held:
+                self._break(f"{change.path} was committed for {consumer}, who does not hold it: {ledger}")
+            return
         if self._is_coordinator(transaction.session):
             self._set_for_operator(group, partition, offset)
             return
@@ -206,6 +270,15 @@ class Judge:
             holds = ledger is not None and ledger.incarnation == witness.incarnation and partition in ledger.held
             if not holds:
                 self._break(f"{change.path} was committed by {witness.consumer}, who does not hold it: {ledger}")
+
+    def _registered(self, group: str, consumer: str, transaction: Transaction) -> int | None:
+        """The incarnation that was registered when the transaction came."""
+        path = layout.registration(group, consumer)
+        for change in transaction.changes:
+            if change.path == path and change.kind is WatchType.DELETED and change.before is not None:
+                return change.before.czxid
+        node = self._tree.nodes.get(path)
+        return node.czxid if node is not None else None
 
     def _set_for_operator(self, group: str, partition: TopicPartition, offset: int) -> None:
         """A coordinator writes an offset for an operator only, and of what nobody holds once that is written."""
@@ -277,6 +350,10 @@ class Judge:
                 return f"outstanding for {consumer}: {channel.children if channel else 'no channel'}"
         return ""
 
+    def unstored(self, group: str, partition: TopicPartition) -> bool:
+        """Whether more of it was handed out than is committed."""
+        return self.frontier.get((group, partition), 0) != (self._stored(group, partition) or 0)
+
     def _lives(self, group: str, witness: Witness) -> bool:
         node = self._tree.nodes.get(layout.registration(group, witness.consumer))
         return node is not None and node.czxid == witness.incarnation
@@ -294,3 +371,17 @@ class Judge:
         broken = InvariantBroken(sentence)
         self.broken = self.broken or broken  # the code under test may swallow what is raised in its midst
         raise broken
+
+
+def _served(transaction: Transaction) -> Mapping[str, str]:
+    """Which consumer each path was written for by a gateway: the one whose token was checked last before it."""
+    served: dict[str, str] = {}
+    consumer: str | None = None
+    for op in transaction.ops:
+        if isinstance(op, Check):
+            match = _TOKEN_PATH.fullmatch(op.path)
+            if match is not None and op.version != ANY_VERSION:
+                consumer = match[2]
+        elif consumer is not None:
+            served[op.path] = consumer
+    return served

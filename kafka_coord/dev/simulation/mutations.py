@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
@@ -17,6 +19,8 @@ from kafka_coord.coordinator.offsets import read_start_offsets
 from kafka_coord.coordinator.plan import drafts, retarget
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.dev.simulation.applications import SimulatedFetchers
+from kafka_coord.gateway.fenced_store import FencedStore
+from kafka_coord.gateway.term import Term
 from kafka_coord.model import NO_PARTITIONS, Ledger
 from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
@@ -148,6 +152,67 @@ def _bit_cleared_after_looking() -> Patch:
     return RebalanceRequestHandler, "_look", look
 
 
+def _heard_before_stored() -> Patch:
+    original = Term.ping_answered
+
+    def ping_answered(self: Any, member: Any, request: int, offsets: Any) -> None:
+        original(self, member, request, offsets)
+        member.heard = request
+        self._offers_due += 5.0
+
+    return Term, "ping_answered", ping_answered
+
+
+def _done_before_written() -> Patch:
+    original = Term.obeyed
+
+    def obeyed(self: Any, member: Any, request: int, offsets: Any) -> None:
+        original(self, member, request, offsets)
+        if member.connection is not None:
+            member.done = request
+            self._ping(member, member.connection)
+
+    return Term, "obeyed", obeyed
+
+
+def _proof_from_when_it_is_heard() -> Patch:
+    original = SocketLink.handle_ping_request
+
+    def handle_ping_request(self: Any, connected: Any, membership: Any, asked: Any) -> None:
+        original(self, connected, membership, asked)
+        membership.proven_from = self.clock.monotonic()
+
+    return SocketLink, "handle_ping_request", handle_ping_request
+
+
+def _no_new_session_after_an_election() -> Patch:
+    original = Term.begin
+
+    def begin(self: Any) -> None:
+        original(self)
+        now = self.store.clock.monotonic()
+        for member in self.members.values():
+            member.deadline = now
+            heapq.heappush(self._deadlines, (now, next(self._order), member))
+
+    return Term, "begin", begin
+
+
+def _called_stored_unwritten() -> Patch:
+    original = SocketLink.acknowledge
+
+    def acknowledge(self: Any, registration: Any, command: Any, offsets: Any) -> Any:
+        obeying = self._membership.commands.get(command) if self._membership is not None else None
+        settled = obeying.settled if obeying is not None else None
+        return original(self, registration, command, offsets if settled is None else settled)
+
+    return SocketLink, "acknowledge", acknowledge
+
+
+def _gateway_without_epoch_check() -> Patch:
+    return FencedStore, "multi", lambda self, ops: self._store.multi(ops)
+
+
 MUTATIONS: dict[str, Callable[[], Patch]] = {
     "no epoch check": _no_epoch_check,
     "no token check": _no_token_check,
@@ -166,6 +231,12 @@ MUTATIONS: dict[str, Callable[[], Patch]] = {
     "acknowledge without starting": _acknowledge_without_starting,
     "generation not increased": _generation_not_increased,
     "bit cleared after looking": _bit_cleared_after_looking,
+    "a gateway's write without the epoch": _gateway_without_epoch_check,
+    "a ping called heard before its offsets are stored": _heard_before_stored,
+    "an acknowledgement called done before it is written": _done_before_written,
+    "proof from when an answer is heard": _proof_from_when_it_is_heard,
+    "no new session timeout after an election": _no_new_session_after_an_election,
+    "consumed meanwhile and called stored": _called_stored_unwritten,
 }
 
 

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 
+from kafka_coord.channel.interface import Channel
+from kafka_coord.channel.interface import Connection as Way
+from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator.assignors import load_assignors
@@ -21,8 +24,10 @@ from kafka_coord.dev.simulation.applications import SimulatedFetchers, Simulated
 from kafka_coord.dev.simulation.invariants import InvariantBroken, Judge
 from kafka_coord.dev.simulation.scheduler import Actor, Scheduler
 from kafka_coord.dev.simulation.server import SimulatedZooKeeper
+from kafka_coord.dev.simulation.sockets import SimulatedClient, SimulatedGateway, Wire
 from kafka_coord.dev.simulation.store import SimulatedStore
 from kafka_coord.errors import KafkaCoordError
+from kafka_coord.gateway.office import ServiceOffice
 from kafka_coord.model import Member, Mode, PartitionSet, Request, RequestType, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
@@ -38,6 +43,7 @@ FAULTS = frozenset(
         *("grow", "topic", "pause", "pause-group", "evict", "rebalance", "resign", "reset", "depose"),
     }
 )
+SOCKET_SESSIONS_MS = (3_000, 6_000, 12_000)
 LOOK_INTERVALS_MS = (20_000, 600_000)
 """With the longer one nothing but events brings a group to rest in time: one that is lost is noticed."""
 ENCORES = 3
@@ -56,7 +62,11 @@ class Process:
     name: str
     store: SimulatedStore
     service: CoordinatorService | None = None
+    gateway: SimulatedGateway | None = None
     connector: Connector | None = None
+    client: SimulatedClient | None = None
+    unreachable_until: float = 0.0
+    """Before that no connection of its own comes about; the store's are another matter."""
     fetchers: SimulatedFetchers | None = None
     actors: list[Actor] = field(default_factory=list)
     alive: bool = True
@@ -108,10 +118,19 @@ class GroupKind:
     grace_ms: int
     patterns: str
     """``none``, ``all``, or ``some``: those whose number is odd."""
+    from_the_end: bool
+    """Whether a partition of which nothing is stored is read from its end on."""
+    sockets: str
+    """Who takes part over a socket: ``none``, ``all``, or ``some``: those whose number is even."""
+    socket_session_ms: int
 
     @classmethod
-    def drawn(cls, rng: random.Random) -> GroupKind:
+    def drawn(cls, rng: random.Random, more: random.Random) -> GroupKind:
+        """``more`` draws what came later, so that histories without it are what they were before."""
         return cls(
+            sockets=more.choice(("none", "some", "all")),
+            socket_session_ms=more.choice(SOCKET_SESSIONS_MS),
+            from_the_end=more.random() < 0.3,
             mode=Mode.EAGER if rng.random() < 0.15 else Mode.INCREMENTAL,
             assignor=rng.choice((None, None, None, "range", "roundrobin", "weighted")),
             grace_ms=rng.choice((0, 0, 0, 1_000, 6_000)),
@@ -120,6 +139,9 @@ class GroupKind:
 
     def by_pattern(self, consumer: str) -> bool:
         return self.patterns == "all" or (self.patterns == "some" and int(consumer[1:]) % 2 == 1)
+
+    def by_socket(self, consumer: str) -> bool:
+        return self.sockets == "all" or (self.sockets == "some" and int(consumer[1:]) % 2 == 0)
 
     def member(self, consumer: str, timestamp: str) -> Member:
         return Member(
@@ -130,6 +152,7 @@ class GroupKind:
             mode=self.mode,
             rejoin_grace_ms=self.grace_ms,
             timestamp=timestamp,
+            session_timeout_ms=self.socket_session_ms if self.by_socket(consumer) else None,
         )
 
 
@@ -156,7 +179,7 @@ class World:
         self.log = SimulatedLog()
         self.partitions = {TOPIC: self.rng.randint(2, 6)}
         self.options = CoordinatorOptions(look_interval_ms=self.rng.choice(LOOK_INTERVALS_MS))
-        self.kind = GroupKind.drawn(self.rng)
+        self.kind = GroupKind.drawn(self.rng, random.Random(f"more {seed}"))  # noqa: S311
         self.occurred: Counter[str] = Counter()
         self._doomed: set[int] = set()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -165,10 +188,12 @@ class World:
         self._session_changes_seen = -1
         self.processes: dict[str, Process] = {}
         self._owner: dict[int, Process] = {}
-        self.judge = Judge(self.server, self._consumer_of, self._is_coordinator)
+        self.judge = Judge(self.server, self._consumer_of, self._is_coordinator, self.processes.get)
         self._write(*(Create(path) for path in ("/brokers", layout.BROKER_IDS, layout.BROKER_TOPICS)))
         if self.kind.mode is Mode.EAGER:
             self.judge.eager.add(GROUP)
+        if self.kind.from_the_end:
+            self.judge.from_the_end.add(GROUP)
         self._create_topic(TOPIC, self.partitions[TOPIC])
         if self.rng.random() < 0.3:
             self._create_topic(OTHER_TOPIC, self.rng.randint(1, 4))
@@ -218,7 +243,10 @@ class World:
         numbers = PartitionSet(wanted)
         found = self.judge.unrest(GROUP, members, numbers) or self._unsettled()
         behind = [str(p) for p in numbers if self.judge.frontier.get((GROUP, p), 0) != self.log.ends.get(p, 0)]
-        return found or (f"not read to the end: {behind}" if behind else "")
+        if found or behind:
+            return found or f"not read to the end: {behind}"
+        unstored = [str(p) for p in numbers if self.judge.unstored(GROUP, p)]
+        return f"read, and not committed: {unstored}" if unstored else ""
 
     def _is_subscribed(self, topic: str) -> bool:
         names = [name for name, process in self.processes.items() if process.connector is not None]
@@ -397,15 +425,20 @@ class World:
     def _start(self, name: str) -> None:
         store = SimulatedStore(self.server, self.clock, self, SESSION_MS, name)
         process = self.processes[name] = Process(name, store)
-        self._reconnect(process)
         if name.startswith("serve"):
+            self._reconnect(process)
             self._start_service(process)
         else:
+            if not self.kind.by_socket(name):
+                self._reconnect(process)
             self._start_consumer(process)
 
     def _start_service(self, process: Process) -> None:
         broker_id = int(process.name.rpartition("-")[2])
-        service = process.service = CoordinatorService(process.store, broker_id, {}, self.options, _assignors())
+        office = ServiceOffice()
+        service = process.service = office.service = CoordinatorService(
+            process.store, broker_id, {"channel": process.name}, self.options, _assignors()
+        )
 
         def body() -> None:
             known = None
@@ -417,6 +450,20 @@ class World:
                 self.scheduler.sleep(self.clock.now + wait_s, service.is_awake)
 
         self._spawn(process, "service", body)
+        if self.kind.sockets != "none":
+            nonce = partial(self._word, process)
+            gateway = process.gateway = SimulatedGateway(process.store, broker_id, office, nonce)
+            self._spawn(process, "gateway", partial(self._serve, gateway))
+
+    def _serve(self, gateway: SimulatedGateway) -> None:
+        while True:
+            due = gateway.turn()
+            self.scheduler.sleep(max(due, self.clock.now), gateway.is_awake)
+
+    def _word(self, process: Process) -> str:
+        """One that is made only once."""
+        self._events_made += 1
+        return f"{process.name} {self._events_made}"
 
     def _handle(self, coordinator: ConsumerCoordinator) -> None:
         handler, queue = coordinator.handler, coordinator.queue
@@ -439,9 +486,8 @@ class World:
 
         def handed(partition: TopicPartition, begin: int, end: int) -> None:
             self.say(f"{process.name} is handed {partition} [{begin}, {end})")
-            remote = process.store.remote
-            if remote is None or remote.session_id not in self._doomed:  # no lease outlives what ends it early
-                self.judge.in_session(process.name, partition, ended=remote is None or remote.ended)
+            if not self._is_doomed(process):
+                self.judge.in_session(process.name, partition, ended=self._has_ended(process))
             others = {name: p for name, p in self.processes.items() if p.connector is not None}
             self.judge.handed(GROUP, process.name, partition, begin, end, others)
 
@@ -457,11 +503,17 @@ class World:
             return int(identity.rpartition(" ")[2] or 0)
 
         fetchers = process.fetchers = SimulatedFetchers(
-            self.log, may_hand_out=may_hand_out, handed=handed, wake=wake, topic_of=topic_of
+            self.log,
+            may_hand_out=may_hand_out,
+            handed=handed,
+            wake=wake,
+            topic_of=topic_of,
+            from_the_end=self.kind.from_the_end,
         )
+        way, channel = self._way(process, wake)
         connector = process.connector = Connector(
-            process.store,
-            ConsumerChannel(process.store, GROUP, process.name),
+            way,
+            channel,
             fetchers,
             registration_value=registration_value,
             wake=wake,
@@ -473,6 +525,7 @@ class World:
                 awake[0] = False
                 due = connector.step()
                 if due is None:
+                    self._hang_up(process)
                     if connector.failure is not None:
                         raise connector.failure
                     self._later(self.rng.random() * 5, lambda: self._restart(process))
@@ -486,6 +539,90 @@ class World:
 
         self._spawn(process, "connector", connect)
         self._spawn(process, "application", apply)
+        if process.client is not None:
+            self._spawn(process, "client", process.client.run)
+
+    # --- sockets -----------------------------------------------------------------------------------------------------
+
+    def _way(self, process: Process, wake: Callable[[], None]) -> tuple[Way, Channel]:
+        """How a consumer takes part."""
+        if not self.kind.by_socket(process.name):
+            return process.store, ConsumerChannel(process.store, GROUP, process.name)
+        link = SocketLink(
+            GROUP,
+            process.name,
+            self.clock,
+            session_timeout_ms=self.kind.socket_session_ms,
+            resume_key=self._word(process),
+            auto_commit=True,
+            wake=wake,
+        )
+        hosts = [name for name in self.processes if name.startswith("serve")]
+        process.client = SimulatedClient(link, hosts, partial(self._dial, process), self.scheduler, self._occurs)
+        return link, link
+
+    def _dial(self, process: Process, host: str) -> Wire | None:
+        """A frozen host takes the connection too, and says nothing on it."""
+        server = self.processes[host]
+        if not server.alive or server.gateway is None or self.clock.now < process.unreachable_until:
+            return None
+        wire = Wire(process.name, host, self)
+        server.gateway.accept(wire)
+        self.said(host)
+        return wire
+
+    def _occurs(self, what: str) -> None:
+        self.occurred[what] += 1
+
+    def said(self, process: str) -> None:
+        """Something waits for a process (sockets.Network)."""
+        self.processes[process].ready_until = 0.0
+
+    def may_say(self, wire: Wire) -> bool:
+        """Whether a connection still carries what is about to be said on it (sockets.Network)."""
+        if not wire.broken and self._loses():
+            self.occurred["frame lost"] += 1
+            self._break(wire, f"{wire.client} - {wire.host}: what was about to be said is lost")
+        return not wire.broken
+
+    def _break(self, wire: Wire, why: str) -> None:
+        """Some of what is under way still arrives; each end hears of it at once, later, or never."""
+        if wire.broken:
+            return
+        self.say(why)
+        wire.broken = True
+        for direction in (wire.up, wire.down):
+            for _ in range(self.rng.randint(0, len(direction))):
+                direction.pop()
+
+        def end_up() -> None:
+            wire.up_ended = True
+            self.said(wire.host)
+
+        def end_down() -> None:
+            wire.down_ended = True
+            self.said(wire.client)
+
+        for end in (end_up, end_down):
+            delay = self.rng.choice((0.0, 0.5, 5.0, None))
+            if delay is not None:
+                self._later(self.rng.random() * delay, end)
+
+    def _hang_up(self, process: Process) -> None:
+        """The consumer has ended, as a program."""
+        if process.client is not None:
+            process.client.close()
+
+    def _is_doomed(self, process: Process) -> bool:
+        """Whether its session is ended before its time, which no proof outlives."""
+        remote = process.store.remote
+        return remote is not None and remote.session_id in self._doomed
+
+    def _has_ended(self, process: Process) -> bool:
+        """Whether what it takes part by is over, other than by an eviction."""
+        if process.client is not None:
+            return (GROUP, process.name, process.incarnation) in self.judge.expired
+        return process.store.remote is None or process.store.remote.ended
 
     def _spawn(self, process: Process, name: str, body: Callable[[], None]) -> None:
         actor = self.scheduler.spawn(Actor(name, process.name, body))
@@ -495,7 +632,7 @@ class World:
 
     def _reconnect(self, process: Process) -> None:
         store = process.store
-        if process is not self.processes.get(process.name) or not process.alive:
+        if process is not self.processes.get(process.name) or not process.alive or process.client is not None:
             return
         if process.frozen:
             self._later(0.2, lambda: self._reconnect(process))
@@ -512,6 +649,11 @@ class World:
     def _cut(self, process: Process) -> None:
         process.store.disconnect()
         delay = self.rng.choice((0.05, 0.5, 2.0, 5.0))
+        if process.client is not None:
+            process.unreachable_until = self.clock.now + self.rng.random() * delay
+            if process.client.wire is not None:
+                self._break(process.client.wire, f"{process.name} - {process.client.wire.host}: cut")
+            return
         self._later(self.rng.random() * delay, lambda: self._reconnect(process))
 
     def _kill(self, process: Process) -> None:
@@ -523,6 +665,11 @@ class World:
             self.scheduler.kill(actor)
         process.actors.clear()
         process.store.disconnect()
+        wires = process.gateway.break_all() if process.gateway is not None else ()
+        if process.client is not None and process.client.wire is not None:
+            wires = (process.client.wire,)
+        for wire in wires:
+            self._break(wire, f"{wire.client} - {wire.host}: one end is gone")
         self._later(self.rng.random() * 8, lambda: self._restart(process))
 
     def _restart(self, process: Process) -> None:
