@@ -249,13 +249,12 @@ class Judge:
             self._offsets.pop((group, partition), None)
             return
         offset, before = decode_offset(change.data, change.path), self._offsets.get((group, partition), -1)
-        if group in self.from_the_end and before < 0:
-            self.frontier.setdefault((group, partition), offset)
         self._offsets[group, partition] = offset
         if change.path in served:
             self._check(offset >= before, f"{change.path} went back from {before} to {offset}")
             consumer = served[change.path]
             ledger = self.ledgers.get(group, {}).get(consumer)
+            self._begun(group, partition, before, offset, ledger)
             mine = ledger is not None and ledger.incarnation == self._registered(group, consumer, transaction)
             if ledger is None or not mine or partition not in ledger.held:
                 self._break(f"{change.path} was committed for {consumer}, who does not hold it: {ledger}")
@@ -267,9 +266,17 @@ class Judge:
         witness = self._witness_of(transaction.session)
         if witness is not None:
             ledger = self.ledgers.get(group, {}).get(witness.consumer)
+            self._begun(group, partition, before, offset, ledger)
             holds = ledger is not None and ledger.incarnation == witness.incarnation and partition in ledger.held
             if not holds:
                 self._break(f"{change.path} was committed by {witness.consumer}, who does not hold it: {ledger}")
+
+    def _begun(self, group: str, partition: TopicPartition, before: int, offset: int, ledger: Ledger | None) -> None:
+        """The first offset stored of a partition that is read from its end on says where that was."""
+        if group not in self.from_the_end or before >= 0 or ledger is None:
+            return
+        if not self._of_earlier_topic(ledger, PartitionSet.of([partition])):
+            self.frontier.setdefault((group, partition), offset)
 
     def _registered(self, group: str, consumer: str, transaction: Transaction) -> int | None:
         """The incarnation that was registered when the transaction came."""
