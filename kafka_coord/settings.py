@@ -228,6 +228,15 @@ class ZooKeeperSettings:
             )
 
 
+_OF_LISTEN_CHANNEL = (
+    "advertise_channel",
+    "channel_users_file",
+    "channel_cert_file",
+    "channel_key_file",
+    "channel_client_ca_file",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
     """One instance beside a broker. Listen addresses are ``host:port``; others are told to connect there.
@@ -241,6 +250,7 @@ class ServeSettings:
     )
     listen_http: str | None = field(default=None, metadata=_allowed("host:port", _address))
     listen_channel: str | None = field(default=None, metadata=_allowed("host:port", _address))
+    advertise_channel: str | None = field(default=None, metadata=_allowed("host:port", _address))
     channel_users_file: Path | None = field(
         default=None, metadata=_allowed("a readable TOML file of who may be a member of which group", _readable_file)
     )
@@ -256,12 +266,8 @@ class ServeSettings:
     channel_retirement_ms: int | None = _tuning(60_000, 7 * 86_400_000)
 
     def __post_init__(self) -> None:
-        given = {
-            name: getattr(self, name)
-            for name in ("channel_users_file", "channel_cert_file", "channel_key_file", "channel_client_ca_file")
-        }
-        for name, value in given.items():
-            if value is not None and self.listen_channel is None:
+        for name in _OF_LISTEN_CHANNEL:
+            if getattr(self, name) is not None and self.listen_channel is None:
                 raise SettingsError(f"serve.{name} is set, but serve.listen_channel is not: nothing listens")
         if self.channel_cert_file is None and (self.channel_key_file or self.channel_client_ca_file):
             raise SettingsError("serve.channel_key_file and channel_client_ca_file need serve.channel_cert_file")

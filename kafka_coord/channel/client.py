@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 
 CONNECT_S = 3.0
 """For connecting to one host and for its answer."""
+SILENCE = 0.5
+"""Of the session timeout: one and a half pings that did not come. Waiting longer, as the specification allows, the
+membership could not be proven any more by the time another coordinator is found, and would have to begin anew."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 _READ_BYTES = 1 << 16
@@ -41,6 +44,39 @@ def addresses(bootstrap: str) -> tuple[str, ...]:
     if not found:
         raise SettingsError("bootstrap is empty: give host:port of one broker host at least, where kafka-coord listens")
     return found
+
+
+def ask_cluster_metadata(
+    address: str, *, tls: ssl.SSLContext | None = None, timeout_s: float = CONNECT_S
+) -> ClusterMetadata:
+    """What the instance at ``host:port`` knows of the cluster; ``timeout_s`` is for connecting and again for each read.
+
+    Raises ``OSError``, :class:`BadFrame` and :class:`MalformedValue`.
+    """
+    conversation, decoder = Conversation(), Decoder()
+    _, question = conversation.ask(Ask.CLUSTER_METADATA)
+    with _connect(address, tls, timeout_s) as connection:
+        connection.sendall(encode(question))
+        while True:
+            data = connection.recv(_READ_BYTES)
+            if not data:
+                raise OSError("closed the connection before it answered")
+            for frame in decoder.feed(data):
+                event = conversation.take(frame)
+                if isinstance(event, Answered):
+                    return ClusterMetadata.from_json(event.frame)
+                raise OSError(f"answered with {frame.get('code', frame['type'])}: {frame.get('message', '')}")
+
+
+def _connect(address: str, tls: ssl.SSLContext | None, timeout_s: float) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return tls.wrap_socket(connection, server_hostname=host.strip("[]")) if tls else connection
+    except BaseException:
+        connection.close()
+        raise
 
 
 class SocketClient:
@@ -104,23 +140,24 @@ class SocketClient:
             self._hosts.remove(host)
             self._hosts.append(host)
             try:
-                metadata = self._metadata_of(host)
+                metadata = ask_cluster_metadata(host, tls=self._tls)
                 self._learn(metadata)
                 if metadata.coordinator is None or metadata.coordinator.endpoint is None:
                     problem = f"{host} knows of no coordinator that takes consumers"
                     continue
-                return self._connect(metadata.coordinator.endpoint)
+                return _connect(metadata.coordinator.endpoint, self._tls, CONNECT_S)
             except (OSError, BadFrame, MalformedValue) as error:
                 problem = f"{host}: {error}"
         self._say(problem)
         return None
 
     def read_until_lost(self, connection: socket.socket) -> str:
-        """The blocking read loop; why it ended. Nothing heard within the session timeout is a lost connection."""
+        """The blocking read loop; why it ended. Nothing heard for half the session timeout is a lost connection."""
         decoder = Decoder()
+        silence_s = self._link.timeout_ms / 1000 * SILENCE * random.uniform(1.0, 1.1)  # noqa: S311  not all at once
         with connection:
             self._socket = connection
-            connection.settimeout(self._link.timeout_ms / 1000)
+            connection.settimeout(silence_s)
             self._link.connected(self._send, self._hang_up)
             try:
                 while not self._closed.is_set():
@@ -130,7 +167,7 @@ class SocketClient:
                     for frame in decoder.feed(data):
                         self._link.received(frame)
             except TimeoutError:
-                return f"nothing came from the coordinator for {self._link.timeout_ms} ms"
+                return f"nothing came from the coordinator for {silence_s:.1f} s"
             except (OSError, BadFrame) as error:
                 return str(error)
             finally:
@@ -144,31 +181,6 @@ class SocketClient:
         self._link.lost(why)
 
     # --- sockets -----------------------------------------------------------------------------------------------------
-
-    def _connect(self, address: str) -> socket.socket:
-        host, _, port = address.rpartition(":")
-        connection = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S)
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return self._tls.wrap_socket(connection, server_hostname=host.strip("[]")) if self._tls else connection
-        except BaseException:
-            connection.close()
-            raise
-
-    def _metadata_of(self, address: str) -> ClusterMetadata:
-        conversation, decoder = Conversation(), Decoder()
-        _, question = conversation.ask(Ask.CLUSTER_METADATA)
-        with self._connect(address) as connection:
-            connection.sendall(encode(question))
-            while True:
-                data = connection.recv(_READ_BYTES)
-                if not data:
-                    raise OSError("closed the connection before it answered")
-                for frame in decoder.feed(data):
-                    event = conversation.take(frame)
-                    if isinstance(event, Answered):
-                        return ClusterMetadata.from_json(event.frame)
-                    raise OSError(f"answered with {frame.get('code', frame['type'])}: {frame.get('message', '')}")
 
     def _learn(self, metadata: ClusterMetadata) -> None:
         """Where else to ask, the next time: the instances there are, and those named first."""

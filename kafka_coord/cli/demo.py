@@ -38,6 +38,13 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
     help="Whether a second group follows, which Spark applications and a plain consumer share: a minute more, and "
     "needs the extra 'spark'. [default: unless --quick]",
 )
+@click.option(
+    "--channel",
+    type=click.Choice(["zookeeper", "socket", "mixed"]),
+    default="zookeeper",
+    show_default=True,
+    help="How the consumers take part: each with a ZooKeeper session, none of them, or every other one.",
+)
 @click.option("--records", type=int, metavar="N", help="How many flights. [default: all 336,776]")
 @click.option("--seconds", type=click.FloatRange(5, 3600), metavar="S", help="How long the consumers take, about.")
 @click.option("--brokers", type=click.IntRange(2, 9), default=3, show_default=True, metavar="N")
@@ -62,6 +69,7 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
 def demo(
     quick: bool,
     spark: bool | None,
+    channel: str,
     records: int | None,
     seconds: float | None,
     brokers: int,
@@ -84,6 +92,7 @@ def demo(
     \b
     kafka-coord demo
     kafka-coord demo --quick --no-live
+    kafka-coord demo --quick --channel socket
     kafka-coord demo --keep --dir /tmp/demo
 
     Exit code 0 only if verified, 10 if not.
@@ -94,7 +103,9 @@ def demo(
     from kafka_coord.dev.demo.view import PlainView
 
     terminate_as_interrupt()
-    options = chosen(quick=quick, records=records, seconds=seconds, brokers=brokers, seed=seed, spark=spark)
+    options = chosen(
+        quick=quick, records=records, seconds=seconds, brokers=brokers, seed=seed, spark=spark, channel=channel
+    )
     console = terminal()
     view = LiveView(console, options) if console.is_terminal and not no_live else PlainView(console, options)
     _require_writable(report)

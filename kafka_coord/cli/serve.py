@@ -41,6 +41,11 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option(
     "--listen-channel", metavar="HOST:PORT", help="Serve consumers that have no ZooKeeper here. [default: off]"
 )
+@click.option(
+    "--advertise-channel",
+    metavar="HOST:PORT",
+    help="Where consumers are told to connect, if not there. [default: the address listened on]",
+)
 @click.option("--channel-cert-file", metavar="FILE", help="PEM certificate: speak TLS with consumers. [default: off]")
 @click.option("--channel-key-file", metavar="FILE", help="Its PEM key. [default: the certificate's file]")
 @click.option(
@@ -61,6 +66,7 @@ def serve(
     broker_id: str | None,
     listen_http: str | None,
     listen_channel: str | None,
+    advertise_channel: str | None,
     channel_cert_file: str | None,
     channel_key_file: str | None,
     channel_client_ca_file: str | None,
@@ -83,6 +89,7 @@ def serve(
         serve__broker_id=broker_id,
         serve__listen_http=listen_http,
         serve__listen_channel=listen_channel,
+        serve__advertise_channel=advertise_channel,
         serve__channel_cert_file=channel_cert_file,
         serve__channel_key_file=channel_key_file,
         serve__channel_client_ca_file=channel_client_ca_file,
@@ -208,7 +215,8 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
 
 def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = None) -> dict[str, str]:
     """What the instance publishes about itself: where others reach it, so a name instead of "every address"."""
-    listening = {"http": serve_settings.listen_http, "channel": gateway.address if gateway is not None else None}
+    channel = serve_settings.advertise_channel or (gateway.address if gateway is not None else None)
+    listening = {"http": serve_settings.listen_http, "channel": channel}
     published = {}
     for name, address in listening.items():
         if address is not None:

@@ -31,6 +31,8 @@ _MOST_BUSY = {"consumer": 5, "serve": 2, "zookeeper": 1, "kafka": 1}
 """Of each role, how many may be in trouble at a time: a majority of ZooKeeper's servers and two brokers of three (the
 least in-sync replicas) are meant to be there, or nobody could do anything."""
 
+_OF_LINKS = frozenset({Kind.CUT, Kind.SLOW, Kind.RESET_CONNECTIONS})
+
 _MOST_PARTITIONS = {f"{PREFIX}a": 24, f"{PREFIX}b": 12}
 _MOST_TOPICS = 4
 _STOP_S = 30.0
@@ -68,6 +70,9 @@ class Faults:
         """Begin it, unless nothing of its role is free."""
         if planned.role in _MOST_BUSY:
             actor = self._claim(planned)
+            if actor is not None and planned.kind in _OF_LINKS and not actor.links:
+                actor.busy = False
+                actor = None
             if actor is None:
                 self.skipped += 1
                 return

@@ -43,6 +43,7 @@ def run(module: str, description: str | None, work: Working, arguments: Sequence
         group=part.group,
         pid=os.getpid(),
         session_timeout_ms=part.session_timeout_ms,
+        socket=part.socket,
     )
     with journal:
         try:

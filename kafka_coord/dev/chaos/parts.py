@@ -15,6 +15,8 @@ PREFIX = "chaos-"
 
 EAGER_GROUP = "eager"
 
+SOCKET_SESSION_MS = 14_000
+
 REBALANCE_TIMEOUT_MS = 60_000
 """The groups' own, which is the default: how long a stop-fetcher may stay unanswered."""
 
@@ -37,6 +39,9 @@ class Part:
     work_s: float = 0.0
     session_timeout_ms: int = 6_000
     rejoin_grace_ms: int = 0
+    socket: bool = False
+    """Whether it takes part over a socket; ``channel`` is where it asks for the coordinator then."""
+    channel: str = ""
 
     def participant(self) -> Participant:
         return Participant(self.name, self.group, self.described(), self.session_timeout_ms, self.rejoin_grace_ms)
@@ -44,6 +49,7 @@ class Part:
     def described(self) -> str:
         """Its kind in words."""
         words = [self.kind]
+        words += ["socket"] if self.socket else []
         words += ["slow"] if self.work_s else []
         words += [f"{self.streams} streams"] if self.streams > 1 else []
         words += ["eager"] if self.mode == "eager" else []
@@ -65,7 +71,8 @@ TOPICS = {f"{PREFIX}a": 12, f"{PREFIX}b": 6, f"{PREFIX}c": 6}
 
 
 def cast(*, third_party: bool, spark: bool = False) -> tuple[Part, ...]:
-    """The consumers at the start: six groups that differ in what consumers can differ in, and one shared with Spark."""
+    """The consumers at the start: seven groups that differ in what consumers can differ in, and one shared with
+    Spark."""
     a, b, c = (f"{PREFIX}{letter}" for letter in "abc")
     parts = [
         *(Part(f"auto-{n}", "auto", (a,), rejoin_grace_ms=8_000 if n == 3 else 0) for n in (1, 2, 3)),
@@ -76,6 +83,12 @@ def cast(*, third_party: bool, spark: bool = False) -> tuple[Part, ...]:
         *(Part(f"eager-{n}", EAGER_GROUP, (b,), mode="eager") for n in (1, 2)),
         Part("mixed-1", "mixed", (c,)),
         Part("mixed-2", "mixed", (c,), kind="third-party" if third_party else "library"),
+    ]
+    parts += [
+        # More than twice the instances' session timeout: a coordinator may die without their noticing.
+        Part("socket-1", "socket", (b,), socket=True, session_timeout_ms=SOCKET_SESSION_MS),
+        Part("socket-2", "socket", (b,), socket=True, session_timeout_ms=SOCKET_SESSION_MS, commit_every=150),
+        Part("socket-3", "socket", (b,)),
     ]
     if spark:
         parts += [Part("spark-1", "spark", (b,), kind="spark"), Part("spark-2", "spark", (b,))]

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -101,6 +101,8 @@ class Stage:
         self._network = Network()
         self._left = ExitStack()
         self._ghosts: dict[int, int | None] = {}
+        self._channels: dict[int, str] = {}
+        """Of each coordinator, where consumers without ZooKeeper find it."""
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
@@ -168,10 +170,12 @@ class Stage:
 
     def add_consumer(self, part: Part) -> Actor:
         """A consumer of this description, not started yet, and busy."""
-        link = self._network.link([server.port for server in self._zookeepers])
+        # One without ZooKeeper has no link of its own: what is between it and a coordinator is the coordinator's.
+        link = self._network.link([server.port for server in self._zookeepers]) if not part.socket else None
+        part = replace(part, channel=",".join(self._channels.values()))
         skew = self._skew_file(f"consumer-{part.name}")
         module = f"kafka_coord.dev.chaos.{MODULES[part.kind]}"
-        arguments = ["--zookeeper", _hosts(link), "--bootstrap", self.bootstrap]
+        arguments = ["--zookeeper", _hosts(link) if link is not None else "none", "--bootstrap", self.bootstrap]
         arguments += ["--part", part.to_argument(), "--directory", str(self.directory)]
         process = ChildProcess(part.name, _skewed(skew, module, arguments), self._log(f"consumer-{part.name}"))
         written = self.directory / "consumers"
@@ -186,7 +190,7 @@ class Stage:
                 process,
                 process.start,
                 has_begun,
-                (link,),
+                (link,) if link is not None else (),
                 skew,
                 part,
             )
@@ -270,9 +274,13 @@ class Stage:
 
     def _make_serve(self, number: int) -> None:
         link = self._network.link([server.port for server in self._zookeepers])
+        listens = free_port()
+        channel = self._network.link([listens])
+        self._channels[number] = _hosts(channel)
         skew = self._skew_file(f"serve-{number}")
         arguments = ["serve", "--broker-id", str(number), "--zookeeper", _hosts(link)]
         arguments += ["--session-timeout-ms", str(SERVE_SESSION_MS)]
+        arguments += ["--listen-channel", f"{LOOPBACK}:{listens}", "--advertise-channel", _hosts(channel)]
         process = ChildProcess(
             f"serve-{number}", _skewed(skew, "kafka_coord.cli.main", arguments), self._log(f"serve-{number}")
         )
@@ -280,7 +288,7 @@ class Stage:
         def registered() -> bool:
             return self.session_at(layout.instance(number)) not in {None, self._ghosts.get(number)}
 
-        self._add(Actor("serve", str(number), process, process.start, registered, (link,), skew))
+        self._add(Actor("serve", str(number), process, process.start, registered, (link, channel), skew))
 
     def _make_producer(self) -> None:
         arguments = ["--bootstrap", self.bootstrap, "--directory", str(self.directory), "--per-s", str(self._per_s)]

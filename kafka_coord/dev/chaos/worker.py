@@ -48,7 +48,8 @@ class Work:
         self._failure: BaseException | None = None
         self._done: dict[TopicPartition, int] = {}
         self._consumer = Consumer(
-            zookeeper,
+            None if part.socket else zookeeper,
+            bootstrap=part.channel if part.socket else None,
             group=part.group,
             topics=dict.fromkeys(part.topics, part.streams) or None,
             white_list=part.pattern,

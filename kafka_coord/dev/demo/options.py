@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from kafka_coord.dev.flights import FLIGHTS
 from kafka_coord.errors import SettingsError
 
 _MINIMUM_RECORDS = 2_000
+
+
+class Channel(StrEnum):
+    """How consumers take part; ``mixed``: every other one over a socket."""
+
+    ZOOKEEPER = "zookeeper"
+    SOCKET = "socket"
+    MIXED = "mixed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +25,8 @@ class DemoOptions:
     to ``grown_partitions``, the first ``again`` of them are written once more, to the new partitions only.
 
     The consumers are held to a pace at which they take about ``seconds``. ``seed`` decides who is killed, who leaves,
-    and when exactly. ``session_timeout_ms`` is how soon a killed process is noticed. With ``spark`` a second group
-    follows, of Spark applications and a plain consumer.
+    and when exactly. ``session_timeout_ms`` is how soon a killed coordinator is noticed, and a killed consumer that has
+    a ZooKeeper session. With ``spark`` a second group follows, of Spark applications and a plain consumer.
     """
 
     records: int = FLIGHTS
@@ -31,6 +40,7 @@ class DemoOptions:
     session_timeout_ms: int = 6_000
     seed: int = 1
     spark: bool = True
+    channel: Channel = Channel.ZOOKEEPER
 
     def __post_init__(self) -> None:
         if not _MINIMUM_RECORDS <= self.records <= FLIGHTS:
@@ -40,6 +50,15 @@ class DemoOptions:
             )
         if self.brokers < 2:
             raise SettingsError(f"--brokers {self.brokers}: at least 2, for one coordinator is killed and one goes on")
+
+    def by_socket(self, number: int) -> bool:
+        """Whether the consumer of this number, from 1, takes part over a socket."""
+        return self.channel is Channel.SOCKET or (self.channel is Channel.MIXED and number % 2 == 0)
+
+    @property
+    def consumers_session_ms(self) -> int:
+        """Without ZooKeeper it takes more than two of the coordinators' not to notice that one of those died."""
+        return self.session_timeout_ms * 9 // 4 if self.channel is not Channel.ZOOKEEPER else self.session_timeout_ms
 
     @property
     def again(self) -> int:
@@ -68,6 +87,7 @@ def chosen(
     brokers: int = 3,
     seed: int = 1,
     spark: bool | None = None,
+    channel: str = Channel.ZOOKEEPER,
 ) -> DemoOptions:
     """The options for what was asked; ``quick`` is a smaller run for tests and the impatient, without Spark unless that
     is asked for.
@@ -82,4 +102,5 @@ def chosen(
         brokers=brokers,
         seed=seed,
         spark=base.spark if spark is None else spark,
+        channel=Channel(channel),
     )

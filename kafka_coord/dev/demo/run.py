@@ -14,7 +14,7 @@ from kafka_coord.dev.cluster import DevCluster
 from kafka_coord.dev.coordinator import serve_command
 from kafka_coord.dev.demo.expected import AirlineTotal, count_input
 from kafka_coord.dev.demo.journal import now_ms
-from kafka_coord.dev.demo.options import DemoOptions
+from kafka_coord.dev.demo.options import Channel, DemoOptions
 from kafka_coord.dev.demo.report import Story, render
 from kafka_coord.dev.demo.scenario import Scenario
 from kafka_coord.dev.demo.timeline import EventKind, Timeline, assemble, consumed_between
@@ -25,6 +25,7 @@ from kafka_coord.dev.demo.workforce import Workforce
 from kafka_coord.dev.flights import airline_names, read_flights
 from kafka_coord.dev.jars import KAFKA_VERSION
 from kafka_coord.dev.kafka import KafkaBroker
+from kafka_coord.dev.ports import LOOPBACK, free_port
 from kafka_coord.dev.produce import produce
 from kafka_coord.dev.topics import TopicAdmin
 from kafka_coord.errors import VerificationFailed
@@ -32,6 +33,11 @@ from kafka_coord.model import Decision, TopicPartition
 from kafka_coord.zk import connect
 
 _CLI_TIMEOUT_S = 60.0
+_WAYS = {
+    Channel.ZOOKEEPER: "",
+    Channel.SOCKET: ", without ZooKeeper, over a socket to the coordinator",
+    Channel.MIXED: ", every other one without ZooKeeper, over a socket to the coordinator",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +55,12 @@ def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainVie
     The verdict is in the outcome; raises :class:`~kafka_coord.errors.KafkaCoordError` where it could not come to one.
     """
 
+    over_sockets = options.channel is not Channel.ZOOKEEPER
+    channels = {n: f"{LOOPBACK}:{free_port()}" for n in range(1, options.brokers + 1)} if over_sockets else {}
+
     def serve(broker: KafkaBroker) -> Sequence[str]:
-        return [*serve_command(broker), "--session-timeout-ms", str(options.session_timeout_ms)]
+        listening = ["--listen-channel", channels[broker.broker_id]] if channels else []
+        return [*serve_command(broker), "--session-timeout-ms", str(options.session_timeout_ms), *listening]
 
     parts = f"ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, a coordinator beside each"
     with view.step(f"Starting {parts}") as up:
@@ -65,7 +75,7 @@ def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainVie
         up.outcome = f"ZooKeeper at {cluster.zookeeper}, brokers at {cluster.bootstrap_servers}"
     stays = False
     try:
-        outcome = _with_cluster(options, cluster, directory, report, view)
+        outcome = _with_cluster(options, cluster, ",".join(channels.values()), directory, report, view)
         stays = keep
     finally:
         if stays:
@@ -76,12 +86,14 @@ def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainVie
     return outcome
 
 
-def _with_cluster(options: DemoOptions, cluster: DevCluster, directory: Path, report: Path, view: PlainView) -> Outcome:
+def _with_cluster(
+    options: DemoOptions, cluster: DevCluster, channels: str, directory: Path, report: Path, view: PlainView
+) -> Outcome:
     _load(options, cluster, view)
     with (
         contextlib.closing(connect(cluster.zookeeper)) as store,
         Watcher(store, cluster.bootstrap_servers, options.group, options.topic, view.look) as watcher,
-        Workforce(directory / "consumers", cluster.zookeeper, options) as workforce,
+        Workforce(directory / "consumers", cluster.zookeeper, channels, options) as workforce,
     ):
         scenario = Scenario(options, cluster, watcher, workforce, view)
         with view.step(f"Playing: {options.consumers} consumers, and what happens to them", ticks=False) as playing:
@@ -177,8 +189,9 @@ def _story(
         records=options.total,
         setting=(
             f"Real parts on one machine: ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, a coordinator "
-            f"process beside each, and every consumer a process of its own. A dead process is noticed when its session "
-            f"ends, after {options.session_timeout_ms / 1000:g} seconds."
+            f"process beside each, and every consumer a process of its own{_WAYS[options.channel]}. A dead coordinator "
+            f"is noticed when its session ends, after {options.session_timeout_ms / 1000:g} seconds, a dead consumer "
+            f"after {options.consumers_session_ms / 1000:g}."
         ),
         steps=tuple(view.steps),
         failover_ms=elected_ms - killed_ms if elected_ms is not None and killed_ms is not None else None,

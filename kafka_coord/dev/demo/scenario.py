@@ -29,6 +29,8 @@ _JITTER = 0.03
 _SETTLE_S = 60.0
 _ALWAYS_WITHIN_S = 120.0
 _POLL_S = 0.05
+_LAST_COMMIT_S = 0.3
+"""Longer than what a coordinator collects offsets for before it writes them."""
 
 
 class Scenario:
@@ -178,8 +180,9 @@ class Scenario:
 
     def _left_behind(self, victim: str) -> dict[TopicPartition, int]:
         """What a consumer just killed held, and what is committed of it: read until it does not change any more, for
-        ZooKeeper may still have been about to carry out a commit the dead consumer had sent."""
+        ZooKeeper, or a coordinator that writes for it, may be about to carry out a commit the dead consumer sent."""
         before: dict[TopicPartition, int] | None = None
+        since = time.monotonic()
         while True:
             found = self._watcher.describe()
             if not any(member.consumer == victim and member.registered for member in found.members):
@@ -189,9 +192,10 @@ class Scenario:
                 for row in found.offsets
                 if row.owner == victim
             }
-            if held == before:
+            if held != before:
+                before, since = held, time.monotonic()
+            elif time.monotonic() - since >= _LAST_COMMIT_S:
                 return held
-            before = held
             time.sleep(_POLL_S)
 
     def _note(self, kind: EventKind, text: str, at_ms: int | None = None) -> None:

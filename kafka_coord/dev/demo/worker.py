@@ -96,7 +96,9 @@ def work(consumer: Consumer, journal: JournalWriter, pace: Pace, stopping: threa
 def member_arguments(program: str, about: str | None) -> argparse.ArgumentParser:
     """What every process that is a member of a group is told; :func:`membership` understands it."""
     parser = argparse.ArgumentParser(prog=program, description=about)
-    parser.add_argument("--zookeeper", required=True)
+    way = parser.add_mutually_exclusive_group(required=True)
+    way.add_argument("--zookeeper")
+    way.add_argument("--bootstrap", help="Where coordinators listen for consumers without ZooKeeper.")
     parser.add_argument("--group", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--consumer-id", required=True)
@@ -107,7 +109,7 @@ def member_arguments(program: str, about: str | None) -> argparse.ArgumentParser
 def membership(given: argparse.Namespace) -> dict[str, Any]:
     """The arguments of :class:`~kafka_coord.Consumer` for it: it reads its topic from the beginning."""
     return {
-        "zookeeper": given.zookeeper,
+        **({"bootstrap": given.bootstrap} if given.bootstrap else {"zookeeper": given.zookeeper}),
         "group": given.group,
         "topics": [given.topic],
         "consumer_id": given.consumer_id,

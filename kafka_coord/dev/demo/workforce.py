@@ -19,9 +19,11 @@ class Workforce:
     """Starts, kills and stops consumers, named ``consumer-1``, ``consumer-2``, … in the order they come; each keeps
     its journal and log in ``directory``. ``with`` stops them all."""
 
-    def __init__(self, directory: Path, zookeeper: str, options: DemoOptions) -> None:
+    def __init__(self, directory: Path, zookeeper: str, bootstrap: str, options: DemoOptions) -> None:
+        """``bootstrap``: where the coordinators listen for consumers without ZooKeeper."""
         self._directory = directory
         self._zookeeper = zookeeper
+        self._bootstrap = bootstrap
         self._options = options
         self._processes: dict[str, ChildProcess] = {}
         self._working: set[str] = set()
@@ -38,16 +40,18 @@ class Workforce:
 
     def hire(self) -> str:
         """Start another consumer; its name."""
-        name = f"consumer-{len(self._processes) + 1}"
+        number = len(self._processes) + 1
+        name = f"consumer-{number}"
+        way = {"bootstrap": self._bootstrap} if self._options.by_socket(number) else {"zookeeper": self._zookeeper}
         self._directory.mkdir(parents=True, exist_ok=True)
         arguments = {
-            "zookeeper": self._zookeeper,
+            **way,
             "group": self._options.group,
             "topic": self._options.topic,
             "consumer-id": name,
             "journal": self._journal(name),
             "records-per-s": f"{self._options.records_per_s:.1f}",
-            "session-timeout-ms": self._options.session_timeout_ms,
+            "session-timeout-ms": self._options.consumers_session_ms,
         }
         command = [sys.executable, "-m", _MODULE]
         for option, value in arguments.items():

@@ -5,18 +5,32 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import Any
 
+from kafka_coord.channel.conversation import Conversation
+from kafka_coord.channel.frames import BadFrame, Decoder, Frame, decode, encode
+from kafka_coord.channel.messages import (
+    ClusterMetadata,
+    Ping,
+    Register,
+    Registered,
+    Resume,
+    read_command,
+    read_coordinator,
+    read_offsets,
+    read_outstanding,
+)
 from kafka_coord.channel.operations import decode_command, decode_offset, in_order
 from kafka_coord.consumer.brokers import Broker, choose
 from kafka_coord.coordinator.topics import decode_broker_rack, decode_topic, is_identity
 from kafka_coord.dev.chaos import journal
 from kafka_coord.dev.fuzzing.mutations import Form
 from kafka_coord.dev.fuzzing.target import Target
-from kafka_coord.errors import SettingsError
+from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.model import (
     Assignment,
     CoordinatorInfo,
@@ -295,6 +309,77 @@ _WRITTEN = (
     ),
 )
 
+# --- what comes over sockets -----------------------------------------------------------------------------------------
+
+_REGISTER: dict[str, Any] = {"v": 1, "id": 1, "type": "register", "group": "delays", "consumer_id": "c1"}
+_REGISTER |= {"subscription": {"flights": 1}, "session_timeout_ms": 10_000, "client": "x/1", "resume_key": "k"}
+_FRAMES: tuple[dict[str, Any], ...] = (
+    {"v": 1, "id": 1, "type": "cluster-metadata"},
+    _REGISTER,
+    {"v": 1, "id": 1, "type": "resume", "group": "g", "consumer_id": "c", "incarnation": 7, "resume_key": "k"},
+    {"v": 1, "id": 2, "type": "ping", "heard": 1, "done": 0},
+    {"v": 1, "id": 3, "type": "commit", "offsets": {"flights": {"0": 12, "3": 0}}},
+    {"v": 1, "id": 4, **_STOP, "command": "stop-0000000003", "type": "stop-fetcher"},
+    {"v": 1, "id": 5, **_START, "command": "start-0000000004", "type": "start-fetcher"},
+    {
+        "v": 1,
+        "id": 1,
+        "type": "answer",
+        "instance": 2,
+        "brokers": [{"id": 1, "endpoints": ["PLAINTEXT://b1:9092"]}],
+        "instances": ["b1:7171"],
+        "protocols": {"INTERNAL": "SASL_SSL"},
+        "coordinator": {"instance": 1, "epoch": 7, "endpoint": "b1:7171"},
+        "consumer_id": "c1",
+        "incarnation": 7,
+        "session_timeout_ms": 10_000,
+        "ping_interval_ms": 3_333,
+        "epoch": 7,
+        "outstanding": ["stop-0000000003"],
+        "offsets": {"flights": {"0": 1}},
+    },
+    {"v": 1, "id": 0, "type": "error", "code": "not-coordinator", "message": "x", "coordinator": None},
+)
+_READERS: dict[str, tuple[Callable[[fields.Json], object], ...]] = {
+    "register": (Register.from_json,),
+    "resume": (Resume.from_json,),
+    "ping": (Ping.from_json,),
+    "commit": (lambda frame: read_offsets(frame, "commit"),),
+    "stop-fetcher": (read_command,),
+    "start-fetcher": (read_command,),
+    "answer": (
+        ClusterMetadata.from_json,
+        Registered.from_json,
+        read_outstanding,
+        lambda frame: read_offsets(frame, "answer"),
+    ),
+    "error": (lambda frame: read_coordinator(frame, "error"),),
+}
+
+
+def _understood(frame: Frame) -> object:
+    """What whoever receives a frame does with it: each reader refuses on its own."""
+    for read in _READERS.get(frame["type"], ()):
+        with suppress(MalformedValue):
+            read(frame)
+    with suppress(BadFrame):
+        Conversation().take(frame)
+    return encode(frame)
+
+
+def _stream(raw: bytes) -> object:
+    return [_understood(frame) for frame in Decoder().feed(raw)]
+
+
+def _body(raw: bytes) -> object:
+    return _understood(decode(raw))
+
+
+_SOCKETS = (
+    Target("socket-stream", Form.BINARY, tuple(encode(frame) for frame in _FRAMES), _stream, (BadFrame,)),
+    Target("socket-frame", Form.JSON, _bytes_of(*_FRAMES), _body, (BadFrame,)),
+)
+
 # --- files that programs write, and somebody may have damaged --------------------------------------------------------
 
 _TXN = Struct(">qiqqi")
@@ -365,5 +450,5 @@ _PROGRAMS = (
     ),
 )
 
-TARGETS: tuple[Target, ...] = (*_ZNODES, *_WRITTEN, *_PROGRAMS)
+TARGETS: tuple[Target, ...] = (*_ZNODES, *_WRITTEN, *_SOCKETS, *_PROGRAMS)
 """All of them."""

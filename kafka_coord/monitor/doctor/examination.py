@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from kafka_coord.errors import StoreError
 from kafka_coord.monitor.channel import read_waiting
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.doctor import access, brokers, groups, zookeeper
+from kafka_coord.monitor.doctor import access, brokers, channel, groups, zookeeper
 from kafka_coord.monitor.doctor.findings import Finding, error
 from kafka_coord.monitor.requests import read_requests
 from kafka_coord.monitor.snapshot import read_groups
@@ -43,6 +43,7 @@ def _check_groups(store: Store, cluster: Cluster) -> Iterator[Finding]:
     now_ms = round(store.clock.time() * 1000)
     snapshots = read_groups(store, cluster.groups, cluster)
     waiting = read_waiting(store, snapshots)
+    yield from channel.check_channel(cluster, snapshots)
     queued, unreadable = read_requests(store)
     yield from groups.check_pause(cluster, now_ms)
     yield from groups.check_requests(queued, unreadable, now_ms, elected=cluster.coordinator is not None)

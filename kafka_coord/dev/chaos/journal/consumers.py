@@ -22,6 +22,8 @@ class Opened(NamedTuple):
     group: str
     pid: int
     session_timeout_ms: int
+    socket: bool = False
+    """Whether it takes part without ZooKeeper."""
 
 
 class Started(NamedTuple):
@@ -81,9 +83,13 @@ class ConsumerWriter(Appending):
     Call :meth:`handed` before asking for more records, with the time read right before and right after the call.
     """
 
-    def __init__(self, directory: Path, *, consumer: str, group: str, pid: int, session_timeout_ms: int) -> None:
+    def __init__(
+        self, directory: Path, *, consumer: str, group: str, pid: int, session_timeout_ms: int, socket: bool = False
+    ) -> None:
         super().__init__(directory / CONSUMERS / f"{consumer}.{pid}.jsonl")
-        self._write("opened", consumer=consumer, group=group, pid=pid, session_timeout_ms=session_timeout_ms)
+        self._write(
+            "opened", consumer=consumer, group=group, pid=pid, session_timeout_ms=session_timeout_ms, socket=socket
+        )
 
     @classmethod
     def appending(cls, path: Path) -> Self:
@@ -136,6 +142,7 @@ class ConsumerJournal:
     session_timeout_ms: int
     lines: tuple[ConsumerLine, ...]
     torn: bool = False
+    socket: bool = False
 
     @property
     def closed(self) -> bool:
@@ -159,7 +166,14 @@ def read_consumer(path: Path) -> ConsumerJournal | None:
         raise MalformedValue(f"{path}:1", "a consumer's file begins with 'opened'")
     torn = not path.read_bytes().endswith(b"\n")
     return ConsumerJournal(
-        path.name, first.consumer, first.group, first.pid, first.session_timeout_ms, lines, torn=torn
+        path.name,
+        first.consumer,
+        first.group,
+        first.pid,
+        first.session_timeout_ms,
+        lines,
+        torn=torn,
+        socket=first.socket,
     )
 
 
@@ -179,7 +193,8 @@ def _consumer_line(value: Mapping[str, Any]) -> ConsumerLine:
         case "rejoined":
             return Rejoined(t)
         case "opened":
-            return Opened(t, value["consumer"], value["group"], value["pid"], value["session_timeout_ms"])
+            socket = bool(value.get("socket", False))
+            return Opened(t, value["consumer"], value["group"], value["pid"], value["session_timeout_ms"], socket)
         case "closed":
             return Closed(t)
         case other:

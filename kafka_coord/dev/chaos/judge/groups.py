@@ -194,7 +194,8 @@ def _znodes(records: Records, samples: list[Usage]) -> list[Finding]:
 
 
 def explained(records: Records) -> Ruling:
-    """A membership is lost only where something was done to the consumer, its link or ZooKeeper."""
+    """A membership is lost only where something was done to the consumer, its link or ZooKeeper; or, of a consumer
+    without ZooKeeper, to a coordinator."""
     findings: list[Finding] = []
     losses = 0
     for life in records.lives:
@@ -207,7 +208,11 @@ def explained(records: Records) -> Ruling:
                 fault
                 for fault in records.faults.under_way(t)
                 if fault.kind in CRASHES | {Kind.STOP, Kind.RESET_CONNECTIONS}
-                and ((fault.role == "consumer" and fault.name == name) or fault.role == "zookeeper")
+                and (
+                    (fault.role == "consumer" and fault.name == name)
+                    or fault.role == "zookeeper"
+                    or (life.journal.socket and fault.role == "serve")
+                )
             ]
             if not why:
                 findings.append(

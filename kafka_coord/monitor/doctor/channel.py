@@ -1,0 +1,77 @@
+"""Checks of the socket channel: whether consumers without ZooKeeper find a coordinator, whoever is elected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from kafka_coord.channel.client import ask_cluster_metadata
+from kafka_coord.channel.frames import BadFrame
+from kafka_coord.channel.messages import ClusterMetadata
+from kafka_coord.errors import MalformedValue
+from kafka_coord.monitor.cluster import Cluster
+from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
+from kafka_coord.monitor.snapshot import GroupSnapshot
+
+TIMEOUT_S = 2.0
+CHECK = "socket channel"
+
+
+def check_channel(cluster: Cluster, snapshots: Mapping[str, GroupSnapshot]) -> Iterator[Finding]:
+    """Nothing where no instance listens and no consumer would need it."""
+    members = sum(
+        member.gateway is not None for one in snapshots.values() for member in one.observation.members.values()
+    )
+    listening = {
+        number: info.endpoints["channel"]
+        for number, info in sorted(cluster.instances.items())
+        if "channel" in info.endpoints
+    }
+    deaf = sorted(cluster.instances.keys() - listening.keys())
+    if members and not listening:
+        what = f"{members} consumers are registered that take part over sockets, and no instance listens for them"
+        yield error(CHECK, what, "start the instances with --listen-channel; without, those consumers are cut off")
+        return
+    if not listening:
+        return
+    if deaf:
+        named = ", ".join(map(str, deaf))
+        what = f"instance {named} does not listen for consumers: elected, it would cut those off that have no ZooKeeper"
+        yield warning(CHECK, what, "give every instance --listen-channel")
+    yield from _ask_all(cluster, listening, members)
+
+
+def _ask_all(cluster: Cluster, listening: Mapping[int, str], members: int) -> Iterator[Finding]:
+    with ThreadPoolExecutor(max_workers=min(16, len(listening)), thread_name_prefix="doctor") as pool:
+        answers = dict(zip(listening, pool.map(_ask, listening.values()), strict=True))
+    answered = 0
+    for number, answer in answers.items():
+        address = listening[number]
+        if isinstance(answer, str):
+            what = f"instance {number} does not answer consumers at {address}: {answer}"
+            todo = (
+                "check --advertise-channel, name resolution and firewalls between this host and that one; where it"
+                " speaks TLS (--channel-cert-file), this check does not and nothing may be wrong"
+            )
+            yield warning(CHECK, what, todo)
+            continue
+        answered += 1
+        elected = cluster.coordinator
+        told = answer.coordinator
+        if elected is not None and (told is None or told.epoch < elected.epoch):
+            what = f"instance {number} tells consumers of {_named(answer)}; broker {elected.broker_id} is elected"
+            yield info(CHECK, what, "what it tells may be a second old: look again in a moment")
+    if answered == len(answers):
+        yield ok(CHECK, f"{answered} instances answer consumers; {members} are registered that take part over sockets")
+
+
+def _ask(address: str) -> ClusterMetadata | str:
+    try:
+        return ask_cluster_metadata(address, timeout_s=TIMEOUT_S)
+    except (OSError, BadFrame, MalformedValue) as failure:
+        return str(failure) or type(failure).__name__
+
+
+def _named(answer: ClusterMetadata) -> str:
+    told = answer.coordinator
+    return f"broker {told.instance}, epoch {told.epoch}" if told is not None else "no coordinator"

@@ -1,0 +1,116 @@
+"""The schema and the test vectors of docs/socket-protocol.md say what the code does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from kafka_coord.channel.conversation import MAX_UNANSWERED
+from kafka_coord.channel.frames import MAX_FRAME_BYTES, BadFrame, Decoder, Fault
+from kafka_coord.channel.messages import (
+    Ask,
+    ClusterMetadata,
+    Code,
+    Ping,
+    Register,
+    Registered,
+    Resume,
+    read_command,
+    read_coordinator,
+    read_offsets,
+    read_outstanding,
+)
+from kafka_coord.model import Member, Mode, StartFetcher, StopFetcher, Subscription, TopicPartition
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "socket-protocol.md").read_text()
+SCHEMA = json.loads((DOCS / "socket-protocol.schema.json").read_text())
+VECTORS = json.loads((DOCS / "socket-protocol.vectors.json").read_text())
+
+READ = {
+    "answer to cluster-metadata": ClusterMetadata.from_json,
+    "register": Register.from_json,
+    "answer to register": Registered.from_json,
+    "resume": Resume.from_json,
+    "answer to resume": read_outstanding,
+    "ping": Ping.from_json,
+    "stop-fetcher": read_command,
+    "start-fetcher": read_command,
+    "error": lambda frame: read_coordinator(frame, "error"),
+    **{
+        name: lambda frame: read_offsets(frame, "offsets")
+        for name in ("answer to ping", "answer to stop-fetcher", "answer to start-fetcher", "commit", "leave")
+    },
+}
+
+
+def schema_of(message: str) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{message}", "$defs": SCHEMA["$defs"]}
+
+
+def check(message: str, frame: dict[str, Any]) -> None:
+    jsonschema.Draft202012Validator(schema_of(message)).validate(frame)
+
+
+def test_the_schema_is_one_and_names_every_message_and_code() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    defined = set(SCHEMA["$defs"])
+    assert defined >= {str(kind) for kind in Ask} | {f"answer to {kind}" for kind in Ask}
+    codes = {str(code) for code in [*Code, *Fault]}
+    assert set(SCHEMA["$defs"]["error"]["properties"]["code"]["examples"]) == codes
+    assert codes <= {word for line in PAGE.splitlines() for word in line.split("`")[1::2]}
+    assert {vector["message"] for vector in VECTORS["frames"]} >= {str(kind) for kind in Ask}
+
+
+def test_the_limits_on_the_page_are_those_of_the_code() -> None:
+    assert f"At most {MAX_FRAME_BYTES:,} bytes" in PAGE
+    assert f"who has {MAX_UNANSWERED} requests unanswered waits" in PAGE
+
+
+@pytest.mark.parametrize("vector", VECTORS["frames"], ids=lambda vector: vector["message"])
+def test_a_frame_decodes_fits_its_schema_and_is_understood(vector: dict[str, Any]) -> None:
+    raw = bytes.fromhex(vector["bytes"])
+    decoder = Decoder()
+    half = list(decoder.feed(raw[: len(raw) // 2]))
+    assert [*half, *decoder.feed(raw[len(raw) // 2 :])] == [vector["frame"]]
+    check(vector["message"], vector["frame"])
+    check_frame = jsonschema.Draft202012Validator(SCHEMA)
+    check_frame.validate(vector["frame"])
+    if vector["message"] in READ:
+        READ[vector["message"]](vector["frame"])
+
+
+@pytest.mark.parametrize("vector", VECTORS["errors"], ids=lambda vector: vector["note"])
+def test_what_is_no_frame_is_refused_by_its_code(vector: dict[str, Any]) -> None:
+    with pytest.raises(BadFrame) as refused:
+        list(Decoder().feed(bytes.fromhex(vector["bytes"])))
+    assert (refused.value.fault, refused.value.id) == (vector["error"], vector["id"])
+
+
+def test_what_the_code_writes_fits_the_schema() -> None:
+    head = {"v": 1, "id": 1}
+    member = Member("c1", 0, Subscription.to(["flights"]), session_timeout_ms=10_000, mode=Mode.EAGER, rack="r")
+    check("register", head | {"type": "register"} | Register("delays", member, resume_key="k").to_json())
+    check("resume", head | {"type": "resume"} | Resume("delays", "c1", 7, "k", "s").to_json())
+    check("answer to register", head | {"type": "answer"} | Registered("c1", 7, 10_000, 3_333, 2).to_json())
+    told = ClusterMetadata(1, {1: ("PLAINTEXT://b:9092",)}, ["b:7171"], None)
+    check("answer to cluster-metadata", head | {"type": "answer"} | told.to_json())
+    check("ping", head | {"type": "ping"} | Ping(1, 2).to_json())
+
+
+def test_what_a_command_vector_says_is_what_is_read() -> None:
+    by_name = {vector["message"]: vector["frame"] for vector in VECTORS["frames"]}
+    name, start = read_command(by_name["start-fetcher"])
+    assert (name, type(start)) == ("start-0000000013", StartFetcher)
+    assert isinstance(start, StartFetcher)
+    assert {tp: point.offset for tp, point in start.starts.items()} == {
+        TopicPartition("flights", 0): 120,
+        TopicPartition("flights", 1): -1,
+    }
+    name, stop = read_command(by_name["stop-fetcher"])
+    assert (name, type(stop)) == ("stop-0000000012", StopFetcher)
+    assert set(stop.partitions) == {TopicPartition("flights", 1)}
