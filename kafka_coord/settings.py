@@ -285,18 +285,39 @@ class KafkaSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SocketSettings:
+    """How a consumer without ZooKeeper reaches the coordinator."""
+
+    bootstrap: str | None = field(
+        default=None, metadata=_allowed("host:port,host:port of broker hosts where kafka-coord listens", _text)
+    )
+    secret: Secret | None = field(default=None, metadata=_allowed("the secret it is known by", _secret))
+    tls: bool = field(default=False, metadata=_allowed("true or false", _boolean))
+    tls_ca_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
+    tls_cert_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
+    tls_key_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
+
+    def __post_init__(self) -> None:
+        if not self.tls and (self.tls_ca_file or self.tls_cert_file or self.tls_key_file):
+            raise SettingsError("socket.tls_ca_file, tls_cert_file or tls_key_file is set, but socket.tls is not true")
+        if self.tls_key_file is not None and self.tls_cert_file is None:
+            raise SettingsError("socket.tls_key_file is set without socket.tls_cert_file: a key needs its certificate")
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All of it. ``origin`` says, per key that is not at its default, where its value came from."""
 
     zookeeper: ZooKeeperSettings = field(default_factory=ZooKeeperSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
+    socket: SocketSettings = field(default_factory=SocketSettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     origin: Mapping[str, str] = field(default_factory=dict)
 
 
 # --- loading -----------------------------------------------------------------------------------------------------
 
-_Section = TypeVar("_Section", ZooKeeperSettings, ServeSettings)
+_Section = TypeVar("_Section", ZooKeeperSettings, ServeSettings, SocketSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +353,7 @@ def load_settings(
     return Settings(
         zookeeper=_section(ZooKeeperSettings, "zookeeper", found),
         serve=_section(ServeSettings, "serve", found),
+        socket=_section(SocketSettings, "socket", found),
         kafka=KafkaSettings({key: given.value for key, given in sorted(kafka.items())}),
         origin=origin | {f"kafka.{key}": given.origin for key, given in kafka.items()},
     )
@@ -351,7 +373,7 @@ def keys() -> dict[str, str]:
     }
 
 
-_SECTIONS: Mapping[str, Any] = {"zookeeper": ZooKeeperSettings, "serve": ServeSettings}
+_SECTIONS: Mapping[str, Any] = {"zookeeper": ZooKeeperSettings, "serve": ServeSettings, "socket": SocketSettings}
 
 
 def _section(settings: type[_Section], section: str, found: Mapping[str, _Found]) -> _Section:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import random
+import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 
 CONNECT_S = 3.0
 """For connecting to one host and for its answer."""
+SEND_S = 5.0
+"""For the other end to take what it is sent."""
 SILENCE = 0.5
 """Of the session timeout: one and a half pings that did not come. Waiting longer, as the specification allows, the
 membership could not be proven any more by the time another coordinator is found, and would have to begin anew."""
@@ -79,6 +83,59 @@ def _connect(address: str, tls: ssl.SSLContext | None, timeout_s: float) -> sock
         raise
 
 
+class _Line:
+    """A connection that one thread reads from and others write to. A TLS connection is not made for two threads at a
+    time (CPython's issue 124984): whoever waits does so outside, and only then takes its turn."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._turn = threading.Lock()
+
+    def receive(self, within_s: float) -> bytes:
+        """What has come, ``b""`` at the end. Raises ``OSError``, and :class:`TimeoutError` where nothing comes."""
+        until = time.monotonic() + within_s
+        while True:
+            awaited = select.POLLIN
+            try:
+                with self._turn:
+                    return self._connection.recv(_READ_BYTES)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                pass
+            except ssl.SSLWantWriteError:
+                awaited = select.POLLOUT
+            self._await(awaited, until)
+
+    def send(self, data: bytes) -> None:
+        """All of it. Raises ``OSError``, and :class:`TimeoutError` where the other end takes nothing."""
+        until, left = time.monotonic() + SEND_S, memoryview(data)
+        with self._turn:
+            while left:
+                awaited = select.POLLOUT
+                try:
+                    left = left[self._connection.send(left) :]
+                    continue
+                except (BlockingIOError, ssl.SSLWantWriteError):
+                    pass
+                except ssl.SSLWantReadError:
+                    awaited = select.POLLIN
+                self._await(awaited, until)
+
+    def shut_down(self) -> None:
+        """Both ends find that it has ended."""
+        with suppress(OSError):
+            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)  # of TLS too: what lies below it
+
+    def _await(self, event: int, until: float) -> None:
+        waiting = select.poll()
+        try:
+            waiting.register(self._connection, event)
+        except ValueError:
+            raise OSError("the connection is closed") from None
+        if not waiting.poll(max(0.0, until - time.monotonic()) * 1000):
+            raise TimeoutError("the other end is silent")
+
+
 class SocketClient:
     """``on_metadata`` hears what a host said about the cluster, on this thread. :meth:`close` ends it."""
 
@@ -97,8 +154,7 @@ class SocketClient:
         self._on_metadata = on_metadata
         self._tls = tls
         self._closed = threading.Event()
-        self._socket: socket.socket | None = None
-        self._sending = threading.Lock()
+        self._line: _Line | None = None
         self._last_problem = ""
         self._thread = threading.Thread(target=self._run, name=f"socket-{link.consumer}", daemon=True)
 
@@ -156,12 +212,11 @@ class SocketClient:
         decoder = Decoder()
         silence_s = self._link.timeout_ms / 1000 * SILENCE * random.uniform(1.0, 1.1)  # noqa: S311  not all at once
         with connection:
-            self._socket = connection
-            connection.settimeout(silence_s)
+            line = self._line = _Line(connection)
             self._link.connected(self._send, self._hang_up)
             try:
                 while not self._closed.is_set():
-                    data = connection.recv(_READ_BYTES)
+                    data = line.receive(silence_s)
                     if not data:
                         return "the coordinator closed the connection"
                     for frame in decoder.feed(data):
@@ -171,7 +226,7 @@ class SocketClient:
             except (OSError, BadFrame) as error:
                 return str(error)
             finally:
-                self._socket = None
+                self._line = None
         return "it was closed"
 
     def on_lost_connection(self, why: str) -> None:
@@ -191,17 +246,15 @@ class SocketClient:
         self._on_metadata(metadata)
 
     def _send(self, frame: Frame) -> None:
-        with self._sending:
-            connection = self._socket
-            if connection is None:
-                raise OSError("there is no connection")
-            connection.sendall(encode(frame))
+        line = self._line
+        if line is None:
+            raise OSError("there is no connection")
+        line.send(encode(frame))
 
     def _hang_up(self) -> None:
-        connection = self._socket
-        if connection is not None:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        line = self._line
+        if line is not None:
+            line.shut_down()
 
     def _say(self, problem: str) -> None:
         if problem and problem != self._last_problem:

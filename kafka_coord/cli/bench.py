@@ -331,6 +331,40 @@ def failover(
 
 
 @bench.command()
+@click.option("--consumers", type=click.IntRange(1, 9_000), metavar="N", help="How many there are. [default: 5,000]")
+@click.option("--groups", type=click.IntRange(1, 1_000), metavar="N", help="How many groups they are in. [default: 50]")
+@click.option("--seconds", "steady_s", type=click.FloatRange(1), metavar="S", help="Of pings. [default: 60]")
+@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@directory_option
+@html_option
+@output_option
+def sockets(
+    consumers: int | None,
+    groups: int | None,
+    steady_s: float | None,
+    smoke: bool,
+    directory: Path | None,
+    output: Format,
+) -> None:
+    """What thousands of consumers without ZooKeeper cost a coordinator, and how they survive its crash.
+
+    Two instances on a ZooKeeper started for it; each consumer has a connection of its own, the real client's link and
+    connector, and fetchers that only keep time. How long until all are registered and read; what pings and commits
+    cost, and how long an answer takes (p99 to the next bound of the instance's own histogram); then the elected one is
+    killed, and everybody has to come back to the other with what it had. Takes some minutes.
+
+    \b
+    kafka-coord bench sockets
+    kafka-coord bench sockets --consumers 1000 --groups 10 -o json
+    """
+    from kafka_coord.dev.bench.sockets.run import SMOKE, SocketsOptions, run_sockets_bench
+
+    options = SMOKE if smoke else SocketsOptions()
+    options = _with(options, consumers=consumers, groups=groups, steady_s=steady_s)
+    _measure(run_sockets_bench, options, directory, output)
+
+
+@bench.command()
 @click.option("--records", type=click.IntRange(1_000), metavar="N", help="How many are read. [default: 1,000,000]")
 @click.option("--partitions", type=click.IntRange(1, 1_000), metavar="N", help="Of the topic. [default: 12]")
 @click.option("--repeat", type=click.IntRange(1, 1_000), metavar="N", help="How often in each way. [default: 5]")

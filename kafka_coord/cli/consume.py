@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import string
 import sys
 import time
@@ -22,7 +23,7 @@ from kafka_coord.model import TopicPartition
 if TYPE_CHECKING:
     from kafka_coord.consumer.consumer import Consumer
     from kafka_coord.consumer.record import Record
-    from kafka_coord.settings import Settings
+    from kafka_coord.settings import Settings, SocketSettings
 
 Formatter = Callable[["Record"], str]
 
@@ -93,12 +94,11 @@ def consume(
     if sum(value is not None for value in given.values()) != 1:
         raise SettingsError(f"give one of {', '.join(given)} (--topic may be repeated)")
     printing = _Printing(make_formatter(formatter), quiet=quiet, max_messages=max_messages, idle_s=idle_s)
-    settings = current_settings()
+    settings = current_settings(socket__bootstrap=bootstrap)
     subscription: dict[str, Any] = {"topics": list(topics) or None, "white_list": white_list, "black_list": black_list}
     with stopping_at_signals() as stopping:
         consumer = _open(
             settings,
-            bootstrap,
             group=group,
             consumer_id=consumer_id,
             auto_offset_reset="earliest" if from_beginning else "latest",
@@ -117,16 +117,30 @@ def consume(
     return stopping.exit_code
 
 
-def _open(settings: Settings, bootstrap: str | None, **arguments: Any) -> Consumer:
+def _open(settings: Settings, **arguments: Any) -> Consumer:
     from kafka_coord.consumer.consumer import Consumer
 
     arguments |= {
         "session_timeout_ms": settings.zookeeper.session_timeout_ms,
         "kafka": dict(settings.kafka.properties),
     }
-    if bootstrap is not None:
-        return Consumer(bootstrap=bootstrap, **arguments)
+    over = settings.socket
+    if over.bootstrap is not None:
+        secret = over.secret.reveal() if over.secret is not None else None
+        return Consumer(bootstrap=over.bootstrap, tls=_tls(over), secret=secret, **arguments)
     return Consumer(settings.zookeeper.hosts, zk_options=zookeeper_options(settings.zookeeper), **arguments)
+
+
+def _tls(over: SocketSettings) -> ssl.SSLContext | None:
+    if not over.tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=over.tls_ca_file)
+        if over.tls_cert_file is not None:
+            context.load_cert_chain(over.tls_cert_file, over.tls_key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"cannot speak TLS with the files of socket.tls_…: {error}") from None
+    return context
 
 
 @dataclass(slots=True)

@@ -67,6 +67,7 @@ def member_document(member: MemberRow) -> dict[str, Any]:
         "channel": "zookeeper" if member.gateway is None else "socket",
         "gateway": member.gateway,
         "address": member.address,
+        "heard_ms_ago": member.heard_ms_ago,
         "incarnation": member.incarnation,
         "since": iso_time(member.since_ms),
         "subscription": member.subscription,

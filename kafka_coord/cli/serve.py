@@ -126,7 +126,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
             published = endpoints(settings.serve, gateway)
             service = CoordinatorService(store, broker_id, published, options_of(settings.serve))
             office.service = service
-            metrics = _metrics(settings.serve, service, store)
+            metrics = _metrics(settings.serve, service, store, gateway)
             service.start()
             try:
                 ready = False
@@ -147,12 +147,15 @@ def run_service(settings: Settings, broker_id: int) -> None:
         log.info("stopped broker_id=%d", broker_id)
 
 
-def _metrics(serve_settings: ServeSettings, service: CoordinatorService, store: Store) -> MetricsServer | None:
+def _metrics(
+    serve_settings: ServeSettings, service: CoordinatorService, store: Store, gateway: GatewayServer | None
+) -> MetricsServer | None:
     if serve_settings.listen_http is None:
         return None
     from kafka_coord.monitor.metrics import MetricsServer
 
-    server = MetricsServer(serve_settings.listen_http, service, store)
+    of_sockets = gateway.gateway if gateway is not None else None
+    server = MetricsServer(serve_settings.listen_http, service, store, of_sockets)
     log.info("serving /metrics and /health address=%s", serve_settings.listen_http)
     return server
 
@@ -171,14 +174,14 @@ def _gateway(
         store,
         broker_id,
         office,
-        tls=_tls(serve_settings),
+        tls=tls_context(serve_settings),
         access=Access.load(users) if users is not None else None,
     )
     log.info("serving consumers over sockets address=%s", server.address)
     return server
 
 
-def _tls(serve_settings: ServeSettings) -> ssl.SSLContext | None:
+def tls_context(serve_settings: ServeSettings) -> ssl.SSLContext | None:
     """What consumers are spoken to with; with a client CA they must show a certificate it has signed."""
     certificate, key = serve_settings.channel_cert_file, serve_settings.channel_key_file
     if certificate is None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +26,8 @@ from typing import Any
 from kafka_coord.channel.messages import Code
 from kafka_coord.errors import SettingsError
 from kafka_coord.gateway.registering import Refusal
+from kafka_coord.settings import parse_toml
 
-_MAX_FILE_BYTES = 1_000_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FIELDS = frozenset({"secret_sha256", "certificate", "groups"})
 
@@ -61,11 +60,9 @@ class Access:
     def load(cls, path: Path) -> Access:
         try:
             raw = path.read_bytes()
-            if len(raw) > _MAX_FILE_BYTES:
-                raise SettingsError(f"{path}: {len(raw)} bytes, more than {_MAX_FILE_BYTES}")
-            written = tomllib.loads(raw.decode())
-        except (OSError, ValueError, RecursionError) as error:
+        except OSError as error:
             raise SettingsError(f"{path}: cannot be read: {error}") from None
+        written = parse_toml(raw, f"users file {path}")
         users = written.get("users")
         if set(written) != {"users"} or not isinstance(users, dict) or not users:
             raise SettingsError(f"{path}: use tables [users.NAME], one at least, and nothing else")

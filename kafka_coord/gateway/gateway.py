@@ -18,10 +18,11 @@ from kafka_coord.channel.messages import Ask, Code, Register, Resume, read_offse
 from kafka_coord.channel.operations import Registration
 from kafka_coord.errors import Fenced, InvalidName, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.gateway.access import Access
-from kafka_coord.gateway.members import Connection, Peer, SocketMember
+from kafka_coord.gateway.members import Connection, Peer, Presence, SocketMember
 from kafka_coord.gateway.metadata import MetadataDirectory
 from kafka_coord.gateway.options import GatewayOptions
 from kafka_coord.gateway.registering import Refusal, Registering, made_id, registration_value
+from kafka_coord.gateway.statistics import Statistics
 from kafka_coord.gateway.term import Term, hang_up
 from kafka_coord.gateway.writes import Outcome
 from kafka_coord.model import Subscription
@@ -79,6 +80,20 @@ class Gateway:
         self._tokens = float(self._options.registrations_per_s)
         self._tokens_at = store.clock.monotonic()
         self.term: Term | None = None
+        self.statistics = Statistics()
+
+    # --- what others may ask, on any thread --------------------------------------------------------------------------
+
+    @property
+    def connections(self) -> int:
+        """How many are open, registered or not."""
+        return len(self._connections)
+
+    def presences(self) -> tuple[Presence, ...]:
+        """The consumers this instance answers for."""
+        term, now = self.term, self._store.clock.monotonic()
+        members = list(term.members.values()) if term is not None else []
+        return tuple(Presence.of(member, now) for member in members)
 
     # --- connections -------------------------------------------------------------------------------------------------
 
@@ -174,6 +189,7 @@ class Gateway:
         register = Register.from_json(asked.frame)
         refusal = self._why_not(register, connection.peer.certificate)
         if refusal is not None:
+            self.statistics.refused += 1
             self._refuse(connection, asked.id, refusal.code, refusal.message, **dict(refusal.more))
             if refusal.code in (Code.NOT_AUTHENTICATED, Code.NOT_AUTHORISED):
                 self._hang_up(connection, refusal.code, refusal.message)
@@ -364,7 +380,7 @@ class Gateway:
         if self.term is not None and self.term.leadership != leadership:
             self._end_term("this instance does not coordinate any more")
         if self.term is None and leadership is not None and self._office.leads():
-            term = Term(self._store, leadership, self._options, self._wake)
+            term = Term(self._store, leadership, self._options, self._wake, self.statistics)
             try:
                 term.begin()
             except BaseException:

@@ -33,8 +33,8 @@ class Peer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """A connection and what was said on it. ``member`` once it has registered; ``leaving``: an answer is on its way
-    after which it ends. Times are monotonic seconds."""
+    """A connection and what was said on it. ``member`` once it has registered; ``ended``: nothing more is said or
+    heard on it. Times are monotonic seconds."""
 
     peer: Peer
     since: float
@@ -63,7 +63,7 @@ class SocketMember:
     :class:`~kafka_coord.channel.messages.Ping`. ``held`` are the partitions it acknowledged to fetch, and the only ones
     it may commit. ``pending`` are offsets it answered a ping with that are not stored yet; ``pending_ping`` is the
     newest such ping on the connection of now, called heard once they are; ``unwritten`` is how many of its writes wait
-    for ZooKeeper.
+    for ZooKeeper. ``pinged`` says when the pings were sent that are not answered.
     """
 
     registration: Registration
@@ -75,6 +75,7 @@ class SocketMember:
     connection: Connection | None = None
     ping_due: float = 0.0
     pings: int = 0
+    pinged: dict[int, float] = field(default_factory=dict)
     heard: int = 0
     done: int = 0
     queue: deque[CommandId] = field(default_factory=deque)
@@ -95,3 +96,24 @@ class SocketMember:
     def ping_interval_s(self) -> float:
         """A third of its session timeout (the design's section 8)."""
         return self.session_timeout_s / 3
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """How it is with one consumer. ``address`` is ``None`` while it has no connection; ``heard_ms_ago`` is how long ago
+    something came from it, or its coordinator was elected, whichever was later."""
+
+    group: str
+    consumer: str
+    address: str | None
+    heard_ms_ago: int
+
+    @classmethod
+    def of(cls, member: SocketMember, now: float) -> Presence:
+        """``now`` in monotonic seconds."""
+        group, consumer = member.key
+        connection = member.connection
+        heard_at = member.deadline - member.session_timeout_s
+        return cls(
+            group, consumer, connection.peer.address if connection else None, max(0, round((now - heard_at) * 1000))
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import ssl
 import threading
 from collections import deque
@@ -28,7 +29,8 @@ MAX_INBOX = 50_000
 """Frames that wait for the gateway's thread; beyond that nothing more is read."""
 SPARE_CONNECTIONS = 1_000
 """Beyond as many as there may be consumers: those that only ask where to go."""
-READ_BYTES = 1 << 16
+OTHER_DESCRIPTORS = 100
+"""What the process has open besides."""
 
 
 class SocketPeer(asyncio.Protocol):
@@ -158,6 +160,7 @@ class GatewayServer:
         self._inbox: deque[_Arrival] = deque()
         self._touched: dict[SocketPeer, None] = {}
         self._open: set[SocketPeer] = set()
+        _allow_descriptors(self._options.most_consumers + SPARE_CONNECTIONS + OTHER_DESCRIPTORS)
         self.gateway = Gateway(store, instance, office, self._awake.set, self._options, access)
         self._loop = asyncio.new_event_loop()
         self._server = self._listen(listen, tls)
@@ -281,6 +284,18 @@ class GatewayServer:
         self._touched.clear()
         with suppress(RuntimeError):  # the loop is closed: nobody is there to send to
             self._loop.call_soon_threadsafe(self._flush, sending)
+
+
+def _allow_descriptors(wanted: int) -> None:
+    """As many open files as that, as far as this process may allow itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    found = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (found, hard))
+    if found < wanted:
+        log.warning("may open %d files only, which %d consumers may exceed: raise the limit (ulimit -n)", found, wanted)
 
 
 def _common_name(certificate: dict[str, Any] | None) -> str | None:

@@ -16,6 +16,7 @@ from kafka_coord.gateway.fenced_store import FencedStore
 from kafka_coord.gateway.members import Connection, Obeying, SocketMember
 from kafka_coord.gateway.options import GatewayOptions
 from kafka_coord.gateway.registering import Refusal, Registering, read_member, register_all
+from kafka_coord.gateway.statistics import Statistics
 from kafka_coord.gateway.writes import Outcome, Write, Writer
 from kafka_coord.model import Command, CommandId, Ledger, StartFetcher, StopFetcher, TopicPartition
 from kafka_coord.model import json_fields as fields
@@ -34,13 +35,21 @@ MAX_UNANSWERED_PINGS = 3
 class Term:
     """Members, their timers, commands on the way to them and their offsets on the way to ZooKeeper. One thread."""
 
-    def __init__(self, store: Store, leadership: Leadership, options: GatewayOptions, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        leadership: Leadership,
+        options: GatewayOptions,
+        wake: Callable[[], None],
+        statistics: Statistics,
+    ) -> None:
         self.leadership = leadership
         self.store = FencedStore(store, leadership.fence)
         self.members: dict[tuple[str, str], SocketMember] = {}
         self.registering: list[Registering] = []
         self.resuming: list[tuple[Connection, int, SocketMember]] = []
         self._options = options
+        self._statistics = statistics
         self._writer = Writer(self.store)
         self._watches = Watches(store, wake)
         self._pings: list[tuple[float, int, SocketMember]] = []
@@ -123,6 +132,7 @@ class Term:
         if before is not None:
             self.end(before, Code.MEMBERSHIP_LOST, "it has registered again on another connection")
         self._admit(member, now)
+        self._statistics.registered += 1
         log.info(
             "registered socket consumer=%s group=%s incarnation=%d address=%s",
             one.consumer,
@@ -150,6 +160,7 @@ class Term:
         """From here on it is spoken to over this connection."""
         connection.member, member.connection = member, connection
         member.heard = member.done = member.pings = member.pending_ping = 0
+        member.pinged.clear()
         member.obeying = None
         self._watches.drop(layout.channel(*member.key))
         self._watches.children(layout.channel(*member.key), partial(self._commands, member))
@@ -202,6 +213,7 @@ class Term:
                 before.member = None
                 hang_up(before, Code.MEMBERSHIP_LOST, "it goes on over another connection")
             self._attach(member, connection)
+            self._statistics.resumed += 1
             outstanding = [command.name for command in in_order(listing)[0]]
             connection.peer.send(connection.conversation.answer(request, {"outstanding": outstanding}))
             log.info(
@@ -219,6 +231,9 @@ class Term:
 
     def ping_answered(self, member: SocketMember, request: int, offsets: dict[TopicPartition, int]) -> None:
         member.pings -= 1
+        sent = member.pinged.pop(request, None)
+        if sent is not None:
+            self._statistics.answered(self.store.clock.monotonic() - sent)
         if member.auto_commit:
             offsets = {tp: offset for tp, offset in offsets.items() if tp in member.held}
             member.pending.update(offsets)
@@ -381,7 +396,8 @@ class Term:
 
     def _ping(self, member: SocketMember, connection: Connection) -> None:
         member.pings += 1
-        _, frame = connection.conversation.ask(Ask.PING, Ping(member.heard, member.done).to_json())
+        number, frame = connection.conversation.ask(Ask.PING, Ping(member.heard, member.done).to_json())
+        member.pinged[number] = self.store.clock.monotonic()
         connection.peer.send(frame)
 
     def _ping_at(self, member: SocketMember, due: float) -> None:
@@ -497,6 +513,7 @@ class Term:
 
     def _expired(self, member: SocketMember, outcome: Outcome) -> None:
         if self._written(member, outcome):
+            self._statistics.expired += 1
             self.end(member, Code.MEMBERSHIP_LOST, "nothing was heard of it within its session timeout")
 
 

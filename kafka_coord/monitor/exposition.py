@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from socketserver import ThreadingMixIn
 from typing import Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -42,16 +42,26 @@ def gauge(name: str, text: str, value: float, labels: dict[str, str] | None = No
 
 
 class Exposition:
-    """Serves ``/metrics`` and ``/health`` on ``host:port`` (port 0: any free one), on threads of its own.
+    """Serves ``/metrics`` and ``/health`` on ``host:port`` (port 0: any free one), on threads of its own; and what
+    ``pages`` has, as JSON, each under its path.
 
     ``setting`` is what the user gave the address by, for the :class:`SettingsError` raised where it cannot be bound.
     """
 
-    def __init__(self, address: str, collector: Collector, health: Health, *, setting: str) -> None:
+    def __init__(
+        self,
+        address: str,
+        collector: Collector,
+        health: Health,
+        *,
+        setting: str,
+        pages: Mapping[str, Callable[[], Any]] | None = None,
+    ) -> None:
         host, _, port = address.rpartition(":")
         registry = CollectorRegistry(auto_describe=False)
         registry.register(collector)
         metrics = make_wsgi_app(registry)
+        also = dict(pages or {})
 
         def app(environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
             path = environ.get("PATH_INFO", "/")
@@ -62,8 +72,11 @@ class Exposition:
                 healthy, said = health()
                 start("200 OK" if healthy else "503 Service Unavailable", [("Content-Type", "application/json")])
                 return [json.dumps(said).encode() + b"\n"]
+            if path in also:
+                start("200 OK", [("Content-Type", "application/json")])
+                return [json.dumps(also[path]()).encode() + b"\n"]
             start("404 Not Found", [("Content-Type", "text/plain")])
-            return [b"Here are /metrics and /health.\n"]
+            return [f"Here are {', '.join(['/metrics', *also])} and /health.\n".encode()]
 
         try:
             self._server = make_server(host.strip("[]"), int(port), app, _Server, _QuietHandler)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.errors import NotFound
+from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.model import (
+    CoordinatorInfo,
     GroupSettings,
     Mode,
     PartitionSet,
@@ -25,6 +26,10 @@ from kafka_coord.zk.store import Store
 
 EndOffsets = Callable[[PartitionSet], tuple[Mapping[TopicPartition, int], str]]
 """Gives the end offsets that could be had, and a sentence about those that could not (or ``""``)."""
+
+Presences = Callable[[str], Mapping[tuple[str, str], int]]
+"""Asks the coordinator at ``host:port`` (its HTTP endpoint) how long ago it heard of each (group, consumer), in ms;
+raises ``OSError`` and :class:`MalformedValue`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,8 @@ class MemberRow:
     """One member, live or (``registered`` false) only remembered: its place kept, or its partitions not yet released.
 
     ``since_ms`` is when it registered (ms since 1970); ``target`` what it is to own; ``gateway`` the instance that
-    registered it and ``address`` where it was, for one that takes part over a socket.
+    registered it and ``address`` where it was, for one that takes part over a socket; ``heard_ms_ago`` how long ago the
+    coordinator heard something of that one, if it could be asked.
     """
 
     consumer: str
@@ -66,12 +72,14 @@ class MemberRow:
     stopping: PartitionSet
     target: PartitionSet
     pending: tuple[WaitingCommand, ...]
+    heard_ms_ago: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
     """Everything about one group. ``status`` is the planner's sentence: what is waited for, what is wrong;
-    ``lag_note`` says why some end offsets are unknown, where some are."""
+    ``lag_note`` says why some end offsets are unknown, where some are; ``heard_note`` why it is unknown when something
+    was heard of consumers without ZooKeeper."""
 
     group: str
     state: GroupState
@@ -88,6 +96,7 @@ class GroupDescription:
     offsets: tuple[OffsetRow, ...]
     of_earlier_topic: PartitionSet
     lag_note: str
+    heard_note: str
     unreadable: tuple[Unreadable, ...]
 
     @property
@@ -111,8 +120,11 @@ def snapshot_of(store: Store, group: str) -> tuple[Cluster, GroupSnapshot]:
     return cluster, found
 
 
-def describe_group(store: Store, group: str, end_offsets: EndOffsets | None) -> GroupDescription:
-    """Everything about ``group``; with no ``end_offsets`` the brokers are not asked and every lag is unknown.
+def describe_group(
+    store: Store, group: str, end_offsets: EndOffsets | None, presences: Presences | None = None
+) -> GroupDescription:
+    """Everything about ``group``; with no ``end_offsets`` the brokers are not asked and every lag is unknown, and with
+    no ``presences`` the coordinator is not asked when it heard of consumers without ZooKeeper.
 
     Raises :class:`NotFound`.
     """
@@ -126,6 +138,9 @@ def describe_group(store: Store, group: str, end_offsets: EndOffsets | None) -> 
         ends, note = end_offsets(partitions_of(seen, committed))
     target = seen.assignment
     judged = group_status(seen)
+    members, heard_note = member_rows(snapshot, waiting.commands), ""
+    if presences is not None:
+        members, heard_note = _with_presence(group, members, cluster.coordinator, presences)
     return GroupDescription(
         group=group,
         state=judged.state,
@@ -138,12 +153,33 @@ def describe_group(store: Store, group: str, end_offsets: EndOffsets | None) -> 
         settings=seen.settings,
         pause=seen.pause,
         paused_everywhere=snapshot.paused_everywhere is not None,
-        members=member_rows(snapshot, waiting.commands),
+        members=members,
         offsets=offset_rows(seen, committed, ends),
         of_earlier_topic=committed.of_earlier_topic,
         lag_note=note,
+        heard_note=heard_note,
         unreadable=(*seen.unreadable, *committed.unreadable, *waiting.unreadable),
     )
+
+
+def _with_presence(
+    group: str, members: tuple[MemberRow, ...], coordinator: CoordinatorInfo | None, presences: Presences
+) -> tuple[tuple[MemberRow, ...], str]:
+    if all(member.gateway is None for member in members):
+        return members, ""
+    unknown = "when something was heard of consumers without ZooKeeper is unknown: "
+    if coordinator is None:
+        return members, unknown + "nobody coordinates"
+    if "http" not in coordinator.endpoints:
+        return members, unknown + f"start the instance beside broker {coordinator.broker_id} with --listen-http"
+    try:
+        heard = presences(coordinator.endpoints["http"])
+    except (OSError, MalformedValue) as error:
+        return members, unknown + f"the coordinator cannot be asked at {coordinator.endpoints['http']}: {error}"
+    return tuple(
+        replace(member, heard_ms_ago=heard.get((group, member.consumer))) if member.gateway is not None else member
+        for member in members
+    ), ""
 
 
 def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> tuple[MemberRow, ...]:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.gateway.gateway import Gateway
+from kafka_coord.gateway.statistics import ROUND_TRIP_BOUNDS_S
 from kafka_coord.monitor.exposition import PREFIX, Exposition, gauge
+from kafka_coord.monitor.presence import PRESENCES
 from kafka_coord.version import __version__
 from kafka_coord.zk.store import SessionState, Store
 
@@ -18,9 +24,10 @@ from kafka_coord.zk.store import SessionState, Store
 class ServiceCollector:
     """Reads the running service at every scrape; keeps nothing. Costs no ZooKeeper request."""
 
-    def __init__(self, service: CoordinatorService, store: Store) -> None:
+    def __init__(self, service: CoordinatorService, store: Store, gateway: Gateway | None = None) -> None:
         self._service = service
         self._store = store
+        self._gateway = gateway
 
     def collect(self) -> Iterator[Metric]:
         session, now = self._store.session, self._store.clock.monotonic()
@@ -33,6 +40,8 @@ class ServiceCollector:
             max(0.0, session.mine_until() - now),
         )
         yield gauge("elected", "Whether this instance coordinates and may decide now.", int(self._service.leads))
+        if self._gateway is not None:
+            yield from _of_gateway(self._gateway)
         coordinator = self._service.coordinator
         if coordinator is None:
             return
@@ -53,6 +62,31 @@ class ServiceCollector:
         yield failed
 
 
+def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
+    """What there is to tell of consumers without ZooKeeper."""
+    statistics = gateway.statistics
+    yield gauge("socket_consumers", "Registered consumers without ZooKeeper.", len(gateway.presences()))
+    yield gauge("socket_connections", "Open connections of such consumers.", gateway.connections)
+    for name, text, count in (
+        ("socket_registrations", "Registrations over sockets.", statistics.registered),
+        ("socket_resumptions", "Memberships that went on over another connection.", statistics.resumed),
+        ("socket_expirations", "Consumers without ZooKeeper that were expired.", statistics.expired),
+        ("socket_refusals", "Registrations over sockets that were refused.", statistics.refused),
+    ):
+        counter = CounterMetricFamily(f"{PREFIX}_{name}", text)
+        counter.add_metric([], count)
+        yield counter
+    below = accumulate(statistics.round_trips)
+    buckets = [(str(bound), count) for bound, count in zip((*ROUND_TRIP_BOUNDS_S, "+Inf"), below, strict=True)]
+    times = HistogramMetricFamily(f"{PREFIX}_socket_ping_seconds", "From sending a ping to having its answer.")
+    times.add_metric([], buckets=buckets, sum_value=statistics.round_trips_s)
+    yield times
+
+
+def _presences(gateway: Gateway) -> list[dict[str, Any]]:
+    return [asdict(presence) for presence in gateway.presences()]
+
+
 def health(service: CoordinatorService, store: Store) -> tuple[bool, dict[str, Any]]:
     """Healthy means: registered, and connected to ZooKeeper. Elected or not is no matter of health."""
     session = store.session
@@ -70,6 +104,7 @@ def health(service: CoordinatorService, store: Store) -> tuple[bool, dict[str, A
 class MetricsServer(Exposition):
     """Serves ``/metrics`` and ``/health`` of one instance. Raises :class:`SettingsError` where it cannot listen."""
 
-    def __init__(self, address: str, service: CoordinatorService, store: Store) -> None:
-        collector = ServiceCollector(service, store)
-        super().__init__(address, collector, lambda: health(service, store), setting="--listen-http")
+    def __init__(self, address: str, service: CoordinatorService, store: Store, gateway: Gateway | None = None) -> None:
+        collector = ServiceCollector(service, store, gateway)
+        pages = {PRESENCES: partial(_presences, gateway)} if gateway is not None else None
+        super().__init__(address, collector, lambda: health(service, store), setting="--listen-http", pages=pages)

@@ -63,6 +63,7 @@ def test_members_as_json(rebalancing: Tree, coord: Run) -> None:
         "channel": "zookeeper",
         "gateway": None,
         "address": None,
+        "heard_ms_ago": None,
         "incarnation": rebalancing.incarnations["delays", "c2"],
         "subscription": "flights",
         "mode": "incremental",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -23,8 +24,8 @@ def instance(world: World) -> Iterator[Callable[..., SocketInstance]]:
     """Makes instances that listen for consumers; they are stopped afterwards."""
     made: list[SocketInstance] = []
 
-    def make(broker_id: int = 1, options: GatewayOptions | None = None) -> SocketInstance:
-        made.append(SocketInstance(world.hosts, broker_id, options))
+    def make(broker_id: int = 1, options: GatewayOptions | None = None, **security: Any) -> SocketInstance:
+        made.append(SocketInstance(world.hosts, broker_id, options, **security))
         return made[-1]
 
     yield make

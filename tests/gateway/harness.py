@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -20,10 +21,10 @@ from tests.waiting import eventually
 class SocketInstance:
     """One running service that listens for consumers."""
 
-    def __init__(self, hosts: str, broker_id: int, options: GatewayOptions | None = None) -> None:
+    def __init__(self, hosts: str, broker_id: int, options: GatewayOptions | None = None, **security: Any) -> None:
         self.store = open_store(hosts)
         office = ServiceOffice()
-        self.server = GatewayServer("127.0.0.1:0", self.store, broker_id, office, options=options)
+        self.server = GatewayServer("127.0.0.1:0", self.store, broker_id, office, options=options, **security)
         self.service = CoordinatorService(self.store, broker_id, {"channel": self.server.address}, FAST)
         office.service = self.service
 
@@ -52,9 +53,11 @@ class SocketInstance:
 class HandConsumer:
     """A consumer of the socket channel that says exactly what a test makes it say."""
 
-    def __init__(self, address: str, timeout_s: float = 10.0) -> None:
+    def __init__(self, address: str, timeout_s: float = 10.0, tls: ssl.SSLContext | None = None) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout_s)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self.conversation = Conversation()
         self._decoder = Decoder()
         self._frames: list[dict[str, Any]] = []

@@ -76,7 +76,7 @@ def test_a_secret_is_never_repeated(users):
         (f"[users.a]\nsecret_sha256 = '{SECRET}'\ngroups = ['(']", "groups"),
         ("[users.a]\nsecret_sha256 = 'sesame'\ngroups = ['.*']", "sha256sum"),
         ("[users.a]\nsecret = 'sesame'\ngroups = ['.*']", "certificate, groups, secret_sha256"),
-        ("[users.a", "cannot be read"),
+        ("[users.a", "not TOML"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_with_what_to_do(tmp_path, text, what):

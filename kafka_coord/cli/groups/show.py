@@ -13,6 +13,7 @@ from kafka_coord.cli.options import group_argument, output_option
 from kafka_coord.cli.output import Column, Format, Section, cell, duration, iso_time, note, number, show
 from kafka_coord.model import Unreadable
 from kafka_coord.monitor.groups import GroupDescription, MemberRow, describe_group, list_groups
+from kafka_coord.monitor.presence import read_presences
 
 _LIST = (
     Column("group"),
@@ -40,6 +41,7 @@ _MEMBERS = (
     Column("host"),
     Column("client"),
     Column("way"),
+    number("heard"),
     Column("since"),
     Column("owned"),
     Column("stopping"),
@@ -53,6 +55,7 @@ _MEMBERS_VERBOSE = (
     Column("client"),
     Column("way"),
     Column("address"),
+    number("heard"),
     number("incarnation"),
     Column("since"),
     Column("subscription"),
@@ -122,7 +125,12 @@ def describe(group: str, members: bool, offsets: bool, state: bool, verbose: boo
         chosen = dict.fromkeys(chosen, True)
     settings = current_settings()
     with open_store(settings) as store, BrokerLog(store, settings) as log:
-        found = describe_group(store, group, end_offsets_reader(log) if chosen["offsets"] else None)
+        found = describe_group(
+            store,
+            group,
+            end_offsets_reader(log) if chosen["offsets"] else None,
+            read_presences if chosen["members"] else None,
+        )
     document = describe_document(found, chosen)
     show(output, document, _sections(found, document, chosen, verbose=verbose))
     if chosen["offsets"]:
@@ -130,6 +138,8 @@ def describe(group: str, members: bool, offsets: bool, state: bool, verbose: boo
             note(found.lag_note)
         if found.of_earlier_topic:
             note(f"not counted, because the topic was deleted and created again since: {found.of_earlier_topic}")
+    if found.heard_note:
+        note(found.heard_note)
     report_unreadable(found.unreadable)
 
 
@@ -177,6 +187,7 @@ def _member_cells(member: MemberRow) -> dict[str, Any]:
         "client": member.client,
         "way": way(member),
         "address": member.address,
+        "heard": f"{ago} ago" if (ago := duration(member.heard_ms_ago)) else None,
         "incarnation": member.incarnation,
         "since": iso_time(member.since_ms) or "gone",
         "subscription": member.subscription,

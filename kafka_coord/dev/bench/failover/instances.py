@@ -24,10 +24,14 @@ _ASK_S = 5.0
 class Instance:
     """One ``serve`` process with its metrics; stopped and started again under its broker id."""
 
-    def __init__(self, directory: Path, broker_id: int, zookeeper: str, session_timeout_ms: int) -> None:
+    def __init__(
+        self, directory: Path, broker_id: int, zookeeper: str, session_timeout_ms: int, channel: str | None = None
+    ) -> None:
+        """``channel``: where it listens for consumers without ZooKeeper."""
         self.broker_id = broker_id
         self._address = f"{LOOPBACK}:{free_port()}"
         more = ["--listen-http", self._address, "--session-timeout-ms", str(session_timeout_ms)]
+        more += ["--listen-channel", channel] if channel is not None else []
         name = f"coordinator-{broker_id}"
         self.process = ChildProcess(name, [*serve_beside(broker_id, zookeeper), *more], directory / f"{name}.log")
 
@@ -40,11 +44,16 @@ class Instance:
     def groups(self) -> dict[str, int]:
         """How many groups are in which state, of those it has looked at since it was elected."""
         try:
-            with urllib.request.urlopen(f"http://{self._address}/metrics", timeout=_ASK_S) as answer:
-                told = answer.read()
+            told = self.metrics()
         except OSError:
             return {}
         return {state.decode(): int(float(count)) for state, count in _GROUPS.findall(told)}
+
+    def metrics(self) -> bytes:
+        """All it tells, as Prometheus reads it. Raises ``OSError``."""
+        with urllib.request.urlopen(f"http://{self._address}/metrics", timeout=_ASK_S) as answer:
+            told: bytes = answer.read()
+            return told
 
     def peak_mib(self) -> float:
         """The most memory it has had (resident)."""

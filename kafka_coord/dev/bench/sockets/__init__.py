@@ -1,0 +1,1 @@
+"""``kafka-coord bench sockets``: thousands of consumers without ZooKeeper, and one coordinator."""

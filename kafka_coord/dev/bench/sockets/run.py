@@ -1,0 +1,349 @@
+"""The bench of the socket channel, from beginning to end: a crowd registers, is pinged, and survives a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.dev.bench.children import await_end
+from kafka_coord.dev.bench.failover.instances import Elected, Instance, await_groups
+from kafka_coord.dev.bench.group import write_topic
+from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Table
+from kafka_coord.dev.bench.sockets.crowd import CrowdPlace, CrowdState
+from kafka_coord.dev.bench.usage import Meter
+from kafka_coord.dev.bench.waiting import awaited
+from kafka_coord.dev.java import find_java
+from kafka_coord.dev.ports import LOOPBACK, free_port
+from kafka_coord.dev.process import OnProgress
+from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.errors import Timeout
+from kafka_coord.zk import layout
+from kafka_coord.zk.session import connect
+from kafka_coord.zk.store import GetChildren, GetData, Node, Store
+
+_TOPIC = "flights"
+_STABLE = str(GroupState.STABLE)
+_WITHIN_S = 180.0
+_BAR_CONSUMERS, _BAR_SETTLED_S = 5_000, 15.0
+_COUNTS = ("connected", "members", "held", "lost", "stopped")
+_BUCKET = re.compile(rb'^kafka_coord_socket_ping_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class SocketsOptions:
+    """``consumers`` in ``groups``, each group reading a topic of as many partitions as it has members, from
+    ``processes`` processes. They are watched for ``steady_s`` seconds, then the elected coordinator is killed."""
+
+    consumers: int = 5_000
+    groups: int = 50
+    processes: int = 2
+    session_timeout_ms: int = 15_000
+    coordinator_session_timeout_ms: int = 6_000
+    steady_s: float = 60.0
+    judged: bool = True
+
+    def to_json(self) -> Mapping[str, Any]:
+        return asdict(self)
+
+
+SMOKE = SocketsOptions(
+    consumers=40,
+    groups=4,
+    session_timeout_ms=5_000,
+    coordinator_session_timeout_ms=2_000,
+    steady_s=4.0,
+    judged=False,
+)
+
+
+def run_sockets_bench(options: SocketsOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
+    """Runs it in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    setup = Setup.here(java=find_java().version)
+    with _stage(directory, options, on_progress) as stage:
+        registering = stage.register(on_progress)
+        steady = stage.watch(on_progress)
+        failover = stage.fail(on_progress)
+    tables = [Table("registering", [registering]), Table("steady", [steady]), Table("failover", [failover])]
+    judged = bars(options, steady, failover) if options.judged else []
+    return BenchReport("sockets", setup, options.to_json(), tables, judged)
+
+
+class _Crowd:
+    """A process of consumers; it ends when its standard input is closed, however this one ends."""
+
+    def __init__(self, place: CrowdPlace, log: Path) -> None:
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "kafka_coord.dev.bench.sockets.crowd", json.dumps(asdict(place))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        self._log = log
+        self._state = CrowdState()
+        self._thread = threading.Thread(target=self._read, name="bench-crowd", daemon=True)
+        self._thread.start()
+
+    def state(self) -> CrowdState:
+        """As it last said. Raises :class:`Timeout` where it has ended."""
+        if self.process.poll() is not None:
+            raise Timeout(f"a process of consumers ended by itself with {self.process.returncode}: see {self._log}")
+        return self._state
+
+    def _read(self) -> None:
+        for line in self.process.stdout or ():
+            self._state = CrowdState(**json.loads(line))
+
+    def close(self) -> None:
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        await_end(self.process)
+
+
+class _Stage:
+    """Two instances that listen for consumers; ``zookeeper`` is the server's pid, ``logs`` where crowds write."""
+
+    def __init__(
+        self, store: Store, instances: Sequence[Instance], hosts: Sequence[str], logs: Path, zookeeper: int
+    ) -> None:
+        self._store = store
+        self._instances = instances
+        self._hosts = tuple(hosts)
+        self._logs = logs
+        self._zookeeper = zookeeper
+        self._elected = Elected(store)
+        self._crowds: list[_Crowd] = []
+
+    def begin(self, options: SocketsOptions) -> None:
+        self._options = options
+        for instance in self._instances:
+            instance.start(self._store)
+        self._elected.other_than(-1, _WITHIN_S)
+
+    def register(self, on_progress: OnProgress) -> dict[str, Any]:
+        """All at once, until every partition is read."""
+        options = self._options
+        each = -(-options.consumers // options.processes)
+        elected = self._now()
+        began = time.monotonic_ns()
+        with Meter(elected.process.pid or 0) as meter:
+            for number in range(options.processes):
+                first = number * each
+                place = CrowdPlace(
+                    self._hosts,
+                    _TOPIC,
+                    options.session_timeout_ms,
+                    options.groups,
+                    first,
+                    min(each, options.consumers - first),
+                )
+                self._crowds.append(_Crowd(place, self._logs / f"crowd-{number}.log"))
+            connected_ns = self._await(lambda state: state.connected >= options.consumers, on_progress, "registered")
+            await_groups(elected, options.groups, _STABLE, _WITHIN_S)
+            held_ns = self._await(lambda state: state.held >= self._partitions, on_progress, "reading")
+            cpu_s = meter.cpu_s()
+        return {
+            "consumers": options.consumers,
+            "groups": options.groups,
+            "registered_s": round((connected_ns - began) / 1e9, 2),
+            "all_reading_s": round((held_ns - began) / 1e9, 2),
+            "coordinator_cpu_s": round(cpu_s, 1),
+        }
+
+    def watch(self, on_progress: OnProgress) -> dict[str, Any]:
+        """Nothing happens but pings and commits."""
+        seconds = self._options.steady_s
+        time.sleep(self._options.session_timeout_ms / 1000)  # until nothing that led here goes on
+        elected = self._now()
+        on_progress(f"watching pings and commits for {seconds:g} s")
+        lost = self._state().lost
+        before = _round_trips(elected)
+        zxid = self._zxid()
+        with Meter(elected.process.pid or 0) as meter, Meter(self._zookeeper) as server:
+            time.sleep(seconds)
+            cpu_s, server_cpu_s = meter.cpu_s(), server.cpu_s()
+        after = _round_trips(elected)
+        counts = [(bound, count - before.get(bound, 0)) for bound, count in after.items()]
+        return {
+            "consumers": self._options.consumers,
+            "seconds": seconds,
+            "coordinator_cpu_percent": round(100 * cpu_s / seconds, 1),
+            "zookeeper_cpu_percent": round(100 * server_cpu_s / seconds, 1),
+            "coordinator_peak_mib": round(elected.peak_mib()),
+            "pings": counts[-1][1] if counts else 0,
+            "ping_p50_ms": quantile_ms(counts, 0.5),
+            "ping_p99_ms": quantile_ms(counts, 0.99),
+            "transactions": self._zxid() - zxid - 1,
+            "memberships_lost": self._state().lost - lost,
+        }
+
+    def fail(self, on_progress: OnProgress) -> dict[str, Any]:
+        """``kill -9`` of the elected instance; until everybody is back at the other, reading what it read."""
+        before, lost, stopped = self._owned(), self._state().lost, self._state().stopped
+        elected = self._elected.now() or 0
+        goes, comes = self._now(), next(one for one in self._instances if one.broker_id != elected)
+        on_progress(f"killing the elected coordinator, beside broker {elected}")
+        killed = time.monotonic_ns()
+        goes.process.kill()
+        with Meter(comes.process.pid or 0) as meter:
+            _, elected_ns = self._elected.other_than(elected, _WITHIN_S)
+            back_ns = self._await(self._everybody_reads, on_progress, "back", elected_ns)
+            stable_ns = await_groups(comes, self._options.groups, _STABLE, _WITHIN_S)
+            cpu_s = meter.cpu_s()
+        after = self._owned()
+        settled_ns = max(back_ns, stable_ns)
+        session_s = self._options.coordinator_session_timeout_ms / 1000
+        return {
+            "consumers": self._options.consumers,
+            "elected_s": round((elected_ns - killed) / 1e9, 2),
+            "all_back_s": round((back_ns - killed) / 1e9, 2),
+            "settled_s": round((settled_ns - killed) / 1e9, 2),
+            "after_session_timeout_s": round((settled_ns - killed) / 1e9 - session_s, 2),
+            "changed_hands": sum(after.get(path) != data for path, data in before.items()) + len(after.keys() - before),
+            "partitions_stopped": self._state().stopped - stopped,
+            "memberships_lost": self._state().lost - lost,
+            "coordinator_cpu_s": round(cpu_s, 1),
+        }
+
+    def close(self) -> None:
+        for crowd in self._crowds:
+            crowd.close()
+        for instance in self._instances:
+            instance.process.stop()
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _partitions(self) -> int:
+        return self._options.groups * partitions_of(self._options)
+
+    def _everybody_reads(self, state: CrowdState) -> bool:
+        return state.connected >= self._options.consumers and state.held >= self._partitions
+
+    def _now(self) -> Instance:
+        elected = self._elected.now()
+        return next(one for one in self._instances if one.broker_id == elected)
+
+    def _state(self) -> CrowdState:
+        """All crowds together, as of the one that has said nothing for longest."""
+        states = [crowd.state() for crowd in self._crowds]
+        return CrowdState(
+            min(one.at_ns for one in states),
+            *(sum(getattr(one, name) for one in states) for name in _COUNTS),
+        )
+
+    def _await(
+        self, reached: Callable[[CrowdState], bool], on_progress: OnProgress, what: str, since_ns: int = 0
+    ) -> int:
+        """When it was said first, by states of after ``since_ns``."""
+        told = time.monotonic()
+
+        def look() -> int:
+            nonlocal told
+            state = self._state()
+            if time.monotonic() - told > 2.0:
+                told = time.monotonic()
+                on_progress(
+                    f"{state.connected:,} of {self._options.consumers:,} connected, {state.held:,} partitions read"
+                )
+            return state.at_ns if state.at_ns > since_ns and reached(state) else 0
+
+        return awaited(look, _WITHIN_S, f"every consumer {what}")
+
+    def _owned(self) -> Mapping[str, Any]:
+        """What every ledger says is owned."""
+        groups = self._store.children(layout.GROUPS)
+        listings = self._store.read_many([GetChildren(layout.owners(group)) for group in groups])
+        paths = [
+            layout.ledger(group, consumer)
+            for group, listing in zip(groups, listings, strict=True)
+            for consumer in (listing if isinstance(listing, tuple) else ())
+        ]
+        nodes = self._store.read_many([GetData(path) for path in paths])
+        return {
+            path: (value["owned"], value["incarnation"])
+            for path, node in zip(paths, nodes, strict=True)
+            if isinstance(node, Node) and (value := json.loads(node.data))
+        }
+
+    def _zxid(self) -> int:
+        path = "/bench"
+        self._store.ensure_path(path)
+        return self._store.set(path, b"").mzxid
+
+
+@contextmanager
+def _stage(directory: Path, options: SocketsOptions, on_progress: OnProgress) -> Iterator[_Stage]:
+    directory.mkdir(parents=True, exist_ok=True)
+    settings = ZooKeeperSettings(tick_ms=500, heap_mb=512, max_session_ms=600_000)
+    on_progress("starting ZooKeeper and two coordinators")
+    with ExitStack() as left:
+        server = left.enter_context(ZooKeeperServer(directory / "zookeeper", settings=settings))
+        store = connect(server.connect_string, session_timeout_ms=60_000)
+        left.callback(store.close)
+        for path in (layout.BROKER_TOPICS, layout.BROKER_IDS, *layout.PERSISTENT_ROOTS):
+            store.ensure_path(path)
+        write_topic(store, _TOPIC, partitions_of(options))
+        hosts = [f"{LOOPBACK}:{free_port()}" for _ in range(2)]
+        instances = [
+            Instance(directory, number, server.connect_string, options.coordinator_session_timeout_ms, host)
+            for number, host in enumerate(hosts, start=1)
+        ]
+        stage = _Stage(store, instances, hosts, directory, server.process.pid or 0)
+        left.callback(stage.close)
+        stage.begin(options)
+        yield stage
+
+
+def partitions_of(options: SocketsOptions) -> int:
+    """Of the topic: one for each member of the largest group."""
+    return -(-options.consumers // options.groups)
+
+
+def _round_trips(instance: Instance) -> dict[float, int]:
+    """How many pings were answered within each bound (s), as the instance counts them."""
+    return {float(bound): int(float(count)) for bound, count in _BUCKET.findall(instance.metrics())}
+
+
+def quantile_ms(counts: Sequence[tuple[float, int]], q: float) -> float | None:
+    """ms; the upper bound of the bucket it is in. ``counts`` are cumulative; None of nothing, or beyond every bound."""
+    total = counts[-1][1] if counts else 0
+    for bound, count in counts:
+        if total and count >= q * total:
+            return round(bound * 1000, 1) if bound != float("inf") else None
+    return None
+
+
+def bars(options: SocketsOptions, steady: Mapping[str, Any], failover: Mapping[str, Any]) -> list[Bar]:
+    enough = options.consumers >= _BAR_CONSUMERS
+    settled, changed = failover["after_session_timeout_s"], failover["changed_hands"]
+    lost = failover["memberships_lost"]
+    return [
+        Bar(
+            f"{_BAR_CONSUMERS:,} consumers carried, none lost",
+            "0 memberships lost",
+            f"{steady['memberships_lost']} of {options.consumers:,} lost",
+            steady["memberships_lost"] == 0 if enough else None,
+        ),
+        Bar(
+            "settled after a failover",
+            f"at most {_BAR_SETTLED_S:g} s after the session timeout",
+            f"{settled:g} s",
+            settled <= _BAR_SETTLED_S if enough else None,
+        ),
+        Bar("partitions that changed hands in it", "0", str(changed), changed == 0 if enough else None),
+        Bar("memberships lost in it", "0", str(lost), lost == 0 if enough else None),
+    ]

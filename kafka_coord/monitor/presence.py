@@ -1,0 +1,45 @@
+"""When something was last heard of consumers without ZooKeeper: the coordinator knows, and tells it over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import json_fields as fields
+
+PRESENCES = "/socket-consumers"
+"""The page's path."""
+
+_TIMEOUT_S = 2.0
+_MAX_BYTES = 16 << 20
+
+
+def read_presences(address: str) -> Mapping[tuple[str, str], int]:
+    """Of each (group, consumer) how long ago something came of it, in ms. ``address`` is the coordinator's
+    ``--listen-http``. Raises ``OSError`` and :class:`MalformedValue`."""
+    connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", PRESENCES)
+        answer = connection.getresponse()
+        raw = answer.read(_MAX_BYTES)
+    except http.client.HTTPException as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+    finally:
+        connection.close()
+    where = f"http://{address}{PRESENCES}"
+    if answer.status != http.client.OK:
+        raise MalformedValue(where, f"answers {answer.status}")
+    try:
+        rows = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise MalformedValue(where, f"not JSON ({error})") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise MalformedValue(where, "not an array of objects")
+    return {
+        (fields.text(row, "group", where), fields.text(row, "consumer", where)): fields.number(
+            row, "heard_ms_ago", where, at_least=0
+        )
+        for row in rows
+    }
