@@ -534,14 +534,17 @@ class SocketLink:
             return self._settled(self._here(registration), Ask.COMMIT, offsets)
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """As over ZooKeeper; ``also`` cannot be done without it and is left out."""
-        del also
+        """As over ZooKeeper. ``also`` is what a consumer that keeps its place writes to give it up (its eviction): the
+        coordinator is asked to, and writes it itself."""
+        wanted = {"for_good": True} if tuple(also) else {}
         with self._news:
-            return self._settled(self._here(registration), Ask.LEAVE, offsets)
+            return self._settled(self._here(registration), Ask.LEAVE, offsets, wanted)
 
-    def _settled(self, connected: _Connected, request: Ask, offsets: Offsets) -> frozenset[str]:
+    def _settled(
+        self, connected: _Connected, request: Ask, offsets: Offsets, more: Mapping[str, Any] | None = None
+    ) -> frozenset[str]:
         self._forget_offers(offsets)
-        answer = self._ask(connected, request, dict(offsets), {"offsets": write_offsets(offsets)})
+        answer = self._ask(connected, request, dict(offsets), {"offsets": write_offsets(offsets), **(more or {})})
         refused = answer.get("refused", [])
         return (
             frozenset(topic for topic in refused if isinstance(topic, str))

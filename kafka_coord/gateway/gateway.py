@@ -304,7 +304,10 @@ class Gateway:
                 return
             term.commit(member, offsets, then)
         else:
-            term.leave(member, offsets, then)
+            for_good = asked.frame.get("for_good", False)
+            if not isinstance(for_good, bool):
+                raise MalformedValue(Ask.LEAVE, f"field 'for_good' is {shown(for_good)}, not true or false")
+            term.leave(member, offsets, then, for_good=for_good)
 
     def _answer_write(self, connection: Connection, asked: Asked, outcome: Outcome) -> None:
         if connection.ended:

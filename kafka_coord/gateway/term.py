@@ -18,12 +18,21 @@ from kafka_coord.gateway.options import GatewayOptions
 from kafka_coord.gateway.registering import Refusal, Registering, read_member, register_all
 from kafka_coord.gateway.statistics import Statistics
 from kafka_coord.gateway.writes import Outcome, Write, Writer
-from kafka_coord.model import Command, CommandId, Ledger, StartFetcher, StopFetcher, TopicPartition
+from kafka_coord.model import (
+    Command,
+    CommandId,
+    Ledger,
+    Request,
+    RequestType,
+    StartFetcher,
+    StopFetcher,
+    TopicPartition,
+)
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
-from kafka_coord.zk.store import GetChildren, GetData, Node, Read, Store
+from kafka_coord.zk.store import Create, GetChildren, GetData, Node, Op, Read, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -292,11 +301,19 @@ class Term:
         if self._written(member, outcome):
             then(outcome)
 
-    def leave(self, member: SocketMember, offsets: dict[TopicPartition, int], then: Callable[[Outcome], None]) -> None:
-        """Its registration ends, with its last offsets."""
+    def leave(
+        self,
+        member: SocketMember,
+        offsets: dict[TopicPartition, int],
+        then: Callable[[Outcome], None],
+        *,
+        for_good: bool = False,
+    ) -> None:
+        """Its registration ends, with its last offsets; ``for_good``: and no place is kept for it."""
+        also = (_eviction(member, round(self.store.clock.time() * 1000)),) if for_good else ()
         last = member.pending | {tp: offset for tp, offset in offsets.items() if tp in member.held}
         member.pending = {}
-        self._write(Write(member, last, partial(self._left, member, then), leaves=True))
+        self._write(Write(member, last, partial(self._left, member, then), leaves=True, also=also))
 
     def _left(self, member: SocketMember, then: Callable[[Outcome], None], outcome: Outcome) -> None:
         if self._written(member, outcome):
@@ -522,6 +539,20 @@ def hang_up(connection: Connection, code: str, message: str, request: int = 0, *
     connection.ended = True
     connection.peer.send(connection.conversation.refuse(request, code, message, more))
     connection.peer.close()
+
+
+def _eviction(member: SocketMember, now_ms: int) -> Op:
+    """The request by which a consumer that keeps its place gives it up."""
+    group, consumer = member.key
+    request = Request(
+        type=RequestType.EVICT,
+        group=group,
+        consumer=consumer,
+        reason="it left for good",
+        by=consumer,
+        timestamp_ms=now_ms,
+    )
+    return Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
 
 
 def _ledger(path: str, node: Node) -> Ledger:

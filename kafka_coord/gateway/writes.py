@@ -27,14 +27,15 @@ Outcome = frozenset[str] | KafkaCoordError
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """Offsets of one member, and what is settled with them: a command's acknowledgement, the end of its registration,
-    or nothing. ``then`` hears the outcome, once."""
+    """Offsets of one member, and what is settled with them: a command's acknowledgement, the end of its registration
+    (with what ``also`` is written then), or nothing. ``then`` hears the outcome, once."""
 
     member: SocketMember
     offsets: Mapping[TopicPartition, int]
     then: Callable[[Outcome], None]
     acknowledges: CommandId | None = None
     leaves: bool = False
+    also: tuple[Op, ...] = ()
     alone: bool = False
     """It failed, or may have taken effect: it is written by itself, by the rules of the ZooKeeper channel."""
 
@@ -48,7 +49,7 @@ class Write:
         if self.acknowledges is not None:
             ops.append(acknowledge_op(registration, self.acknowledges))
         if self.leaves:
-            ops.append(Delete(registration.path))
+            ops += [*self.also, Delete(registration.path)]
         return ops
 
     def write_alone(self) -> frozenset[str]:
@@ -56,7 +57,7 @@ class Write:
         if self.acknowledges is not None:
             return member.channel.acknowledge(member.registration, self.acknowledges, self.offsets)
         if self.leaves:
-            return member.channel.leave(member.registration, self.offsets)
+            return member.channel.leave(member.registration, self.offsets, self.also)
         return member.channel.commit(member.registration, self.offsets)
 
 

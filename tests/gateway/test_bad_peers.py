@@ -154,3 +154,11 @@ def test_one_that_never_reads_is_expired_and_forgotten(instance: Instances, conn
     term = coordinator.server.gateway.term
     assert term is not None
     eventually(lambda: term.members == {})
+
+
+def test_what_leaves_for_good_has_to_say_so_in_the_right_words(instance: Instances, connect: Connect) -> None:
+    s1 = connect(instance().start_elected())
+    s1.register()
+    refused = s1.ask("leave", offsets={}, for_good="yes")
+    assert isinstance(refused, Refused)
+    assert refused.code == "bad-value"

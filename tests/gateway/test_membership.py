@@ -230,3 +230,27 @@ def test_nobody_else_can_go_on_for_it(world: World, instance: Instances, connect
         assert refused.code == "membership-lost"
         assert isinstance(other.register(consumer_id=None), Answered), "it may register"
     obey(s1)
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+def test_a_place_is_kept_unless_it_is_left_for_good(
+    world: World, instance: Instances, connect: Connect, for_good: bool
+) -> None:
+    coordinator = instance().start_elected()
+    s1 = connect(coordinator)
+    registered(s1.register(rejoin_grace_ms=60_000))
+    obey(s1)
+    s1.next_ping()
+    c2 = world.consumer("c2").join()
+    obey(s1)
+    world.settles("s1", "c2", partitions=4)
+    registered(s1.ask("leave", offsets={}, for_good=for_good))
+    if for_good:
+        world.settles("c2", partitions=4)
+    else:
+        eventually(lambda: world.node(layout.registration("delays", "s1")) is None)
+        world.instance(2).start()
+        target = world.target()
+        assert target is not None
+        assert set(target.members) == {"s1", "c2"}
+        assert len(c2.owned) == 2
