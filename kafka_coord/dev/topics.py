@@ -14,6 +14,7 @@ from kafka_coord.dev.metadata import ClusterView, view_of
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused, Timeout
 
 _POLL_S = 0.05
+_AGAIN_S = 0.5
 
 
 class TopicAdmin:
@@ -35,7 +36,7 @@ class TopicAdmin:
 
         Raises :class:`~kafka_coord.errors.RequestRefused` if it exists or Kafka refuses it.
         """
-        self._result(self._create(name, partitions, replication, config or {}), f"create topic {name}")
+        self._ask(lambda: self._create(name, partitions, replication, config or {}), f"create topic {name}")
         self._await(
             lambda view: view.led_partitions(name) == partitions, f"{partitions} partitions of {name} with leaders"
         )
@@ -45,8 +46,10 @@ class TopicAdmin:
 
         Raises :class:`~kafka_coord.errors.RequestRefused` if it has that many already or does not exist.
         """
-        futures = self._admin.create_partitions([NewPartitions(name, total)], operation_timeout=self._timeout_s)
-        self._result(futures, f"add partitions to {name}")
+        self._ask(
+            lambda: self._admin.create_partitions([NewPartitions(name, total)], operation_timeout=self._timeout_s),
+            f"add partitions to {name}",
+        )
         self._await(lambda view: view.led_partitions(name) == total, f"{total} partitions of {name} with leaders")
 
     def delete(self, name: str) -> None:
@@ -54,8 +57,9 @@ class TopicAdmin:
 
         Raises :class:`~kafka_coord.errors.RequestRefused` if it does not exist.
         """
-        futures = self._admin.delete_topics([name], operation_timeout=self._timeout_s)
-        self._result(futures, f"delete topic {name}")
+        self._ask(
+            lambda: self._admin.delete_topics([name], operation_timeout=self._timeout_s), f"delete topic {name}"
+        )
         self._await(lambda view: name not in view.topics, f"{name} gone from the metadata")
         # Out of the metadata is not yet out of ZooKeeper: Kafka says when it would take the name again.
         deadline = time.monotonic() + self._timeout_s
@@ -87,15 +91,28 @@ class TopicAdmin:
             raise BrokerError(f"cannot see whether topic {name} is deleted: {error.args[0].str()}") from error
         return True
 
-    def _result(self, futures: Mapping[str, Future[Any]], what: str) -> None:
+    def _ask(self, ask: Callable[[], Mapping[str, Future[Any]]], what: str) -> None:
+        """Asks until a broker that controls the cluster has answered: the one that did may just have gone, and nothing
+        was done then."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            cause = self._refusal(ask())
+            if cause is None:
+                return
+            if cause.code() < 0:  # librdkafka's own errors: no broker, no answer
+                raise BrokerError(f"cannot {what}: {cause.str()} ({self.bootstrap_servers})")
+            if cause.code() != KafkaError.NOT_CONTROLLER or time.monotonic() > deadline:
+                raise RequestRefused(f"cannot {what}: {cause.str()}")
+            time.sleep(_AGAIN_S)
+
+    def _refusal(self, futures: Mapping[str, Future[Any]]) -> KafkaError | None:
         try:
             for future in futures.values():
                 future.result(self._timeout_s)
         except KafkaException as error:
-            cause = error.args[0]
-            if cause.code() < 0:  # librdkafka's own errors: no broker, no answer
-                raise BrokerError(f"cannot {what}: {cause.str()} ({self.bootstrap_servers})") from error
-            raise RequestRefused(f"cannot {what}: {cause.str()}") from error
+            cause: KafkaError = error.args[0]
+            return cause
+        return None
 
     def _await(self, condition: Callable[[ClusterView], bool], what: str) -> None:
         """Until ``condition`` holds for the metadata of every live broker."""
