@@ -155,6 +155,10 @@ def _address(value: Any) -> str:
     return str(value).strip()
 
 
+def _addresses(value: Any) -> str:
+    return ",".join(_address(part) for part in _text(value).split(","))
+
+
 def _tuning(low: int, high: int) -> Any:
     """A duration in ms that has its default where it is used."""
     return field(default=None, metadata=_allowed(_DURATION.format(low, high), _between(low, high)))
@@ -289,7 +293,7 @@ class SocketSettings:
     """How a consumer without ZooKeeper reaches the coordinator."""
 
     bootstrap: str | None = field(
-        default=None, metadata=_allowed("host:port,host:port of broker hosts where kafka-coord listens", _text)
+        default=None, metadata=_allowed("host:port,host:port of broker hosts where kafka-coord listens", _addresses)
     )
     secret: Secret | None = field(default=None, metadata=_allowed("the secret it is known by", _secret))
     tls: bool = field(default=False, metadata=_allowed("true or false", _boolean))

@@ -91,14 +91,15 @@ class _Membership:
 
 @dataclass(slots=True)
 class _Connected:
-    """All that ends with a connection. ``pings``: when each was answered, and with what."""
+    """All that ends with a connection. ``introduced`` is when it was asked to register or to resume; ``pings``: when
+    each was answered, and with what."""
 
     number: int
     send: Send
     hang_up: Callable[[], None]
     conversation: Conversation = field(default_factory=Conversation)
     asking: dict[str, tuple[int, _Asking]] = field(default_factory=dict)
-    register_sent: float = 0.0
+    introduced: float = 0.0
     pings: dict[int, tuple[float, dict[TopicPartition, int]]] = field(default_factory=dict)
     resumed: bool = False
     lost: str = ""
@@ -200,6 +201,7 @@ class SocketLink:
         wanted = Resume(self.group, self.consumer, incarnation, self._resume_key, self._secret)
         number, frame = connected.conversation.ask(Ask.RESUME, wanted.to_json())
         connected.asking[Ask.RESUME] = number, _Asking(membership)
+        connected.introduced = self.clock.monotonic()
         for obeying in membership.commands.values():
             obeying.request = 0
         with suppress(StoreUnavailable):  # then it is lost again, and whoever reads it says so
@@ -210,6 +212,7 @@ class SocketLink:
         if membership is not self._membership:
             connected.hang_up()
             return
+        membership.proven_from = max(membership.proven_from, connected.introduced)
         for command_id, obeying in list(membership.commands.items()):
             if command_id.name in outstanding:
                 continue
@@ -352,7 +355,7 @@ class SocketLink:
         self._membership = _Membership(
             Registration(self.group, found.consumer, found.incarnation, 0, session_id=self._next_number()),
             timeout_s=found.session_timeout_ms / 1000,
-            proven_from=connected.register_sent,
+            proven_from=connected.introduced,
         )
 
     def _refused(self, connected: _Connected, refused: Refused) -> None:
@@ -409,7 +412,7 @@ class SocketLink:
             number, frame = connected.conversation.ask(request, wanted)
             connected.asking[request] = number, asking
             if request is Ask.REGISTER:
-                connected.register_sent = self.clock.monotonic()
+                connected.introduced = self.clock.monotonic()
             self._send(connected, frame)
         self._wait(connected, lambda: asking.answer is not None or asking.refusal is not None)
         del connected.asking[request]

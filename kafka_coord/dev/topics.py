@@ -57,9 +57,7 @@ class TopicAdmin:
 
         Raises :class:`~kafka_coord.errors.RequestRefused` if it does not exist.
         """
-        self._ask(
-            lambda: self._admin.delete_topics([name], operation_timeout=self._timeout_s), f"delete topic {name}"
-        )
+        self._ask(lambda: self._admin.delete_topics([name], operation_timeout=self._timeout_s), f"delete topic {name}")
         self._await(lambda view: name not in view.topics, f"{name} gone from the metadata")
         # Out of the metadata is not yet out of ZooKeeper: Kafka says when it would take the name again.
         deadline = time.monotonic() + self._timeout_s

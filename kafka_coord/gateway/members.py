@@ -63,7 +63,8 @@ class SocketMember:
     :class:`~kafka_coord.channel.messages.Ping`. ``held`` are the partitions it acknowledged to fetch, and the only ones
     it may commit. ``pending`` are offsets it answered a ping with that are not stored yet; ``pending_ping`` is the
     newest such ping on the connection of now, called heard once they are; ``unwritten`` is how many of its writes wait
-    for ZooKeeper. ``pinged`` says when the pings were sent that are not answered.
+    for ZooKeeper. ``pinged`` says when the pings were sent that are not answered;
+    those in ``confirming`` were sent only to say that the one before was heard.
     """
 
     registration: Registration
@@ -76,6 +77,7 @@ class SocketMember:
     ping_due: float = 0.0
     pings: int = 0
     pinged: dict[int, float] = field(default_factory=dict)
+    confirming: set[int] = field(default_factory=set)
     heard: int = 0
     done: int = 0
     queue: deque[CommandId] = field(default_factory=deque)

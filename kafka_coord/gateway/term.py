@@ -170,6 +170,7 @@ class Term:
         connection.member, member.connection = member, connection
         member.heard = member.done = member.pings = member.pending_ping = 0
         member.pinged.clear()
+        member.confirming.clear()
         member.obeying = None
         self._watches.drop(layout.channel(*member.key))
         self._watches.children(layout.channel(*member.key), partial(self._commands, member))
@@ -246,10 +247,16 @@ class Term:
         if member.auto_commit:
             offsets = {tp: offset for tp, offset in offsets.items() if tp in member.held}
             member.pending.update(offsets)
+        confirms = request in member.confirming
+        member.confirming.discard(request)
         if not member.pending and not member.unwritten:
             member.heard = request
+            if not confirms:
+                self._confirm(member)
             return
         member.pending_ping = request
+        if confirms:
+            return  # what little it brought is written with the next
         self._offering[member] = None
         self._offers_due = min(self._offers_due, self.store.clock.monotonic() + self._options.commit_interval_ms / 1000)
 
@@ -411,11 +418,17 @@ class Term:
             member.stored.update(tp for tp, point in command.starts.items() if point.offset >= 0)
         connection.peer.send(frame)
 
-    def _ping(self, member: SocketMember, connection: Connection) -> None:
+    def _confirm(self, member: SocketMember) -> None:
+        """Says at once what was heard, not only a ping interval later: that long would its proof be older otherwise."""
+        if member.connection is not None and member.pings < MAX_UNANSWERED_PINGS:
+            member.confirming.add(self._ping(member, member.connection))
+
+    def _ping(self, member: SocketMember, connection: Connection) -> int:
         member.pings += 1
         number, frame = connection.conversation.ask(Ask.PING, Ping(member.heard, member.done).to_json())
         member.pinged[number] = self.store.clock.monotonic()
         connection.peer.send(frame)
+        return number
 
     def _ping_at(self, member: SocketMember, due: float) -> None:
         member.ping_due = due
@@ -496,6 +509,7 @@ class Term:
             member.pending = offsets | member.pending  # written with those of the next ping
         elif member.connection is connection:
             member.heard = max(member.heard, ping)
+            self._confirm(member)
 
     def _due(self, timers: list[tuple[float, int, SocketMember]], now: float) -> Iterable[SocketMember]:
         while timers and timers[0][0] <= now:

@@ -211,8 +211,11 @@ def test_a_lost_connection_suspends_and_the_next_one_goes_on_where_it_was(party:
     resume = party.other.last(Asked)
     assert (resume.type, resume.frame["incarnation"], resume.frame["resume_key"]) == ("resume", 99, "mine")
     assert party.link.state is SessionState.SUSPENDED, "until it is told so"
+    party.clock.now += 1.0
+    asked = party.clock.monotonic() - 1.0
     party.other.answer(outstanding=["stop-0000000002"])
     assert party.link.state is SessionState.CONNECTED
+    assert party.link.mine_until() == pytest.approx(asked + TIMEOUT_S * (1 - SAFETY)), "from when it asked to go on"
     assert party.link.session_id == registration.session_id
     assert party.link.acknowledge(registration, command("start-0000000001"), {}) == frozenset(), "it was stored"
     number = party.other.stop(1, "stop-0000000002")

@@ -39,7 +39,7 @@ def test_the_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
     assert load_settings(environ={"KAFKA_COORD_CONFIG": str(file)}).zookeeper.hosts == "file:1"
 
 
-ANY_TEXT = ("password", "username", "hosts")
+ANY_TEXT = ("password", "username", "hosts", "secret")
 
 
 @pytest.mark.parametrize("key", sorted(key for key in keys() if not key.endswith(ANY_TEXT)))

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import pytest
+
+from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.doctor import Finding, Severity
 from kafka_coord.monitor.doctor.channel import check_channel
 from kafka_coord.monitor.snapshot import read_groups
-from tests.coordinator.harness import World, open_store
+from kafka_coord.zk.store import Store
+from tests.coordinator.harness import FAST, World, open_store
 from tests.gateway.harness import HandConsumer, SocketInstance
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.zookeeper
 
 Instances = Callable[..., SocketInstance]
 Connect = Callable[[SocketInstance], HandConsumer]
+Deaf = Callable[[int], CoordinatorService]
 
 
 def checked(world: World) -> list[tuple[Severity, str]]:
@@ -26,8 +34,28 @@ def checked(world: World) -> list[tuple[Severity, str]]:
     return [(one.severity, one.what) for one in found]
 
 
-def test_nothing_is_said_where_nobody_takes_part_over_sockets(world: World) -> None:
-    world.instance(1).start_elected()
+@pytest.fixture
+def deaf(world: World) -> Iterator[Callable[[int], CoordinatorService]]:
+    """Starts instances that do not listen for consumers without ZooKeeper."""
+    made: list[tuple[CoordinatorService, Store]] = []
+
+    def make(broker_id: int) -> CoordinatorService:
+        store = open_store(world.hosts)
+        service = CoordinatorService(store, broker_id, {}, FAST)
+        made.append((service, store))
+        service.start()
+        assert service.wait_registered(15)
+        return service
+
+    yield make
+    for service, store in made:
+        service.stop()
+        store.close()
+
+
+def test_nothing_is_said_where_nobody_takes_part_over_sockets(world: World, deaf: Deaf) -> None:
+    service = deaf(1)
+    eventually(lambda: service.leads)
     assert checked(world) == []
 
 
@@ -39,9 +67,9 @@ def test_an_instance_that_listens_and_answers_is_fine(world: World, instance: In
     ]
 
 
-def test_an_instance_that_does_not_listen_is_told_of(world: World, instance: Instances) -> None:
+def test_an_instance_that_does_not_listen_is_told_of(world: World, instance: Instances, deaf: Deaf) -> None:
     instance(1).start_elected()
-    world.instance(2).start()
+    deaf(2)
     (first, _) = checked(world)
     assert first == (
         Severity.WARNING,
@@ -57,9 +85,12 @@ def test_an_instance_that_is_not_reached_is_told_of(world: World, instance: Inst
     assert what.startswith(f"instance 1 does not answer consumers at {one.server.address}")
 
 
-def test_members_that_nobody_listens_for_are_an_error(world: World, instance: Instances, connect: Connect) -> None:
+def test_members_that_nobody_listens_for_are_an_error(
+    world: World, instance: Instances, connect: Connect, deaf: Deaf
+) -> None:
     one = instance(1).start_elected()
     connect(one).register("delays", "c1")
     one.stop()
-    world.instance(2).start_elected()
+    service = deaf(2)
+    eventually(lambda: service.leads)
     assert checked(world)[0][0] is Severity.ERROR

@@ -25,6 +25,8 @@ from tests.coordinator.harness import World
 from tests.gateway.harness import HandConsumer, SocketInstance
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.zookeeper
+
 Instances = Callable[..., SocketInstance]
 
 

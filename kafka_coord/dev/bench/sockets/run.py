@@ -60,7 +60,7 @@ class SocketsOptions:
 SMOKE = SocketsOptions(
     consumers=40,
     groups=4,
-    session_timeout_ms=5_000,
+    session_timeout_ms=8_000,
     coordinator_session_timeout_ms=2_000,
     steady_s=4.0,
     judged=False,
@@ -111,6 +111,9 @@ class _Crowd:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
         await_end(self.process)
+        self._thread.join()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 class _Stage:
