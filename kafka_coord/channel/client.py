@@ -33,6 +33,8 @@ SILENCE = 0.5
 """Of the session timeout: one and a half pings that did not come. Waiting longer, as the specification allows, the
 membership could not be proven any more by the time another coordinator is found, and would have to begin anew."""
 FIRST_PAUSE_S = 0.1
+HURRIED_PAUSE_S = 0.4
+"""The longest pause while the membership still lives: it may go on where it was, if a coordinator is found in time."""
 LONGEST_PAUSE_S = 5.0
 _READ_BYTES = 1 << 16
 _MOST_HOSTS = 1_000
@@ -184,7 +186,8 @@ class SocketClient:
             except Exception as error:  # a defect; the consumer must not stand still for it
                 log.exception("the socket channel failed consumer=%s", self._link.consumer)
                 self.on_lost_connection(repr(error))
-            self._closed.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311
+            hurries = self._link.mine_until() > self._link.clock.monotonic()
+            self._closed.wait((min(pause, HURRIED_PAUSE_S) if hurries else pause) * random.uniform(0.8, 1.2))  # noqa: S311
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     def on_startup(self) -> socket.socket | None:

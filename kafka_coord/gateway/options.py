@@ -22,4 +22,4 @@ class GatewayOptions:
     registrations_per_s: int = 2_000
     unregistered_ms: int = 10_000
     commit_interval_ms: int = 100
-    metadata_age_ms: int = 1_000
+    metadata_age_ms: int = 200

@@ -60,7 +60,7 @@ def _ask_all(cluster: Cluster, listening: Mapping[int, str], members: int) -> It
         told = answer.coordinator
         if elected is not None and (told is None or told.epoch < elected.epoch):
             what = f"instance {number} tells consumers of {_named(answer)}; broker {elected.broker_id} is elected"
-            yield info(CHECK, what, "what it tells may be a second old: look again in a moment")
+            yield info(CHECK, what, "what it tells may be a moment old: look again")
     if answered == len(answers):
         yield ok(CHECK, f"{answered} instances answer consumers; {members} are registered that take part over sockets")
 
