@@ -14,12 +14,14 @@ def faults(
 ) -> Iterator[tuple[Rule, str]]:
     """What is wrong with this command's removal; nothing where it was due.
 
-    Legal are: its consumer's acknowledgement, in order, behind both checks; a consumer dropping what was meant for an
-    incarnation before its own; and the coordinator removing what is left of an incarnation that is gone.
+    Legal are: its consumer's acknowledgement, in order, behind both checks; the same written by the coordinator for a
+    consumer without ZooKeeper; a consumer dropping what was meant for an incarnation before its own; and the
+    coordinator removing what is left of an incarnation that is gone.
     """
     name, command, session = removed.id.name, removed.command, moment.step.session_id
     registered = group.registrations.get(consumer)
-    if moment.fence is not None:
+    fenced = registered is not None and registered.session_id == 0 and moment.fenced_as(group.name, consumer)
+    if moment.fence is not None and not fenced:
         lives = registered is not None and (group.name, consumer) not in moment.gone
         if lives and command is not None and registered is not None and command.incarnation == registered.incarnation:
             yield (
@@ -30,9 +32,7 @@ def faults(
     if command is None:
         yield Rule.ACK_BY_ANOTHER, f"{name} of {consumer}, which nobody can read, was removed"
         return
-    by_member = registered is not None and (
-        registered.session_id == session or (registered.session_id == 0 and moment.fenced_as(group.name, consumer))
-    )
+    by_member = registered is not None and (registered.session_id == session or fenced)
     if registered is None or not by_member:
         if command.incarnation < world.incarnations.get((session, group.name, consumer), 0):
             return  # dropped by an incarnation that was evicted meanwhile: nobody waits for it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from kafka_coord.channel.operations import decode_command, decode_offset
 from kafka_coord.errors import MalformedValue
@@ -370,8 +370,10 @@ class Judge:
             group.offsets[tp] = after
         elif tp is not None:
             group.offsets.pop(tp, None)
-        if not self._judging or moment.fence is not None:
+        if not self._judging:
             return
+        if moment.fence is not None and not self._committers(group):
+            return  # the coordinator's own: it does so for operators, and where a topic is gone
         if node is None:
             self._violation(Rule.UNFENCED_WRITE, place.group, f"{change.path} was deleted without a check of the epoch")
         elif tp is not None and after is not None:
@@ -379,25 +381,30 @@ class Judge:
 
     def _commit(self, group: GroupState, tp: TopicPartition, before: int | None, after: int) -> None:
         self._report.count("commits")
-        committers = self._moment.committers
-        if group.name not in committers:
-            committers[group.name] = self._committer(group)
-        committer = committers[group.name]
-        ledger = group.live(committer) if committer is not None else None
+        committers = self._committers(group)
         back = before is not None and after < before
-        if ledger is not None and (tp in ledger.owned or tp in ledger.stopping):
-            if back:
-                self._warning(Rule.SEEK_BACK, group.name, f"{committer} took {tp} back from {before} to {after}")
-            return
+        for committer in committers:
+            ledger = group.live(committer)
+            if ledger is not None and (tp in ledger.owned or tp in ledger.stopping):
+                if back:
+                    self._warning(Rule.SEEK_BACK, group.name, f"{committer} took {tp} back from {before} to {after}")
+                return
         if back:
             self._violation(Rule.OFFSET_BACK, group.name, f"{tp} went back from {before} to {after}")
-        if committer is None:
+        if not committers:
             self._violation(Rule.UNFENCED_COMMIT, group.name, f"{tp} was set to {after} without the checks of a member")
         else:
-            self._violation(Rule.COMMIT_BY_ANOTHER, group.name, f"{committer} set {tp} to {after} and does not hold it")
+            named = " or ".join(committers)
+            self._violation(Rule.COMMIT_BY_ANOTHER, group.name, f"{named} set {tp} to {after} and does not hold it")
 
-    def _committer(self, group: GroupState) -> str | None:
-        """The member whose checks the step holds."""
+    def _committers(self, group: GroupState) -> tuple[str, ...]:
+        """The members whose checks the step holds: one, or several for whom a coordinator writes at once."""
+        known = self._moment.committers
+        if group.name not in known:
+            known[group.name] = tuple(self._find_committers(group))
+        return known[group.name]
+
+    def _find_committers(self, group: GroupState) -> Iterator[str]:
         for path in self._moment.checked:
             place = self.places.of(path)
             if place.kind is Kind.REGISTRATION and place.group == group.name:
@@ -407,8 +414,7 @@ class Judge:
                     and registered.session_id in {0, self._moment.step.session_id}
                     and self._moment.fenced_as(group.name, place.name)
                 ):
-                    return place.name
-        return None
+                    yield place.name
 
     # --- findings ----------------------------------------------------------------------------------------------------
 

@@ -139,7 +139,7 @@ class Moment:
     granted: list[tuple[str, str, PartitionSet]] = field(default_factory=list)
     """(group, consumer, partitions): what its ledger names since this step"""
     elected: bool = False
-    committers: dict[str, str | None] = field(default_factory=dict)
+    committers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """group → the member whose checks the step holds, once somebody asked"""
 
     @classmethod

@@ -163,7 +163,9 @@ class Story:
             yield f"{consumer} registered, incarnation {at.change.new.czxid}", ""
         elif at.change.old is not None:
             holding = f", holding {self._shown(held)}" if held else ""
-            yield f"{consumer} is gone{holding}", self._departure(at.moment, at.change.old)
+            over_socket = at.change.old.session_id == 0 and at.moment.fenced_as(at.place.group, consumer)
+            why = "it left, or was not heard of" if over_socket else self._departure(at.moment, at.change.old)
+            yield f"{consumer} is gone{holding}", why
 
     def _departure(self, moment: Moment, old: Node) -> str:
         if moment.step.session_ended:
@@ -206,10 +208,10 @@ class Story:
         what = f"{does} {self._shown(command.partitions)}"
         if at.change.new is not None:
             yield f"{consumer} is told to {what}{self._from_offset(command)} ({at.place.leaf})", command.reason
-        elif at.moment.fence is not None:
-            yield f"{at.place.leaf} for {consumer} ({what}) was removed", "its incarnation is gone"
         elif at.moment.fenced_as(at.place.group, consumer):
             yield f"{consumer} acknowledged {at.place.leaf} ({what}){self._committed(at.moment, at.place.group)}", ""
+        elif at.moment.fence is not None:
+            yield f"{at.place.leaf} for {consumer} ({what}) was removed", "its incarnation is gone"
         else:
             yield f"{at.place.leaf} for {consumer} ({what}) was dropped", "it was for another incarnation"
 
@@ -248,7 +250,7 @@ class Story:
             return
         name = f"{at.place.name}-{at.place.leaf}"
         old, new = (_number(at.change.old), _number(at.change.new))
-        if at.moment.fence is not None:
+        if at.moment.fence is not None and not any("/channel/" in path for path in at.moment.checked):
             why = "an operator's request" if new is not None else "reset, deleted, or its topic was made anew"
             yield f"the offset of {name} was set from {_said(old)} to {_said(new)} by the coordinator", why
         elif new is None:
