@@ -33,6 +33,8 @@ SILENCE = 0.5
 """Of the session timeout: one and a half pings that did not come. Waiting longer, as the specification allows, the
 membership could not be proven any more by the time another coordinator is found, and would have to begin anew."""
 FIRST_PAUSE_S = 0.1
+LASTED_S = 1.0
+"""A connection that ends sooner is taken for none: who sends one away at once is not asked again at once."""
 HURRIED_PAUSE_S = 0.4
 """The longest pause while the membership still lives: it may go on where it was, if a coordinator is found in time."""
 LONGEST_PAUSE_S = 5.0
@@ -178,11 +180,12 @@ class SocketClient:
             try:
                 coordinator = self.on_startup()
                 if coordinator is not None:
-                    self._say("")
-                    pause = FIRST_PAUSE_S
-                    why = self.read_until_lost(coordinator)
-                    self.on_lost_connection(why)
-                    continue
+                    began = time.monotonic()
+                    self.on_lost_connection(self.read_until_lost(coordinator))
+                    if time.monotonic() - began > LASTED_S:
+                        self._say("")
+                        pause = FIRST_PAUSE_S
+                        continue
             except Exception as error:  # a defect; the consumer must not stand still for it
                 log.exception("the socket channel failed consumer=%s", self._link.consumer)
                 self.on_lost_connection(repr(error))

@@ -19,6 +19,7 @@ from kafka_coord.channel.conversation import Answered, Asked, Conversation, Refu
 from kafka_coord.channel.frames import BadFrame, Fault, Frame
 from kafka_coord.channel.messages import (
     Ask,
+    ClusterMetadata,
     Code,
     Ping,
     Register,
@@ -124,6 +125,7 @@ class SocketLink:
         wake: Callable[[], None],
         secret: str | None = None,
         patience_s: float = 0.0,
+        on_metadata: Callable[[ClusterMetadata], None] = lambda _metadata: None,
     ) -> None:
         self.group = group
         self.consumer = consumer
@@ -134,6 +136,7 @@ class SocketLink:
         self._wake = wake
         self._secret = secret
         self._patience_s = patience_s
+        self._on_metadata = on_metadata
         self._news = threading.Condition(threading.RLock())
         self._listeners: list[SessionListener] = []
         self._watchers: list[Watcher] = []
@@ -191,6 +194,17 @@ class SocketLink:
             self._membership = None
             self._suspended_since = None
             self._change(SessionState.CONNECTED)
+
+    def ask_metadata(self) -> None:
+        """Asks the coordinator for the cluster's metadata, if there is a connection to it; ``on_metadata`` hears it."""
+        with self._news:
+            connected = self._connected
+            if connected is None or connected.lost or Ask.CLUSTER_METADATA in connected.asking:
+                return
+            number, frame = connected.conversation.ask(Ask.CLUSTER_METADATA)
+            connected.asking[Ask.CLUSTER_METADATA] = number, _Asking(None)
+            with suppress(StoreUnavailable):
+                self._send(connected, frame)
 
     def _next_number(self) -> int:
         self._numbers += 1
@@ -346,6 +360,9 @@ class SocketLink:
             asking.answer = answered.frame
             if answered.type == Ask.REGISTER:
                 self._registered(connected, Registered.from_json(answered.frame))
+            elif answered.type == Ask.CLUSTER_METADATA:
+                del connected.asking[answered.type]
+                self._on_metadata(ClusterMetadata.from_json(answered.frame))
             elif answered.type == Ask.RESUME and isinstance(asking.about, _Membership):
                 self._resumed(connected, asking.about, read_outstanding(answered.frame))
         self._tell_news()
@@ -362,6 +379,8 @@ class SocketLink:
         number, asking = connected.asking.get(refused.type, (0, None))
         if asking is not None and number == refused.id:
             asking.refusal = refused
+            if refused.type == Ask.CLUSTER_METADATA:
+                del connected.asking[refused.type]
         if refused.type == Ask.RESUME and refused.code not in _LATER:
             log.info("cannot go on where it was consumer=%s: %s", self.consumer, refused.message)
             self._end_membership()

@@ -14,10 +14,19 @@ log = logging.getLogger(__name__)
 
 
 class SocketBrokers:
-    """As :class:`kafka_coord.consumer.brokers.BrokerDirectory`; what it knows comes by :meth:`learn`, on any thread."""
+    """As :class:`kafka_coord.consumer.brokers.BrokerDirectory`; what it knows comes by :meth:`learn`, on any thread.
+    ``ask`` has the coordinator asked, which is answered later."""
 
-    def __init__(self, wake: Callable[[], None], *, protocol: str = "PLAINTEXT", listener: str | None = None) -> None:
+    def __init__(
+        self,
+        wake: Callable[[], None],
+        ask: Callable[[], None],
+        *,
+        protocol: str = "PLAINTEXT",
+        listener: str | None = None,
+    ) -> None:
         self._wake = wake
+        self._ask = ask
         self._protocol = protocol.upper()
         self._listener = listener
         self._changed = False
@@ -33,9 +42,11 @@ class SocketBrokers:
                 brokers.append(Broker.from_znode(json.dumps(written).encode(), str(number), f"broker {number}"))
             except MalformedValue as error:
                 log.warning("skipped broker id=%d: %s", number, error)
-        found = choose(tuple(brokers), self._protocol, self._listener)
-        if found != (self.addresses, self.problem):
-            self.addresses, self.problem = found
+        addresses, problem = choose(tuple(brokers), self._protocol, self._listener)
+        if not addresses:
+            addresses = self.addresses  # they went away all at once: they come back where they were, as a rule
+        if (addresses, problem) != (self.addresses, self.problem):
+            self.addresses, self.problem = addresses, problem
             self._changed = True
             self._wake()
 
@@ -45,4 +56,5 @@ class SocketBrokers:
         return changed
 
     def look_again(self) -> None:
-        """Nothing: the hosts are asked at every connect."""
+        """Has the coordinator asked. Every host is asked at a connect, too."""
+        self._ask()

@@ -107,7 +107,8 @@ class SocketWay:
         secret: str | None,
     ) -> None:
         hosts = addresses(bootstrap)
-        link = SocketLink(
+        brokers = SocketBrokers(wake, self._ask, protocol=protocol, listener=listener)
+        link = self._link = SocketLink(
             group,
             consumer,
             SystemClock(),
@@ -117,13 +118,15 @@ class SocketWay:
             wake=wake,
             secret=secret,
             patience_s=ANSWER_S,
+            on_metadata=brokers.learn,
         )
-        brokers = SocketBrokers(wake, protocol=protocol, listener=listener)
-        self._link = link
         self._client = SocketClient(hosts, link, on_metadata=brokers.learn, tls=tls)
         self.connection: Connection = link
         self.channel: Channel = link
         self.brokers: Brokers = brokers
+
+    def _ask(self) -> None:
+        self._link.ask_metadata()
 
     def start(self) -> None:
         self._client.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from kafka_coord.channel.conversation import Answered, Asked, Conversation, Event
 from kafka_coord.channel.frames import BadFrame, Frame
 from kafka_coord.channel.link import SAFETY, SocketLink
+from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.dev.simulation.scheduler import VirtualClock
@@ -64,7 +66,7 @@ class Other:
 
 
 class Party:
-    def __init__(self) -> None:
+    def __init__(self, on_metadata: Callable[[ClusterMetadata], None] = lambda _metadata: None) -> None:
         self.clock = VirtualClock()
         self.link = SocketLink(
             "delays",
@@ -74,6 +76,7 @@ class Party:
             resume_key="mine",
             auto_commit=True,
             wake=lambda: None,
+            on_metadata=on_metadata,
         )
         self.states: list[SessionState] = []
         self.link.on_session(self.states.append)
@@ -282,3 +285,18 @@ def test_a_coordinator_that_says_what_it_may_not_is_hung_up_on(party: Party, fra
     party.registered()
     with pytest.raises(BadFrame):
         party.link.received(frame)
+
+
+def test_the_coordinator_is_asked_for_the_brokers_once_at_a_time() -> None:
+    told: list[int] = []
+    party = Party(on_metadata=lambda metadata: told.append(metadata.instance))
+    party.registered()
+    party.link.ask_metadata()
+    party.link.ask_metadata()
+    assert [event.type for event in party.other.said] == ["register", "cluster-metadata"]
+    party.other.answer(instance=3, brokers=[], instances=[], protocols={}, coordinator=None)
+    assert told == [3]
+    party.link.ask_metadata()
+    party.other.refuse("unavailable")
+    party.link.ask_metadata()
+    assert [event.type for event in party.other.said].count("cluster-metadata") == 3
