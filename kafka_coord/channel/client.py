@@ -181,11 +181,14 @@ class SocketClient:
                 coordinator = self.on_startup()
                 if coordinator is not None:
                     began = time.monotonic()
-                    self.on_lost_connection(self.read_until_lost(coordinator))
-                    if time.monotonic() - began > LASTED_S:
+                    why = self.read_until_lost(coordinator)
+                    lasted = time.monotonic() - began > LASTED_S
+                    self.on_lost_connection(why, lasted=lasted)
+                    if lasted:
                         self._say("")
                         pause = FIRST_PAUSE_S
                         continue
+                    self._say(f"the coordinator ends the connection at once: {why}")
             except Exception as error:  # a defect; the consumer must not stand still for it
                 log.exception("the socket channel failed consumer=%s", self._link.consumer)
                 self.on_lost_connection(repr(error))
@@ -235,10 +238,11 @@ class SocketClient:
                 self._line = None
         return "it was closed"
 
-    def on_lost_connection(self, why: str) -> None:
+    def on_lost_connection(self, why: str, *, lasted: bool = True) -> None:
         """Tells the connector, which closes the fetchers and clears their queues; then it starts over."""
         if not self._closed.is_set():
-            log.warning("lost the connection to the coordinator consumer=%s reason=%r", self._link.consumer, why)
+            level = logging.WARNING if lasted else logging.DEBUG
+            log.log(level, "lost the connection to the coordinator consumer=%s reason=%r", self._link.consumer, why)
         self._link.lost(why)
 
     # --- sockets -----------------------------------------------------------------------------------------------------
