@@ -32,8 +32,8 @@ from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.store import SessionState
 
 _SAY_S = 0.25
-_PER_S = 100.0
-"""Records a second and partition that are said to have been read."""
+_BATCH, _BATCH_S = 300, 3.0
+"""How many records of a partition are said to have been read every so often: in batches, as applications do."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = 200
 """How many connections of a crowd are being made at a time."""
@@ -111,7 +111,7 @@ class _Reading:
     def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
         now = time.monotonic()
         wanted = self._held if partitions is None else [one for one in partitions if one in self._held]
-        return {one: self._held[one][0] + int((now - self._held[one][1]) * _PER_S) for one in wanted}
+        return {one: self._held[one][0] + int((now - self._held[one][1]) / _BATCH_S) * _BATCH for one in wanted}
 
     def admissible(self, offsets: Offsets) -> Offsets:
         return {one: offset for one, offset in offsets.items() if one in self._held}
