@@ -102,7 +102,6 @@ class _Connected:
     asking: dict[str, tuple[int, _Asking]] = field(default_factory=dict)
     introduced: float = 0.0
     pings: dict[int, tuple[float, dict[TopicPartition, int]]] = field(default_factory=dict)
-    resumed: bool = False
     lost: str = ""
 
 

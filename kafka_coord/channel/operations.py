@@ -10,7 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import Command, CommandId, TopicPartition, command_from_json, parse_command_id
+from kafka_coord.model import (
+    Command,
+    CommandId,
+    Request,
+    RequestType,
+    TopicPartition,
+    command_from_json,
+    parse_command_id,
+)
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.command import NODE_PREFIX
 from kafka_coord.zk import layout
@@ -91,6 +99,19 @@ def _size(op: Op, acl: int) -> int:
 def acknowledge_op(registration: Registration, command: CommandId) -> Delete:
     """To acknowledge a command is to delete it."""
     return Delete(layout.command(registration.group, registration.consumer, command.name))
+
+
+def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
+    """The request by which a consumer that keeps its place gives it up, written as it leaves."""
+    request = Request(
+        type=RequestType.EVICT,
+        group=group,
+        consumer=consumer,
+        reason="it left for good",
+        by=consumer,
+        timestamp_ms=now_ms,
+    )
+    return Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
 
 
 # --- the coordinator's side ----------------------------------------------------------------------------------------

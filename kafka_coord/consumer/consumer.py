@@ -15,6 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
+from kafka_coord.channel.operations import eviction_op
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.counters import ConsumerStats
 from kafka_coord.consumer.fetchers import KafkaFetchers, client_settings
@@ -32,11 +33,9 @@ from kafka_coord.errors import (
     SettingsError,
     StoreUnavailable,
 )
-from kafka_coord.model import Request, RequestType, TopicPartition
-from kafka_coord.model import json_fields as fields
-from kafka_coord.zk import layout
+from kafka_coord.model import TopicPartition
 from kafka_coord.zk.options import ZkOptions
-from kafka_coord.zk.store import Create, Op, SessionState, Store
+from kafka_coord.zk.store import Op, SessionState, Store
 
 log = logging.getLogger(__name__)
 
@@ -426,15 +425,8 @@ class Consumer:
         self._thread.join(timeout_s + 15.0)
 
     def _eviction(self) -> tuple[Op, ...]:
-        request = Request(
-            type=RequestType.EVICT,
-            group=self._membership.group,
-            consumer=self.consumer_id,
-            reason="it left for good",
-            by=self.consumer_id,
-            timestamp_ms=int(self._store.clock.time() * 1000),
-        )
-        return (Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True),)
+        now_ms = int(self._store.clock.time() * 1000)
+        return (eviction_op(self._membership.group, self.consumer_id, now_ms),)
 
     def __enter__(self) -> Self:
         return self

@@ -89,6 +89,12 @@ class Gateway:
         """How many are open, registered or not."""
         return len(self._connections)
 
+    @property
+    def consumers(self) -> int:
+        """How many are registered here."""
+        term = self.term
+        return len(term.members) if term is not None else 0
+
     def presences(self) -> tuple[Presence, ...]:
         """The consumers this instance answers for."""
         term, now = self.term, self._store.clock.monotonic()

@@ -170,10 +170,6 @@ class GatewayServer:
         self._loop_thread.start()
         self._thread.start()
 
-    def wake(self) -> None:
-        """The election may have changed."""
-        self._awake.set()
-
     def close(self, timeout_s: float = 5.0) -> None:
         """Tells every consumer to look for the next coordinator, and ends. Safe to call twice."""
         self._stopping.set()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from kafka_coord.channel.messages import Ask, Code, Ping, Registered, Resume, write_command
-from kafka_coord.channel.operations import Registration, decode_command, in_order
+from kafka_coord.channel.operations import Registration, decode_command, eviction_op, in_order
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import MalformedValue, MembershipLost, NoNode
 from kafka_coord.gateway.fenced_store import FencedStore
@@ -22,8 +22,6 @@ from kafka_coord.model import (
     Command,
     CommandId,
     Ledger,
-    Request,
-    RequestType,
     StartFetcher,
     StopFetcher,
     TopicPartition,
@@ -32,7 +30,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
-from kafka_coord.zk.store import Create, GetChildren, GetData, Node, Op, Read, Store
+from kafka_coord.zk.store import GetChildren, GetData, Node, Read, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -317,7 +315,7 @@ class Term:
         for_good: bool = False,
     ) -> None:
         """Its registration ends, with its last offsets; ``for_good``: and no place is kept for it."""
-        also = (_eviction(member, round(self.store.clock.time() * 1000)),) if for_good else ()
+        also = (eviction_op(*member.key, int(self.store.clock.time() * 1000)),) if for_good else ()
         last = member.pending | {tp: offset for tp, offset in offsets.items() if tp in member.held}
         member.pending = {}
         self._write(Write(member, last, partial(self._left, member, then), leaves=True, also=also))
@@ -553,20 +551,6 @@ def hang_up(connection: Connection, code: str, message: str, request: int = 0, *
     connection.ended = True
     connection.peer.send(connection.conversation.refuse(request, code, message, more))
     connection.peer.close()
-
-
-def _eviction(member: SocketMember, now_ms: int) -> Op:
-    """The request by which a consumer that keeps its place gives it up."""
-    group, consumer = member.key
-    request = Request(
-        type=RequestType.EVICT,
-        group=group,
-        consumer=consumer,
-        reason="it left for good",
-        by=consumer,
-        timestamp_ms=now_ms,
-    )
-    return Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
 
 
 def _ledger(path: str, node: Node) -> Ledger:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kafka_coord.errors import SettingsError
 
@@ -38,6 +38,13 @@ def gauge(name: str, text: str, value: float, labels: dict[str, str] | None = No
     """A gauge with one value."""
     family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=list(labels or ()))
     family.add_metric(list((labels or {}).values()), value)
+    return family
+
+
+def counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    """A counter with one value."""
+    family = CounterMetricFamily(f"{PREFIX}_{name}", text)
+    family.add_metric([], value)
     return family
 
 

@@ -9,13 +9,13 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.gateway.gateway import Gateway
 from kafka_coord.gateway.statistics import ROUND_TRIP_BOUNDS_S
-from kafka_coord.monitor.exposition import PREFIX, Exposition, gauge
+from kafka_coord.monitor.exposition import PREFIX, Exposition, counter, gauge
 from kafka_coord.monitor.presence import PRESENCES
 from kafka_coord.version import __version__
 from kafka_coord.zk.store import SessionState, Store
@@ -54,28 +54,19 @@ class ServiceCollector:
             groups.add_metric([str(state)], states[state])
         yield groups
         yield gauge("unreadable_znodes", "Znodes left alone because they cannot be decoded.", handler.unreadable)
-        passes = CounterMetricFamily(f"{PREFIX}_passes", "Looks at a group since this instance was elected.")
-        passes.add_metric([], handler.passes)
-        yield passes
-        failed = CounterMetricFamily(f"{PREFIX}_failed_passes", "Passes that have to be repeated, since the election.")
-        failed.add_metric([], handler.failed_passes)
-        yield failed
+        yield counter("passes", "Looks at a group since this instance was elected.", handler.passes)
+        yield counter("failed_passes", "Passes that have to be repeated, since the election.", handler.failed_passes)
 
 
 def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
     """What there is to tell of consumers without ZooKeeper."""
     statistics = gateway.statistics
-    yield gauge("socket_consumers", "Registered consumers without ZooKeeper.", len(gateway.presences()))
+    yield gauge("socket_consumers", "Registered consumers without ZooKeeper.", gateway.consumers)
     yield gauge("socket_connections", "Open connections of such consumers.", gateway.connections)
-    for name, text, count in (
-        ("socket_registrations", "Registrations over sockets.", statistics.registered),
-        ("socket_resumptions", "Memberships that went on over another connection.", statistics.resumed),
-        ("socket_expirations", "Consumers without ZooKeeper that were expired.", statistics.expired),
-        ("socket_refusals", "Registrations over sockets that were refused.", statistics.refused),
-    ):
-        counter = CounterMetricFamily(f"{PREFIX}_{name}", text)
-        counter.add_metric([], count)
-        yield counter
+    yield counter("socket_registrations", "Registrations over sockets.", statistics.registered)
+    yield counter("socket_resumptions", "Memberships that went on over another connection.", statistics.resumed)
+    yield counter("socket_expirations", "Consumers without ZooKeeper that were expired.", statistics.expired)
+    yield counter("socket_refusals", "Registrations over sockets that were refused.", statistics.refused)
     below = accumulate(statistics.round_trips)
     buckets = [(str(bound), count) for bound, count in zip((*ROUND_TRIP_BOUNDS_S, "+Inf"), below, strict=True)]
     times = HistogramMetricFamily(f"{PREFIX}_socket_ping_seconds", "From sending a ping to having its answer.")

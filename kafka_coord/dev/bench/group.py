@@ -18,6 +18,13 @@ def write_topic(store: Store, topic: str, partitions: int) -> None:
         store.create(path, value)
 
 
+def zxid_now(store: Store) -> int:
+    """Of a write made now: how many transactions there have been."""
+    path = "/bench"
+    store.ensure_path(path)
+    return store.set(path, b"").mzxid
+
+
 def plain_member(group: str, topic: str, consumer: str) -> Membership:
     """One that subscribes to a topic, and has the default of everything else."""
     return membership(

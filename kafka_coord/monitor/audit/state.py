@@ -151,6 +151,10 @@ class Moment:
                 moment.fence = check
         return moment
 
+    def fences_a_member_of(self, group: str) -> bool:
+        """Whether it checks the token of some consumer of the group."""
+        return any(path.startswith(f"{layout.channels(group)}/") for path in self.checked)
+
     def fenced_as(self, group: str, consumer: str) -> bool:
         """Whether it holds both checks of docs/protocol.md, section 4."""
         return layout.registration(group, consumer) in self.checked and layout.channel(group, consumer) in self.checked

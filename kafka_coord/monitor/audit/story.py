@@ -250,7 +250,7 @@ class Story:
             return
         name = f"{at.place.name}-{at.place.leaf}"
         old, new = (_number(at.change.old), _number(at.change.new))
-        if at.moment.fence is not None and not any("/channel/" in path for path in at.moment.checked):
+        if at.moment.fence is not None and not at.moment.fences_a_member_of(at.place.group):
             why = "an operator's request" if new is not None else "reset, deleted, or its topic was made anew"
             yield f"the offset of {name} was set from {_said(old)} to {_said(new)} by the coordinator", why
         elif new is None:

@@ -23,9 +23,9 @@ def check_channel(cluster: Cluster, snapshots: Mapping[str, GroupSnapshot]) -> I
         member.gateway is not None for one in snapshots.values() for member in one.observation.members.values()
     )
     listening = {
-        number: info.endpoints["channel"]
-        for number, info in sorted(cluster.instances.items())
-        if "channel" in info.endpoints
+        number: instance.endpoints["channel"]
+        for number, instance in sorted(cluster.instances.items())
+        if "channel" in instance.endpoints
     }
     deaf = sorted(cluster.instances.keys() - listening.keys())
     if members and not listening:

@@ -14,7 +14,7 @@ from typing import Any
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.bench.failover.groups import ManyGroups
 from kafka_coord.dev.bench.failover.instances import Elected, Instance, await_groups
-from kafka_coord.dev.bench.group import write_topic
+from kafka_coord.dev.bench.group import write_topic, zxid_now
 from kafka_coord.dev.bench.rebalance.journal import Journals, What
 from kafka_coord.dev.bench.rebalance.member import BenchMember, Journal, Place
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
@@ -195,25 +195,19 @@ class _Stage:
     def idle(self) -> Idle:
         """Nothing happens for a while, once what the last failover led to is written."""
         elected = self._instance(self._elected.now() or 0)
-        first = self._zxid()
+        first = zxid_now(self._store)
         for _ in range(_RESTS_WITHIN):
             time.sleep(_REST_S)
-            before, first = first, self._zxid()
+            before, first = first, zxid_now(self._store)
             if first == before + 1:
                 break
         with Meter(elected.process.pid or 0) as meter:
             time.sleep(self._options.idle_s)
             cpu_s = meter.cpu_s()
-        written = self._zxid() - first - 1
+        written = zxid_now(self._store) - first - 1
         return Idle(
             self._count - 1, round(100 * cpu_s / self._options.idle_s, 2), written, round(elected.peak_mib(), 1)
         )
-
-    def _zxid(self) -> int:
-        """Of a write made now: how many transactions there have been."""
-        path = "/bench"
-        self._store.ensure_path(path)
-        return self._store.set(path, b"").mzxid
 
     def _started_ns(self, since_ns: int) -> int:
         """When a member was first started since then; what is written down late of before is left out."""

@@ -18,7 +18,7 @@ from typing import Any
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.bench.children import await_end
 from kafka_coord.dev.bench.failover.instances import Elected, Instance, await_groups
-from kafka_coord.dev.bench.group import write_topic
+from kafka_coord.dev.bench.group import write_topic, zxid_now
 from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Table
 from kafka_coord.dev.bench.sockets.crowd import CrowdPlace, CrowdState
 from kafka_coord.dev.bench.usage import Meter
@@ -174,7 +174,7 @@ class _Stage:
         on_progress(f"watching pings and commits for {seconds:g} s")
         lost = self._state().lost
         before = _round_trips(elected)
-        zxid = self._zxid()
+        zxid = zxid_now(self._store)
         with Meter(elected.process.pid or 0) as meter, Meter(self._zookeeper) as server:
             time.sleep(seconds)
             cpu_s, server_cpu_s = meter.cpu_s(), server.cpu_s()
@@ -189,7 +189,7 @@ class _Stage:
             "pings": counts[-1][1] if counts else 0,
             "ping_p50_ms": quantile_ms(counts, 0.5),
             "ping_p99_ms": quantile_ms(counts, 0.99),
-            "transactions": self._zxid() - zxid - 1,
+            "transactions": zxid_now(self._store) - zxid - 1,
             "memberships_lost": self._state().lost - lost,
         }
 
@@ -281,11 +281,6 @@ class _Stage:
             for path, node in zip(paths, nodes, strict=True)
             if isinstance(node, Node) and (value := json.loads(node.data))
         }
-
-    def _zxid(self) -> int:
-        path = "/bench"
-        self._store.ensure_path(path)
-        return self._store.set(path, b"").mzxid
 
 
 @contextmanager
