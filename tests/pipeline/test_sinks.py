@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import resource
 import sqlite3
 import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from kafka_coord.pipeline.ranges import OffsetRanges
 from kafka_coord.pipeline.sinks import DatabaseTable, ParquetTable, TableWriter, exactly_once, files, read_table
 from kafka_coord.pipeline.sinks.log import STATE_EVERY, Overtaken, TableLog
 from kafka_coord.pipeline.sinks.manifest import Commit, Piece, TableState, commit_name
+from tests.pipeline.postgres import connecting, postgres
 
 SCHEMA = "topic string, partition int, offset bigint, value string"
 
@@ -71,14 +75,14 @@ def test_readers_see_committed_rows_only_and_what_a_crash_left_is_swept(spark, b
     assert held(read_table(spark, (tmp_path / "table").as_uri())) == once((0, 0, 4))
 
 
-def test_two_writers_at_a_time_add_every_record_once(spark, batch, tmp_path):
+def by_two_writers(append: Callable[[dict[int, tuple[int, int]]], None]) -> None:
+    """Two threads that append partition 0's offsets from 0 to 30 in batches that overlap."""
     failures: list[BaseException] = []
 
     def write(first: int) -> None:
         try:
-            table = ParquetTable(spark, tmp_path / "table", group="delays")
             for at in range(first, 24, 4):
-                table.append(batch({0: (at, at + 8)}))
+                append({0: (at, at + 8)})
         except BaseException as failure:  # noqa: BLE001  told below
             failures.append(failure)
 
@@ -88,6 +92,10 @@ def test_two_writers_at_a_time_add_every_record_once(spark, batch, tmp_path):
     for thread in threads:
         thread.join(120)
     assert not failures
+
+
+def test_two_writers_at_a_time_add_every_record_once(spark, batch, tmp_path):
+    by_two_writers(lambda cuts: ParquetTable(spark, tmp_path / "table", group="delays").append(batch(cuts)))
     assert held(read_table(spark, tmp_path / "table")) == once((0, 0, 30))
 
 
@@ -264,19 +272,43 @@ def test_a_full_disk_leaves_no_half_of_a_commit(tmp_path):
 # --- a database, and functions of one's own --------------------------------------------------------------------------
 
 
-@pytest.fixture
-def database(tmp_path: Path):
-    def connect() -> sqlite3.Connection:
-        return sqlite3.connect(tmp_path / "delays.db", timeout=60)
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Path | None]:
+    """The folder with a PostgreSQL server's socket; none where there is no package of it for this machine."""
+    if importlib.util.find_spec("pgserver") is None:
+        yield None
+        return
+    with postgres() as folder:
+        yield folder
 
+
+@pytest.fixture(params=["sqlite3", "psycopg", "pg8000"])
+def database(request: pytest.FixtureRequest, postgresql: Path | None, tmp_path: Path) -> Callable[[], Any]:
+    """Connects to a database with an empty table ``delays``."""
+    if request.param == "sqlite3":
+        connect = partial(sqlite3.connect, tmp_path / "delays.db", timeout=60)
+    elif postgresql is None:
+        pytest.skip("the package pgserver is not installed")
+    else:
+        connect = connecting(request.param, postgresql)
     with contextlib.closing(connect()) as connection:
-        connection.execute('CREATE TABLE delays (topic TEXT, "partition" INT, "offset" INT, value TEXT)')
+        cursor = connection.cursor()
+        cursor.execute("DROP TABLE IF EXISTS delays")
+        cursor.execute("DROP TABLE IF EXISTS kafka_coord_offsets")
+        cursor.execute('CREATE TABLE delays (topic TEXT, "partition" INT, "offset" BIGINT, value TEXT)')
+        connection.commit()
     return connect
 
 
 def stored(connect: Any) -> Counter[tuple[int, int]]:
+    return Counter(map(tuple, asked(connect, 'SELECT "partition", "offset" FROM delays')))
+
+
+def asked(connect: Any, question: str) -> Any:
     with contextlib.closing(connect()) as connection:
-        return Counter(connection.execute('SELECT "partition", "offset" FROM delays').fetchall())
+        cursor = connection.cursor()
+        cursor.execute(question)
+        return cursor.fetchall()
 
 
 def test_a_database_table_holds_every_record_once(batch, database):
@@ -286,8 +318,7 @@ def test_a_database_table_holds_every_record_once(batch, database):
     each(batch({0: (7, 12), 1: (0, 6)}), 1)
     assert stored(database) == once((0, 0, 12), (1, 0, 8))
     assert str(DatabaseTable(database, "delays", group="delays").covered()) == "flights-0[0,12) flights-1[0,8)"
-    with contextlib.closing(database()) as connection:
-        assert connection.execute("SELECT count(*) FROM kafka_coord_offsets").fetchone()[0] == 3
+    assert asked(database, "SELECT count(*) FROM kafka_coord_offsets")[0][0] == 3
 
 
 def test_what_another_application_wrote_meanwhile_is_left_out_of_a_database(batch, database):
@@ -299,11 +330,17 @@ def test_what_another_application_wrote_meanwhile_is_left_out_of_a_database(batc
     assert stored(database) == once((0, 0, 10))
 
 
+def test_two_writers_at_a_time_add_every_record_to_a_database_once(batch, database):
+    each = DatabaseTable(database, "delays", group="delays").foreach_batch()
+    by_two_writers(lambda cuts: each(batch(cuts), 0))
+    assert stored(database) == once((0, 0, 30))
+
+
 def test_a_transaction_that_fails_notes_nothing(batch, database):
     each = DatabaseTable(database, "delays", group="delays").foreach_batch(
         lambda rows: rows.withColumnRenamed("value", "no")
     )
-    with pytest.raises(sqlite3.OperationalError, match="no column named no"):
+    with pytest.raises(Exception, match=r'no column named no|column "no" of relation'):
         each(batch({0: (0, 10)}), 0)
     assert not DatabaseTable(database, "delays", group="delays").covered()
     with pytest.raises(SettingsError, match="not a table's name"):

@@ -1,0 +1,51 @@
+"""When requests were decided, by ZooKeeper's own log: whoever asks hears of it later, and how much later is no merit or
+fault of the coordinator's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import Request
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.audit.sources import find_files, in_order
+from kafka_coord.monitor.audit.txnlog import CREATE, SET_DATA
+from kafka_coord.zk import layout
+
+_FILE = "decisions.json"
+
+
+def write_decisions(directory: Path, logs: Sequence[Path], chroot: str) -> None:
+    """Into a run's directory, for each request answered: the seconds from the transaction that asked to the one that
+    answered, by the clock of the ZooKeeper server that led. ``logs`` are the servers' directories."""
+    below = f"{chroot}{layout.REQUESTS}/"
+    asked_ms: dict[str, int] = {}
+    decided_s: dict[str, float] = {}
+    for txn in in_order(find_files(logs), []):
+        for operation in txn.operations:
+            if not operation.path.startswith(below):
+                continue
+            request = operation.path.removeprefix(below)
+            if operation.kind == CREATE:
+                asked_ms[request] = txn.time_ms
+            elif operation.kind == SET_DATA and request not in decided_s and _answered(operation.data, request):
+                decided_s[request] = (txn.time_ms - asked_ms[request]) / 1000
+    (directory / _FILE).write_text(json.dumps(decided_s, indent=1) + "\n", encoding="utf-8")
+
+
+def read_decisions(directory: Path) -> dict[str, float]:
+    """What :func:`write_decisions` wrote; nothing where it wrote nothing."""
+    path = directory / _FILE
+    if not path.exists():
+        return {}
+    decided: dict[str, float] = json.loads(path.read_bytes())
+    return decided
+
+
+def _answered(data: bytes, request: str) -> bool:
+    try:
+        return Request.from_json(fields.load(data, request), request, request).answered
+    except MalformedValue:
+        return False
