@@ -33,6 +33,9 @@ from kafka_coord.errors import SettingsError
 VARIABLE_PREFIX = "KAFKA_COORD_"
 DEFAULT_HOSTS = "localhost:2181"
 DEFAULT_SESSION_TIMEOUT_MS = 10_000
+DEFAULT_SOCKET_SESSION_TIMEOUT_MS = 25_000
+"""Of a consumer without ZooKeeper: more than twice that of the instances, so that one that crashes, and is missed only
+after its own, interrupts none of its consumers."""
 
 _MAX_FILE_BYTES = 1_000_000
 _MAX_FILE_DEPTH = 16
@@ -294,6 +297,10 @@ class SocketSettings:
 
     bootstrap: str | None = field(
         default=None, metadata=_allowed("host:port,host:port of broker hosts where kafka-coord listens", _addresses)
+    )
+    session_timeout_ms: int = field(
+        default=DEFAULT_SOCKET_SESSION_TIMEOUT_MS,
+        metadata=_allowed(_DURATION.format(1_000, 300_000), _between(1_000, 300_000)),
     )
     secret: Secret | None = field(default=None, metadata=_allowed("the secret it is known by", _secret))
     tls: bool = field(default=False, metadata=_allowed("true or false", _boolean))

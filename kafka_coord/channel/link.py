@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 SAFETY = 0.1
 """Of the session timeout: what clocks and scheduling may cost between what this end knows and what it does."""
 
+_LONGEST_RETRY_S = 60.0
+
 _LATER = frozenset({Code.SLOW_DOWN, Code.UNAVAILABLE, Code.NOT_COORDINATOR, Code.SHUTTING_DOWN})
 """Refusals after which the same may be asked for again, here or elsewhere."""
 
@@ -92,8 +94,8 @@ class _Membership:
 
 @dataclass(slots=True)
 class _Connected:
-    """All that ends with a connection. ``introduced`` is when it was asked to register or to resume; ``pings``: when
-    each was answered, and with what."""
+    """All that ends with a connection. ``introduced`` is when it was asked to register or to resume; ``not_before``: to
+    register, it was told to come again then; ``pings``: when each was answered, and with what."""
 
     number: int
     send: Send
@@ -101,6 +103,7 @@ class _Connected:
     conversation: Conversation = field(default_factory=Conversation)
     asking: dict[str, tuple[int, _Asking]] = field(default_factory=dict)
     introduced: float = 0.0
+    not_before: float = 0.0
     pings: dict[int, tuple[float, dict[TopicPartition, int]]] = field(default_factory=dict)
     lost: str = ""
 
@@ -378,8 +381,10 @@ class SocketLink:
         number, asking = connected.asking.get(refused.type, (0, None))
         if asking is not None and number == refused.id:
             asking.refusal = refused
-            if refused.type == Ask.CLUSTER_METADATA:
+            if refused.type == Ask.CLUSTER_METADATA or refused.code == Code.SLOW_DOWN:
                 del connected.asking[refused.type]
+            if refused.code == Code.SLOW_DOWN:
+                connected.not_before = self.clock.monotonic() + _retry_s(refused.frame)
         if refused.type == Ask.RESUME and refused.code not in _LATER:
             log.info("cannot go on where it was consumer=%s: %s", self.consumer, refused.message)
             self._end_membership()
@@ -433,7 +438,7 @@ class SocketLink:
                 connected.introduced = self.clock.monotonic()
             self._send(connected, frame)
         self._wait(connected, lambda: asking.answer is not None or asking.refusal is not None)
-        del connected.asking[request]
+        connected.asking.pop(request, None)
         if asking.refusal is not None:
             raise _error(asking.refusal)
         return asking.answer or {}
@@ -457,6 +462,8 @@ class SocketLink:
             if found is not None:  # the answer came, and then another connection, before it was asked for
                 connected.asking.pop(Ask.REGISTER, None)
                 return found
+            if self.clock.monotonic() < connected.not_before:
+                raise StoreUnavailable("the coordinator takes in others first")
             member = Member.from_json(fields.load(value, "registration"), self.consumer, 0, "registration")
             wanted = Register(self.group, member, self._auto_commit, self._resume_key, self._secret)
             try:
@@ -602,6 +609,12 @@ class _NameTaken(StoreError):
     def __init__(self, message: str, incarnation: int) -> None:
         super().__init__(message)
         self.incarnation = incarnation
+
+
+def _retry_s(frame: Frame) -> float:
+    """When a coordinator that has no time wants to be asked again."""
+    retry_ms = frame.get("retry_ms")
+    return min(retry_ms / 1000, _LONGEST_RETRY_S) if isinstance(retry_ms, int) and retry_ms > 0 else 0.0
 
 
 def _error(refused: Refused) -> KafkaCoordError:

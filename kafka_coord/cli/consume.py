@@ -120,15 +120,22 @@ def consume(
 def _open(settings: Settings, **arguments: Any) -> Consumer:
     from kafka_coord.consumer.consumer import Consumer
 
-    arguments |= {
-        "session_timeout_ms": settings.zookeeper.session_timeout_ms,
-        "kafka": dict(settings.kafka.properties),
-    }
-    over = settings.socket
+    arguments["kafka"] = dict(settings.kafka.properties)
+    over, zookeeper = settings.socket, settings.zookeeper
     if over.bootstrap is not None:
-        secret = over.secret.reveal() if over.secret is not None else None
-        return Consumer(bootstrap=over.bootstrap, tls=_tls(over), secret=secret, **arguments)
-    return Consumer(settings.zookeeper.hosts, zk_options=zookeeper_options(settings.zookeeper), **arguments)
+        return Consumer(
+            bootstrap=over.bootstrap,
+            session_timeout_ms=over.session_timeout_ms,
+            tls=_tls(over),
+            secret=over.secret.reveal() if over.secret is not None else None,
+            **arguments,
+        )
+    return Consumer(
+        zookeeper.hosts,
+        session_timeout_ms=zookeeper.session_timeout_ms,
+        zk_options=zookeeper_options(zookeeper),
+        **arguments,
+    )
 
 
 def _tls(over: SocketSettings) -> ssl.SSLContext | None:

@@ -34,6 +34,7 @@ from kafka_coord.errors import (
     StoreUnavailable,
 )
 from kafka_coord.model import TopicPartition
+from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_SOCKET_SESSION_TIMEOUT_MS
 from kafka_coord.zk.options import ZkOptions
 from kafka_coord.zk.store import Op, SessionState, Store
 
@@ -101,6 +102,9 @@ class Consumer:
         ``error``. The default is Kafka's own, ``latest`` (0.8: ``largest``), for who comes from there expects it.
         ``latest`` is made firm at the start of a partition: its end is committed before the first record is handed
         out. ``earliest`` is right for whoever must see partitions added later from their first record on.
+    ``session_timeout_ms``
+        After how much silence it is taken for dead, and others get its partitions: 10,000 by default, and 25,000 with
+        ``bootstrap``, more than twice what instances have, so that a coordinator's crash does not interrupt it.
     ``rejoin_grace_ms``
         How long the coordinator keeps its partitions for it after it vanished (Kafka's static membership).
     ``mode``
@@ -130,7 +134,7 @@ class Consumer:
         rack: str | None = None,
         assignor: str | None = None,
         mode: str = "incremental",
-        session_timeout_ms: int = 10_000,
+        session_timeout_ms: int | None = None,
         zk_options: ZkOptions | None = None,
         kafka: Mapping[str, Any] | None = None,
         listener: str | None = None,
@@ -158,6 +162,8 @@ class Consumer:
         )
         reset = offset_reset(auto_offset_reset)
         interval_ms = between("auto_commit_interval_ms", auto_commit_interval_ms or 0, 0, 24 * 3600 * 1000)
+        if session_timeout_ms is None:
+            session_timeout_ms = DEFAULT_SESSION_TIMEOUT_MS if bootstrap is None else DEFAULT_SOCKET_SESSION_TIMEOUT_MS
         between("session_timeout_ms", session_timeout_ms, 100, 3_600_000)
         self._kafka = client_settings(group, self._membership.consumer, kafka or {})
         self._pid = os.getpid()

@@ -7,6 +7,7 @@ One thread calls everything here; it never waits but for ZooKeeper. Whoever has 
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from kafka_coord.channel.messages import Ask, Code, Register, Resume, read_offse
 from kafka_coord.channel.operations import Registration
 from kafka_coord.errors import Fenced, InvalidName, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.gateway.access import Access
+from kafka_coord.gateway.admission import Admission
 from kafka_coord.gateway.members import Connection, Peer, Presence, SocketMember
 from kafka_coord.gateway.metadata import MetadataDirectory
 from kafka_coord.gateway.options import GatewayOptions
@@ -33,6 +35,8 @@ from kafka_coord.zk.store import SessionState, Store
 
 log = logging.getLogger(__name__)
 
+_LONGEST_WAIT = 0.3
+"""Of its session timeout: after more silence than that a consumer may think that nobody is there."""
 MAX_WAITING = 10_000
 """Questions for the cluster's metadata that wait while ZooKeeper does not answer."""
 
@@ -77,8 +81,7 @@ class Gateway:
         self._fresh: deque[Connection] = deque()
         self._connections: dict[Connection, None] = {}
         self._idle_due = 0.0
-        self._tokens = float(self._options.registrations_per_s)
-        self._tokens_at = store.clock.monotonic()
+        self._admission = Admission(self._options.registrations_per_s, store.clock.monotonic())
         self.term: Term | None = None
         self.statistics = Statistics()
 
@@ -193,7 +196,7 @@ class Gateway:
             self._refuse(connection, asked.id, Code.BAD_SUBSCRIPTION, str(error))
             return
         register = Register.from_json(asked.frame)
-        refusal = self._why_not(register, connection.peer.certificate)
+        refusal = self._why_not(register, connection.peer.certificate) or self._not_yet(register, connection)
         if refusal is not None:
             self.statistics.refused += 1
             self._refuse(connection, asked.id, refusal.code, refusal.message, **dict(refusal.more))
@@ -265,18 +268,15 @@ class Gateway:
         known = term is not None and (register.group, register.member.consumer) in term.members
         if term is not None and not known and len(term.members) + len(term.registering) >= options.most_consumers:
             return Refusal(Code.TOO_MANY_CONSUMERS, f"this instance takes {options.most_consumers} consumers")
-        if not self._take_token():
-            return Refusal(Code.SLOW_DOWN, "many are registering: come again", (("retry_ms", 500),))
         return None
 
-    def _take_token(self) -> bool:
-        now, rate = self._store.clock.monotonic(), self._options.registrations_per_s
-        self._tokens = min(rate, self._tokens + (now - self._tokens_at) * rate)
-        self._tokens_at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
+    def _not_yet(self, register: Register, connection: Connection) -> Refusal | None:
+        longest_s = (register.member.session_timeout_ms or 0) / 1000 * _LONGEST_WAIT
+        wait_s = self._admission.wait_s(connection, longest_s, self._store.clock.monotonic())
+        if wait_s <= 0:
+            return None
+        message = "many are registering: come again on this connection"
+        return Refusal(Code.SLOW_DOWN, message, (("retry_ms", math.ceil(wait_s * 1000)),))
 
     def _not_coordinator(self, connection: Connection, request: int) -> None:
         """Says who is, if that is known without asking."""

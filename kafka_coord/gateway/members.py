@@ -34,7 +34,7 @@ class Peer(Protocol):
 @dataclass(slots=True, eq=False)
 class Connection:
     """A connection and what was said on it. ``member`` once it has registered; ``ended``: nothing more is said or
-    heard on it. Times are monotonic seconds."""
+    heard on it; ``place``: when it may register, having been told to come again. Times are monotonic seconds."""
 
     peer: Peer
     since: float
@@ -42,6 +42,7 @@ class Connection:
     member: SocketMember | None = None
     registering: bool = False
     ended: bool = False
+    place: float | None = None
 
 
 @dataclass(slots=True)

@@ -136,6 +136,22 @@ def test_a_name_that_is_taken_has_a_holder_and_what_is_forbidden_is_final(party:
         party.link.register(VALUE)
 
 
+def test_told_to_come_later_it_does_not_ask_before(party: Party) -> None:
+    with pytest.raises(StoreUnavailable):
+        party.link.register(VALUE)
+    party.other.refuse("slow-down", retry_ms=1_500)
+    party.clock.now += 1.4
+    with pytest.raises(StoreUnavailable, match="takes in others first"):
+        party.link.register(VALUE)
+    assert len(party.other.said) == 1
+    party.clock.now += 0.2
+    with pytest.raises(StoreUnavailable, match="not answered yet"):
+        party.link.register(VALUE)
+    assert [event.type for event in party.other.said] == ["register", "register"]
+    party.other.refuse("slow-down", retry_ms="soon")
+    party.registered()
+
+
 def test_it_believes_in_its_membership_from_when_it_sent_what_was_heard(party: Party) -> None:
     party.clock.now += 1.0
     began = party.clock.monotonic()

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.audit.conftest import logged_server
 from tests.chaos.night import Night, clean_night
+
+__all__ = ["logged_server"]
 
 
 @pytest.fixture

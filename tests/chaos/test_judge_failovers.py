@@ -22,6 +22,21 @@ def test_a_rebalance_decided_late_after_a_clean_stop_is_told(night: Night) -> No
     assert "decided 390 ms later" in found.message
 
 
+def test_zookeepers_log_tells_when_a_rebalance_was_decided_better_than_who_asked(night: Night) -> None:
+    night.forget("request group:g end")
+    night.event(50.4, Kind.REQUEST, "group:g", Phase.END, id="r1", group="g")
+    (night.directory / "decisions.json").write_text('{"r1": 0.12}')
+    ruling = of(night.judged(), Rule.CLEAN_FAILOVER)
+    assert not ruling.findings
+    assert (ruling.figures["decided_max_s"], round(ruling.figures["heard_max_s"], 3)) == (0.12, 0.39)
+
+
+def test_a_rebalance_decided_late_by_zookeepers_log_is_told(night: Night) -> None:
+    (night.directory / "decisions.json").write_text('{"r1": 0.41}')
+    (found,) = violations(night.judged(), Rule.CLEAN_FAILOVER)
+    assert "decided 410 ms later" in found.message
+
+
 def test_a_rebalance_never_decided_after_a_clean_stop_is_told(night: Night) -> None:
     night.forget("request group:g end")
     (found,) = violations(night.judged(), Rule.CLEAN_FAILOVER)

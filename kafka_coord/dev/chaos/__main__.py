@@ -69,8 +69,10 @@ def _judge(directory: Path) -> None:
 
 
 def _audit(directory: Path) -> None:
-    """What ZooKeeper's own log says, into ``audit.json``; where the servers' directories are gone, what was there."""
+    """What ZooKeeper's own log says, into ``audit.json`` and ``decisions.json``; where the servers' directories are
+    gone, what was there."""
     from kafka_coord.dev.chaos.journal import read_run
+    from kafka_coord.dev.chaos.judge.decisions import write_decisions
     from kafka_coord.monitor.audit import audit
 
     run = read_run(directory)
@@ -78,6 +80,7 @@ def _audit(directory: Path) -> None:
     if logs:
         found = audit(logs, chroot=run.chroot)
         (directory / "audit.json").write_text(json.dumps(found.to_json(), indent=1) + "\n", encoding="utf-8")
+        write_decisions(directory, logs, run.chroot)
 
 
 def _stop(number: int, _: Any) -> None:

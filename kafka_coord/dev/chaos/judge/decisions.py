@@ -38,9 +38,7 @@ def write_decisions(directory: Path, logs: Sequence[Path], chroot: str) -> None:
 def read_decisions(directory: Path) -> dict[str, float]:
     """What :func:`write_decisions` wrote; nothing where it wrote nothing."""
     path = directory / _FILE
-    if not path.exists():
-        return {}
-    decided: dict[str, float] = json.loads(path.read_bytes())
+    decided: dict[str, float] = json.loads(path.read_bytes()) if path.exists() else {}
     return decided
 
 
