@@ -30,7 +30,7 @@ from kafka_coord.gateway.fenced_store import FencedStore
 from kafka_coord.gateway.members import SocketMember
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Delete, GetData, Node, Op, SetData, Stat
+from kafka_coord.zk.store import Create, Delete, GetData, Node, Op, OpResult, SetData, Stat
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,9 @@ def register_all(store: FencedStore, wanted: Sequence[Registering]) -> None:
     """Tells each its outcome. Raises :class:`Fenced` and :class:`StoreUnavailable`: those not told yet are to be asked
     for again, and what was made of them meanwhile is found."""
     left = list(wanted)
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
+        if attempt > 0:  # most groups have been there before
+            _make_groups(store, {one.group for one in left})
         left = _write(store, _look_at_all(store, left))
         if not left:
             return
@@ -118,8 +120,6 @@ def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Regi
     channels = [layout.channel(one.group, one.consumer) for one in wanted]
     nodes = store.read_many([GetData(path) for path in paths])
     stats = store.exists_many(channels)
-    _ensure({layout.ids(one.group) for one in wanted}, store)
-    _ensure({path for path, stat in zip(channels, stats, strict=True) if stat is None}, store)
     possible, names = [], set()
     for one, node, stat in zip(wanted, nodes, stats, strict=True):
         found = node if isinstance(node, Node) else None
@@ -135,16 +135,18 @@ def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Regi
     return possible
 
 
-def _ensure(paths: set[str], store: FencedStore) -> None:
-    for path in sorted(paths):
-        store.ensure_path(path)
+def _make_groups(store: FencedStore, groups: set[str]) -> None:
+    for group in sorted(groups):
+        store.ensure_path(layout.ids(group))
+        store.ensure_path(layout.channels(group))
 
 
 def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Registration | Refusal | None:
     """``None``: it can be written, and ``one.ops`` are what."""
     fresh = register_ops(one.group, one.consumer, one.value, ephemeral=False)
     if node is None:
-        one.ops = fresh
+        make = (Create(layout.channel(one.group, one.consumer)),) if channel is None else ()
+        one.ops = (*make, *fresh)
         return None
     if node.data == one.value and channel is not None and channel.mzxid == node.stat.czxid:
         return Registration(one.group, one.consumer, node.stat.czxid, channel.version, 0)  # the reply was lost
@@ -195,25 +197,30 @@ def _write(store: FencedStore, wanted: list[Registering]) -> list[Registering]:
             raise
         except MultiFailed as error:
             at_fault = _at_fault(left, error.index)
+            gone = [at_fault]
             if isinstance(error.cause, NoAuth):
                 at_fault.then(Refusal(Code.NOT_AUTHORISED, f"ZooKeeper does not let the coordinator do it: {error}"))
-            elif isinstance(error.cause, (NoNode, NodeExists, BadVersion)):
+            elif isinstance(error.cause, NoNode):  # mostly the group's own znodes: then it is so for all of them
+                gone = [one for one in left if one.group == at_fault.group]
+                again += gone
+            elif isinstance(error.cause, (NodeExists, BadVersion)):
                 again.append(at_fault)
             else:
                 at_fault.then(Refusal(Code.UNAVAILABLE, str(error.cause)))
-            left = [one for one in left if one is not at_fault]
+            left = [one for one in left if one not in gone]
             continue
         at = 0
         for one in left:
-            one.then(_registration(one, results[at]))
+            one.then(_registration(one, results[at : at + len(one.ops)]))
             at += len(one.ops)
         return again
     return again
 
 
-def _registration(one: Registering, channel: object) -> Registration:
+def _registration(one: Registering, results: Sequence[OpResult]) -> Registration:
     """All writes of one request have one zxid: what the channel's write was given is the registration's czxid too."""
-    if not isinstance(channel, Stat):
+    channel = next((result for result in results if isinstance(result, Stat)), None)
+    if channel is None:
         raise KafkaCoordError("ZooKeeper told nothing about the channel it has written")
     return Registration(one.group, one.consumer, channel.mzxid, channel.version, 0)
 
