@@ -20,7 +20,7 @@ from contextlib import suppress
 from kafka_coord.channel.conversation import Answered, Conversation
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
-from kafka_coord.channel.messages import Ask, ClusterMetadata
+from kafka_coord.channel.messages import Ask, ClusterMetadata, MetadataQuestion
 from kafka_coord.errors import MalformedValue, SettingsError
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ HURRIED_PAUSE_S = 0.4
 """The longest pause while the membership still lives: it may go on where it was, if a coordinator is found in time."""
 LONGEST_PAUSE_S = 5.0
 _READ_BYTES = 1 << 16
+_AT_ONCE = MetadataQuestion()
 _MOST_HOSTS = 1_000
 
 
@@ -55,16 +56,22 @@ def addresses(bootstrap: str) -> tuple[str, ...]:
 
 
 def ask_cluster_metadata(
-    address: str, *, tls: ssl.SSLContext | None = None, timeout_s: float = CONNECT_S
+    address: str,
+    question: MetadataQuestion = _AT_ONCE,
+    *,
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float = CONNECT_S,
 ) -> ClusterMetadata:
-    """What the instance at ``host:port`` knows of the cluster; ``timeout_s`` is for connecting and again for each read.
+    """What the instance at ``host:port`` knows of the cluster; ``timeout_s`` is for connecting and again for each read,
+    which may also take as long as the question allows.
 
     Raises ``OSError``, :class:`BadFrame` and :class:`MalformedValue`.
     """
     conversation, decoder = Conversation(), Decoder()
-    _, question = conversation.ask(Ask.CLUSTER_METADATA)
+    _, frame = conversation.ask(Ask.CLUSTER_METADATA, question.to_json())
     with _connect(address, tls, timeout_s) as connection:
-        connection.sendall(encode(question))
+        connection.settimeout(timeout_s + question.wait_ms / 1000)
+        connection.sendall(encode(frame))
         while True:
             data = connection.recv(_READ_BYTES)
             if not data:
@@ -159,6 +166,7 @@ class SocketClient:
         self._tls = tls
         self._closed = threading.Event()
         self._line: _Line | None = None
+        self._question = _AT_ONCE
         self._last_problem = ""
         self._thread = threading.Thread(target=self._run, name=f"socket-{link.consumer}", daemon=True)
 
@@ -185,6 +193,7 @@ class SocketClient:
                     lasted = time.monotonic() - began > LASTED_S
                     self.on_lost_connection(why, lasted=lasted)
                     if lasted:
+                        self._question = _AT_ONCE
                         self._say("")
                         pause = FIRST_PAUSE_S
                         continue
@@ -205,12 +214,15 @@ class SocketClient:
             self._hosts.remove(host)
             self._hosts.append(host)
             try:
-                metadata = ask_cluster_metadata(host, tls=self._tls)
+                metadata = ask_cluster_metadata(host, self._question, tls=self._tls)
                 self._learn(metadata)
-                if metadata.coordinator is None or metadata.coordinator.endpoint is None:
+                coordinator = metadata.coordinator
+                # If this one cannot be reached, or sends us away at once, another is waited for.
+                self._question = MetadataQuestion.waiting(coordinator)
+                if coordinator is None or coordinator.endpoint is None:
                     problem = f"{host} knows of no coordinator that takes consumers"
                     continue
-                return _connect(metadata.coordinator.endpoint, self._tls, CONNECT_S)
+                return _connect(coordinator.endpoint, self._tls, CONNECT_S)
             except (OSError, BadFrame, MalformedValue) as error:
                 problem = f"{host}: {error}"
         self._say(problem)

@@ -17,6 +17,8 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 
+WAIT_MS = 2_000
+"""How long consumers let a host keep its answer back until it knows of another coordinator."""
 MAX_TEXT_CHARS = 1_000
 """Of a secret, a client's name, a reason."""
 
@@ -103,6 +105,36 @@ class Coordinator:
 
     def to_json(self) -> dict[str, Any]:
         return {"instance": self.instance, "epoch": self.epoch, "endpoint": self.endpoint}
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataQuestion:
+    """What a consumer asks for. The answer may wait ``wait_ms`` until there is a coordinator that takes consumers and
+    whose epoch is not ``not_epoch``: that one cannot be reached, or was lost."""
+
+    wait_ms: int = 0
+    not_epoch: int | None = None
+
+    @classmethod
+    def waiting(cls, missed: Coordinator | None) -> MetadataQuestion:
+        """For another one than ``missed``: nobody has to ask again and again, and everybody hears of it at once."""
+        return cls(WAIT_MS, missed.epoch if missed is not None else None)
+
+    def to_json(self) -> dict[str, Any]:
+        epoch = {"not_epoch": self.not_epoch} if self.not_epoch is not None else {}
+        return {"wait_ms": self.wait_ms} | epoch if self.wait_ms > 0 else {}
+
+    @classmethod
+    def from_json(cls, frame: fields.Json) -> MetadataQuestion:
+        where = Ask.CLUSTER_METADATA
+        return cls(
+            wait_ms=fields.number(frame, "wait_ms", where, 0, at_least=0),
+            not_epoch=fields.number(frame, "not_epoch", where, at_least=0) if "not_epoch" in frame else None,
+        )
+
+    def wants(self, coordinator: Coordinator | None) -> bool:
+        """Whether that is what is waited for."""
+        return coordinator is not None and coordinator.endpoint is not None and coordinator.epoch != self.not_epoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,19 @@ import math
 import secrets
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kafka_coord.channel.conversation import ANSWER, ERROR, Answered, Asked, Refused
 from kafka_coord.channel.frames import BadFrame, Fault, Frame
-from kafka_coord.channel.messages import Ask, Code, Register, Resume, read_offsets, write_offsets
+from kafka_coord.channel.messages import (
+    Ask,
+    Code,
+    MetadataQuestion,
+    Register,
+    Resume,
+    read_offsets,
+    write_offsets,
+)
 from kafka_coord.channel.operations import Registration
 from kafka_coord.errors import Fenced, InvalidName, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.gateway.access import Access
@@ -38,7 +46,9 @@ log = logging.getLogger(__name__)
 _LONGEST_WAIT = 0.3
 """Of its session timeout: after more silence than that a consumer may think that nobody is there."""
 MAX_WAITING = 10_000
-"""Questions for the cluster's metadata that wait while ZooKeeper does not answer."""
+"""Questions for the cluster's metadata that wait, for ZooKeeper or for a coordinator."""
+_LONGEST_QUESTION_S = 5.0
+"""Less than what a connection may take to register."""
 
 
 def _nonce() -> str:
@@ -53,6 +63,15 @@ class Office(Protocol):
 
     def leads(self) -> bool:
         """Whether this instance is certainly the elected one at this moment."""
+
+
+class _Wondering(NamedTuple):
+    """Somebody who asks about the cluster, and is answered by ``until`` (monotonic seconds)."""
+
+    connection: Connection
+    request: int
+    question: MetadataQuestion
+    until: float
 
 
 class Gateway:
@@ -77,7 +96,7 @@ class Gateway:
         self._access = access
         self._nonce = nonce
         self._metadata = MetadataDirectory(store, instance, self._options.metadata_age_ms / 1000)
-        self._asking: deque[tuple[Connection, int]] = deque()
+        self._asking: list[_Wondering] = []
         self._fresh: deque[Connection] = deque()
         self._connections: dict[Connection, None] = {}
         self._idle_due = 0.0
@@ -173,7 +192,9 @@ class Gateway:
             if len(self._asking) >= MAX_WAITING:
                 self._refuse(connection, asked.id, Code.UNAVAILABLE, "too many wait for ZooKeeper: ask again")
             else:
-                self._asking.append((connection, asked.id))
+                question = MetadataQuestion.from_json(asked.frame)
+                until = self._store.clock.monotonic() + min(question.wait_ms / 1000, _LONGEST_QUESTION_S)
+                self._asking.append(_Wondering(connection, asked.id, question, until))
         elif asked.type == Ask.REGISTER:
             self._asked_to_register(connection, asked)
         elif asked.type == Ask.RESUME:
@@ -370,7 +391,7 @@ class Gateway:
             self._follow_office()
             if self.term is not None:
                 due = min(due, self.term.step(leads=self._office.leads()))
-            self._tell_metadata()
+            due = min(due, self._tell_metadata(now))
         except Fenced as error:
             self._end_term(str(error))
         except StoreUnavailable as error:
@@ -411,14 +432,21 @@ class Gateway:
             if connection.member is not None or connection.registering:
                 self._hang_up(connection, Code.NOT_COORDINATOR, why, coordinator=None)
 
-    def _tell_metadata(self) -> None:
+    def _tell_metadata(self, now: float) -> float:
+        """When to look again for those that wait for another coordinator."""
         if not self._asking:
-            return
-        found: dict[str, Any] = self._metadata.look().to_json()
-        while self._asking:
-            connection, request = self._asking.popleft()
-            if not connection.ended:
-                connection.peer.send(connection.conversation.answer(request, found))
+            return float("inf")
+        metadata = self._metadata.look()
+        found: dict[str, Any] = metadata.to_json()
+        asking, self._asking = self._asking, []
+        for one in asking:
+            if one.connection.ended:
+                continue
+            if now < one.until and not one.question.wants(metadata.coordinator):
+                self._asking.append(one)
+            else:
+                one.connection.peer.send(one.connection.conversation.answer(one.request, found))
+        return now + self._options.metadata_age_ms / 1000 if self._asking else float("inf")
 
     def _close_idle(self, now: float) -> None:
         """Those that connected and neither registered nor asked anything in time."""

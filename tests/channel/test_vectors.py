@@ -15,6 +15,8 @@ from kafka_coord.channel.messages import (
     Ask,
     ClusterMetadata,
     Code,
+    Coordinator,
+    MetadataQuestion,
     Ping,
     Register,
     Registered,
@@ -32,6 +34,7 @@ SCHEMA = json.loads((DOCS / "socket-protocol.schema.json").read_text())
 VECTORS = json.loads((DOCS / "socket-protocol.vectors.json").read_text())
 
 READ = {
+    "cluster-metadata": MetadataQuestion.from_json,
     "answer to cluster-metadata": ClusterMetadata.from_json,
     "register": Register.from_json,
     "answer to register": Registered.from_json,
@@ -97,6 +100,8 @@ def test_what_the_code_writes_fits_the_schema() -> None:
     check("register", head | {"type": "register"} | Register("delays", member, resume_key="k").to_json())
     check("resume", head | {"type": "resume"} | Resume("delays", "c1", 7, "k", "s").to_json())
     check("answer to register", head | {"type": "answer"} | Registered("c1", 7, 10_000, 3_333, 2).to_json())
+    for question in (MetadataQuestion(), MetadataQuestion.waiting(Coordinator(1, 7, None))):
+        check("cluster-metadata", head | {"type": "cluster-metadata"} | question.to_json())
     told = ClusterMetadata(1, {1: ("PLAINTEXT://b:9092",)}, ["b:7171"], None)
     check("answer to cluster-metadata", head | {"type": "answer"} | told.to_json())
     check("ping", head | {"type": "ping"} | Ping(1, 2).to_json())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -45,6 +46,25 @@ def test_any_instance_tells_who_coordinates_and_where(world: World, instance: In
         assert told["coordinator"] == {"instance": 1, "epoch": 1, "endpoint": first.server.address}
         assert sorted(told["instances"]) == sorted([first.server.address, second.server.address])
         assert [broker["id"] for broker in told["brokers"]] == [7]
+
+
+def test_who_waits_for_another_coordinator_hears_of_it_as_soon_as_there_is_one(
+    instance: Instances, connect: Connect
+) -> None:
+    first, asked = instance(1).start_elected(), instance(2).start()
+    early, late = connect(asked), connect(asked)
+    eventually(lambda: registered(late.ask("cluster-metadata"))["coordinator"] is not None)
+    begin = time.monotonic()
+    number = early.say("cluster-metadata", wait_ms=5_000, not_epoch=1)
+    assert registered(late.ask("cluster-metadata", wait_ms=300, not_epoch=1))["coordinator"]["epoch"] == 1
+    assert time.monotonic() - begin >= 0.3
+    assert registered(late.ask("cluster-metadata", wait_ms=5_000, not_epoch=7))["coordinator"]["epoch"] == 1
+    first.stop()
+    told = early.next()
+    assert isinstance(told, Answered)
+    assert told.id == number
+    assert told.frame["coordinator"] == {"instance": 2, "epoch": 2, "endpoint": asked.server.address}
+    assert isinstance(late.ask("cluster-metadata", wait_ms=-1), Refused)
 
 
 def test_only_the_coordinator_registers_and_the_others_say_who_is(instance: Instances, connect: Connect) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kafka_coord.channel.client import CONNECT_S
+from kafka_coord.channel.client import CONNECT_S, LASTED_S
 from kafka_coord.channel.conversation import Answered, Conversation
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
-from kafka_coord.channel.messages import Ask, ClusterMetadata
+from kafka_coord.channel.messages import Ask, ClusterMetadata, MetadataQuestion
 from kafka_coord.dev.simulation.scheduler import Scheduler
 from kafka_coord.gateway.gateway import Gateway, Office
 from kafka_coord.gateway.members import Connection
@@ -186,6 +186,7 @@ class SimulatedClient:
         self._hosts = list(hosts)
         self._dial = dial
         self._scheduler = scheduler
+        self._question = MetadataQuestion()
         self._closed = self._resuming = self._told = False
         self.wire: Wire | None = None
 
@@ -206,7 +207,10 @@ class SimulatedClient:
             before = self._link.session_id
             self._link.connected(lambda frame, wire=wire: wire.say_up(encode(frame)), wire.hang_up)  # type: ignore[misc]
             self._resuming, self._told = self._link.session_id == before, False
+            began = scheduler.clock.now
             why = self._read_until_lost(wire)
+            if scheduler.clock.now - began > LASTED_S:
+                self._question = MetadataQuestion()
             wire.hang_up()
             self._link.lost(why)
 
@@ -216,15 +220,17 @@ class SimulatedClient:
         if wire is None:
             return None
         conversation, decoder = Conversation(), Decoder()
-        _, question = conversation.ask(Ask.CLUSTER_METADATA)
-        wire.say_up(encode(question))
-        self._scheduler.sleep(self._scheduler.clock.now + CONNECT_S, wire.to_read_below)
+        _, frame = conversation.ask(Ask.CLUSTER_METADATA, self._question.to_json())
+        wire.say_up(encode(frame))
+        patience_s = CONNECT_S + self._question.wait_ms / 1000
+        self._scheduler.sleep(self._scheduler.clock.now + patience_s, wire.to_read_below)
         frames = [frame for data in wire.down for frame in decoder.feed(data)]
         wire.hang_up()
         for frame in frames:
             event = conversation.take(frame)
             if isinstance(event, Answered):
                 found = ClusterMetadata.from_json(event.frame).coordinator
+                self._question = MetadataQuestion.waiting(found)
                 return found.endpoint if found is not None else None
         return None
 

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from kafka_coord.channel.client import CONNECT_S, SILENCE
+from kafka_coord.channel.client import CONNECT_S, LASTED_S, SILENCE
 from kafka_coord.channel.conversation import Answered, Conversation
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
-from kafka_coord.channel.messages import Ask, ClusterMetadata
+from kafka_coord.channel.messages import Ask, ClusterMetadata, MetadataQuestion
 from kafka_coord.channel.operations import Offsets
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.dev.bench.group import plain_member
@@ -134,6 +134,7 @@ class _Consumer:
 
     def __init__(self, place: CrowdPlace, group: str, name: str, state: CrowdState, gate: asyncio.Semaphore) -> None:
         self._hosts = list(place.hosts)
+        self._question = MetadataQuestion()
         self._gate = gate
         self._silence_s = place.session_timeout_ms / 1000 * SILENCE
         self._loop = asyncio.get_running_loop()
@@ -183,24 +184,26 @@ class _Consumer:
         self._step()
         while True:
             try:
-                async with self._gate:
-                    connection = await self._connect()
+                connection = await self._connect()
                 if connection is None:
                     await asyncio.sleep(random.uniform(0.05, 0.3))  # noqa: S311
                     continue
+                began = self._loop.time()
                 why = await self._read_until_lost(*connection)
+                if self._loop.time() - began > LASTED_S:
+                    self._question = MetadataQuestion()
             except (OSError, TimeoutError, BadFrame, MalformedValue, asyncio.IncompleteReadError) as error:
                 why = str(error)
                 await asyncio.sleep(random.uniform(0.05, 0.3))  # noqa: S311
             self.link.lost(why)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        async with asyncio.timeout(CONNECT_S):
+        async with asyncio.timeout(2 * CONNECT_S + self._question.wait_ms / 1000):
             host = random.choice(self._hosts)  # noqa: S311
             reader, writer = await self._open(host)
             try:
                 conversation, decoder = Conversation(), Decoder()
-                writer.write(encode(conversation.ask(Ask.CLUSTER_METADATA)[1]))
+                writer.write(encode(conversation.ask(Ask.CLUSTER_METADATA, self._question.to_json())[1]))
                 frames: list[Frame] = []
                 while not frames:
                     data = await reader.read(_READ_BYTES)
@@ -211,11 +214,13 @@ class _Consumer:
                 writer.close()
             event = conversation.take(frames[0])
             found = ClusterMetadata.from_json(event.frame).coordinator if isinstance(event, Answered) else None
+            self._question = MetadataQuestion.waiting(found)
             return await self._open(found.endpoint) if found is not None and found.endpoint is not None else None
 
     async def _open(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, _, port = address.rpartition(":")
-        return await asyncio.open_connection(host, int(port))
+        async with self._gate:
+            return await asyncio.open_connection(host, int(port))
 
     async def _read_until_lost(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
         decoder = Decoder()
