@@ -97,6 +97,8 @@ class Gateway:
         self._nonce = nonce
         self._metadata = MetadataDirectory(store, instance, self._options.metadata_age_ms / 1000)
         self._asking: list[_Wondering] = []
+        self._waiting: list[_Wondering] = []
+        self._waiting_due = float("inf")
         self._fresh: deque[Connection] = deque()
         self._connections: dict[Connection, None] = {}
         self._idle_due = 0.0
@@ -189,7 +191,7 @@ class Gateway:
 
     def _asked(self, connection: Connection, asked: Asked) -> None:
         if asked.type == Ask.CLUSTER_METADATA:
-            if len(self._asking) >= MAX_WAITING:
+            if len(self._asking) + len(self._waiting) >= MAX_WAITING:
                 self._refuse(connection, asked.id, Code.UNAVAILABLE, "too many wait for ZooKeeper: ask again")
             else:
                 question = MetadataQuestion.from_json(asked.frame)
@@ -418,6 +420,7 @@ class Gateway:
                 raise
             self.term = term
             self._metadata.forget()
+            self._waiting_due = 0.0 if self._waiting else float("inf")
 
     def _end_term(self, why: str) -> None:
         term, self.term = self.term, None
@@ -433,20 +436,25 @@ class Gateway:
                 self._hang_up(connection, Code.NOT_COORDINATOR, why, coordinator=None)
 
     def _tell_metadata(self, now: float) -> float:
-        """When to look again for those that wait for another coordinator."""
-        if not self._asking:
-            return float("inf")
+        """When to look again for those that wait for another coordinator: now and then, not whenever somebody asks."""
+        if now < self._waiting_due and not self._asking:
+            return self._waiting_due
         metadata = self._metadata.look()
         found: dict[str, Any] = metadata.to_json()
         asking, self._asking = self._asking, []
+        if now >= self._waiting_due:
+            asking += self._waiting
+            self._waiting, self._waiting_due = [], float("inf")
         for one in asking:
             if one.connection.ended:
                 continue
             if now < one.until and not one.question.wants(metadata.coordinator):
-                self._asking.append(one)
+                self._waiting.append(one)
             else:
                 one.connection.peer.send(one.connection.conversation.answer(one.request, found))
-        return now + self._options.metadata_age_ms / 1000 if self._asking else float("inf")
+        if self._waiting:
+            self._waiting_due = min(self._waiting_due, now + self._options.metadata_age_ms / 1000)
+        return self._waiting_due
 
     def _close_idle(self, now: float) -> None:
         """Those that connected and neither registered nor asked anything in time."""

@@ -34,7 +34,7 @@ from kafka_coord.zk.calls import Calls, Unsupported
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.connect_string import ConnectString, parse_connect_string
 from kafka_coord.zk.failures import translated
-from kafka_coord.zk.interrupts import InterruptibleHandler
+from kafka_coord.zk.kazoo_handler import KazooHandler
 from kafka_coord.zk.kazoo_session import KazooSession
 from kafka_coord.zk.options import ZkOptions, to_kazoo
 from kafka_coord.zk.sizes import HEADER, acl_size, described, multi_size, op_size
@@ -121,7 +121,7 @@ class KazooStore(Store):
         self._clock = clock
         self._options = options
         # The chroot is applied here and not by kazoo: a multi-read and the making of the chroot itself need it too.
-        handler = InterruptibleHandler()
+        handler = KazooHandler()
         self._client = KazooClient(
             ",".join(where.servers),
             handler=handler,

@@ -28,6 +28,7 @@ from kafka_coord.dev.ports import LOOPBACK, free_port
 from kafka_coord.dev.process import OnProgress
 from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import Timeout
+from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_SOCKET_SESSION_TIMEOUT_MS
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store
@@ -48,8 +49,8 @@ class SocketsOptions:
     consumers: int = 5_000
     groups: int = 50
     processes: int = 2
-    session_timeout_ms: int = 15_000
-    coordinator_session_timeout_ms: int = 6_000
+    session_timeout_ms: int = DEFAULT_SOCKET_SESSION_TIMEOUT_MS
+    coordinator_session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS
     steady_s: float = 60.0
     judged: bool = True
 

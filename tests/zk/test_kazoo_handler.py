@@ -1,15 +1,17 @@
-"""Ctrl-C while requests are being sent."""
+"""Ctrl-C while requests are being sent, and waiting for sockets."""
 
 from __future__ import annotations
 
 import contextlib
 import random
 import signal
+import socket
 import threading
 
 import pytest
 
 from kafka_coord.zk import connect
+from kafka_coord.zk.kazoo_handler import KazooHandler
 from kafka_coord.zk.store import Store
 
 
@@ -30,3 +32,19 @@ def test_an_interrupt_ends_a_program_that_is_busy_asking_zookeeper(zk_hosts: str
                 ask_until_interrupted(store, timer)
             timer.join()
         assert store.exists("/") is not None
+
+
+def test_sockets_are_waited_for_until_one_may_be_read_or_written() -> None:
+    handler = KazooHandler()
+    near, far = socket.socketpair()
+    with near, far:
+        assert handler.select([near], [], [], 0.01) == ([], [], [])
+        assert handler.select([near], [near], [], 1.0) == ([], [near], [])
+        far.send(b"x")
+        assert handler.select([near, far], [], []) == ([near], [], [])
+        assert handler.select([near], [near, far], [], 1.0) == ([near], [near, far], [])
+        far.close()
+        near.recv(1)
+        assert handler.select([near], [], [], 1.0) == ([near], [], []), "the end is read too"
+        with pytest.raises(ValueError, match="negative"):
+            handler.select([far], [], [], 0.0)
