@@ -30,7 +30,7 @@ from kafka_coord.gateway.fenced_store import FencedStore
 from kafka_coord.gateway.members import SocketMember
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Create, Delete, GetData, Node, Op, OpResult, SetData, Stat
+from kafka_coord.zk.store import Create, Delete, GetData, Node, Op, OpResult, ReadResult, SetData, Stat
 
 log = logging.getLogger(__name__)
 
@@ -79,19 +79,23 @@ def made_id(group: str, address: str, now_ms: int) -> str:
     return f"{group}_{host}"[: 249 - len(tail)] + tail
 
 
-def read_member(store: FencedStore, group: str, consumer: str, node: Node, channel: Stat | None) -> SocketMember | None:
+def read_member(
+    store: FencedStore, group: str, consumer: str, node: ReadResult, channel: ReadResult
+) -> SocketMember | None:
     """The socket consumer a registration is of, as whoever was just elected finds it; ``None`` for anybody else's, and
     for one nobody can read: that is left alone."""
+    if not isinstance(node, Node) or not isinstance(channel, Node):
+        return None
     path = layout.registration(group, consumer)
     try:
         value = fields.load(node.data, path)
-        if GATEWAY not in value or node.stat.ephemeral_owner != 0 or channel is None:
+        if GATEWAY not in value or node.stat.ephemeral_owner != 0:
             return None
         timeout_ms = fields.number(value, "session_timeout_ms", path, at_least=1)
     except MalformedValue:
         return None  # the coordinator's look reports it
     return SocketMember(
-        registration=Registration(group, consumer, node.stat.czxid, channel.version, 0),
+        registration=Registration(group, consumer, node.stat.czxid, channel.stat.version, 0),
         channel=ConsumerChannel(store, group, consumer),
         session_timeout_s=timeout_ms / 1000,
         auto_commit=value.get("auto_commit") is not False,
@@ -118,11 +122,11 @@ def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Regi
     """Those that can be written now; the others have been told."""
     paths = [layout.registration(one.group, one.consumer) for one in wanted]
     channels = [layout.channel(one.group, one.consumer) for one in wanted]
-    nodes = store.read_many([GetData(path) for path in paths])
-    stats = store.exists_many(channels)
+    nodes = store.read_many([GetData(path) for path in (*paths, *channels)])
     possible, names = [], set()
-    for one, node, stat in zip(wanted, nodes, stats, strict=True):
+    for one, node, channel in zip(wanted, nodes, nodes[len(wanted) :], strict=False):
         found = node if isinstance(node, Node) else None
+        stat = channel.stat if isinstance(channel, Node) else None
         if (one.group, one.consumer) in names:
             one.then(_taken(one.consumer, "another connection is registering under it", 0))
             continue

@@ -80,11 +80,11 @@ class Term:
             for consumer in (listing if isinstance(listing, tuple) else ())
             if is_legal(consumer)
         ]
-        nodes = self.store.read_many([GetData(layout.registration(*consumer)) for consumer in consumers])
-        stats = self.store.exists_many([layout.channel(*consumer) for consumer in consumers])
+        reads: list[Read] = [GetData(layout.registration(*consumer)) for consumer in consumers]
+        nodes = self.store.read_many([*reads, *(GetData(layout.channel(*consumer)) for consumer in consumers)])
         now = self.store.clock.monotonic()
-        for (group, consumer), node, stat in zip(consumers, nodes, stats, strict=True):
-            member = read_member(self.store, group, consumer, node, stat) if isinstance(node, Node) else None
+        for (group, consumer), node, channel in zip(consumers, nodes, nodes[len(consumers) :], strict=False):
+            member = read_member(self.store, group, consumer, node, channel)
             if member is not None:
                 self._admit(member, now)
         if self.members:

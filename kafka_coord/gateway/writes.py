@@ -14,7 +14,7 @@ from kafka_coord.gateway.members import SocketMember
 from kafka_coord.model import CommandId, TopicPartition
 from kafka_coord.zk import layout
 from kafka_coord.zk.sizes import op_size
-from kafka_coord.zk.store import Delete, Op
+from kafka_coord.zk.store import Delete, GetData, Node, Op
 
 log = logging.getLogger(__name__)
 
@@ -97,11 +97,11 @@ class Writer:
         ]  # fmt: skip
         if not unknown:
             return
-        stats = self._store.exists_many(
-            [layout.offset(member.registration.group, tp.topic, tp.partition) for member, tp in unknown]
+        nodes = self._store.read_many(
+            [GetData(layout.offset(member.registration.group, tp.topic, tp.partition)) for member, tp in unknown]
         )
-        for (member, tp), stat in zip(unknown, stats, strict=True):
-            if stat is not None:
+        for (member, tp), node in zip(unknown, nodes, strict=True):
+            if isinstance(node, Node):
                 member.stored.add(tp)
 
     def _next_batch(self) -> list[tuple[Write, list[Op]]]:
