@@ -61,9 +61,9 @@ class SocketsOptions:
 SMOKE = SocketsOptions(
     consumers=40,
     groups=4,
-    session_timeout_ms=8_000,
+    session_timeout_ms=20_000,
     coordinator_session_timeout_ms=2_000,
-    steady_s=4.0,
+    steady_s=8.0,
     judged=False,
 )
 
