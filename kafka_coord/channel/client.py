@@ -61,15 +61,18 @@ def ask_cluster_metadata(
     *,
     tls: ssl.SSLContext | None = None,
     timeout_s: float = CONNECT_S,
+    opened: Callable[[socket.socket], None] = lambda _connection: None,
 ) -> ClusterMetadata:
     """What the instance at ``host:port`` knows of the cluster; ``timeout_s`` is for connecting and again for each read,
-    which may also take as long as the question allows.
+    which may also take as long as the question allows. ``opened`` is given the connection, to be shut down by whoever
+    does not want to wait any more.
 
     Raises ``OSError``, :class:`BadFrame` and :class:`MalformedValue`.
     """
     conversation, decoder = Conversation(), Decoder()
     _, frame = conversation.ask(Ask.CLUSTER_METADATA, question.to_json())
     with _connect(address, tls, timeout_s) as connection:
+        opened(connection)
         connection.settimeout(timeout_s + question.wait_ms / 1000)
         connection.sendall(encode(frame))
         while True:
@@ -92,6 +95,11 @@ def _connect(address: str, tls: ssl.SSLContext | None, timeout_s: float) -> sock
     except BaseException:
         connection.close()
         raise
+
+
+def _shut_down(connection: socket.socket) -> None:
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # of TLS too: what lies below it
 
 
 class _Line:
@@ -134,8 +142,7 @@ class _Line:
 
     def shut_down(self) -> None:
         """Both ends find that it has ended."""
-        with suppress(OSError):
-            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)  # of TLS too: what lies below it
+        _shut_down(self._connection)
 
     def _await(self, event: int, until: float) -> None:
         waiting = select.poll()
@@ -167,6 +174,7 @@ class SocketClient:
         self._closed = threading.Event()
         self._line: _Line | None = None
         self._question = _AT_ONCE
+        self._asked: socket.socket | None = None
         self._last_problem = ""
         self._thread = threading.Thread(target=self._run, name=f"socket-{link.consumer}", daemon=True)
 
@@ -214,7 +222,7 @@ class SocketClient:
             self._hosts.remove(host)
             self._hosts.append(host)
             try:
-                metadata = ask_cluster_metadata(host, self._question, tls=self._tls)
+                metadata = ask_cluster_metadata(host, self._question, tls=self._tls, opened=self._opened)
                 self._learn(metadata)
                 coordinator = metadata.coordinator
                 # If this one cannot be reached, or sends us away at once, another is waited for.
@@ -273,10 +281,17 @@ class SocketClient:
             raise OSError("there is no connection")
         line.send(encode(frame))
 
+    def _opened(self, connection: socket.socket) -> None:
+        self._asked = connection
+        if self._closed.is_set():
+            _shut_down(connection)
+
     def _hang_up(self) -> None:
-        line = self._line
+        line, asked = self._line, self._asked
         if line is not None:
             line.shut_down()
+        elif asked is not None and self._closed.is_set():
+            _shut_down(asked)
 
     def _say(self, problem: str) -> None:
         if problem and problem != self._last_problem:

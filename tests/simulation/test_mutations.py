@@ -15,7 +15,7 @@ TELLING = {
     "no token check": frozenset({"freeze", "close", "cut", "evict"}),
     "no incarnation check by the consumer": frozenset({"kill", "freeze"}),
     "bit cleared after looking": frozenset({"rebalance", "grow"}),
-    "proof from when an answer is heard": frozenset({"freeze", "kill", "rebalance"}),
+    "proof from when an answer is heard": frozenset({"freeze"}),
 }
 """Faults to look under for defects that others hide, for a while: with all of them it takes some hundred seeds."""
 

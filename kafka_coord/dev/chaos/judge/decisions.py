@@ -30,8 +30,8 @@ def write_decisions(directory: Path, logs: Sequence[Path], chroot: str) -> None:
             request = operation.path.removeprefix(below)
             if operation.kind == CREATE:
                 asked_ms[request] = txn.time_ms
-            elif operation.kind == SET_DATA and request not in decided_s and _answered(operation.data, request):
-                decided_s[request] = (txn.time_ms - asked_ms[request]) / 1000
+            elif operation.kind == SET_DATA and request in asked_ms and _answered(operation.data, request):
+                decided_s[request] = (txn.time_ms - asked_ms.pop(request)) / 1000
     (directory / _FILE).write_text(json.dumps(decided_s, indent=1) + "\n", encoding="utf-8")
 
 
