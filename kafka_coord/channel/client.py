@@ -201,7 +201,6 @@ class SocketClient:
                     lasted = time.monotonic() - began > LASTED_S
                     self.on_lost_connection(why, lasted=lasted)
                     if lasted:
-                        self._question = _AT_ONCE
                         self._say("")
                         pause = FIRST_PAUSE_S
                         continue
@@ -225,14 +224,16 @@ class SocketClient:
                 metadata = ask_cluster_metadata(host, self._question, tls=self._tls, opened=self._opened)
                 self._learn(metadata)
                 coordinator = metadata.coordinator
-                # If this one cannot be reached, or sends us away at once, another is waited for.
-                self._question = MetadataQuestion.waiting(coordinator)
+                self._question = MetadataQuestion.waiting(coordinator)  # should this one not be reached
                 if coordinator is None or coordinator.endpoint is None:
                     problem = f"{host} knows of no coordinator that takes consumers"
                     continue
-                return _connect(coordinator.endpoint, self._tls, CONNECT_S)
+                connection = _connect(coordinator.endpoint, self._tls, CONNECT_S)
             except (OSError, BadFrame, MalformedValue) as error:
                 problem = f"{host}: {error}"
+            else:
+                self._question = _AT_ONCE
+                return connection
         self._say(problem)
         return None
 

@@ -16,6 +16,7 @@ TELLING = {
     "no incarnation check by the consumer": frozenset({"kill", "freeze"}),
     "bit cleared after looking": frozenset({"rebalance", "grow"}),
     "proof from when an answer is heard": frozenset({"freeze"}),
+    "consumed meanwhile and called stored": frozenset({"cut", "rebalance"}),
 }
 """Faults to look under for defects that others hide, for a while: with all of them it takes some hundred seeds."""
 

@@ -191,9 +191,10 @@ class ChaosRun:
         for actor in stage.of("consumer"):
             actor.busy = True
             actor.process.terminate()
-        for actor in stage.of("consumer", "serve"):
-            actor.busy = True
-            faults.stop(actor)
+        for role in ("consumer", "serve"):  # to leave, a consumer without ZooKeeper needs a coordinator
+            for actor in stage.of(role):
+                actor.busy = True
+                faults.stop(actor)
         for actor in (*stage.of("kafka"), *stage.of("zookeeper")):
             actor.busy = True
         for actor in stage.of("kafka"):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kafka_coord.channel.client import CONNECT_S, LASTED_S
+from kafka_coord.channel.client import CONNECT_S
 from kafka_coord.channel.conversation import Answered, Conversation
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
@@ -207,10 +207,8 @@ class SimulatedClient:
             before = self._link.session_id
             self._link.connected(lambda frame, wire=wire: wire.say_up(encode(frame)), wire.hang_up)  # type: ignore[misc]
             self._resuming, self._told = self._link.session_id == before, False
-            began = scheduler.clock.now
+            self._question = MetadataQuestion()
             why = self._read_until_lost(wire)
-            if scheduler.clock.now - began > LASTED_S:
-                self._question = MetadataQuestion()
             wire.hang_up()
             self._link.lost(why)
 

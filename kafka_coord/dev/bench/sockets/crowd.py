@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from kafka_coord.channel.client import CONNECT_S, LASTED_S, SILENCE
+from kafka_coord.channel.client import CONNECT_S, SILENCE
 from kafka_coord.channel.conversation import Answered, Conversation
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
@@ -188,10 +188,8 @@ class _Consumer:
                 if connection is None:
                     await asyncio.sleep(random.uniform(0.05, 0.3))  # noqa: S311
                     continue
-                began = self._loop.time()
+                self._question = MetadataQuestion()
                 why = await self._read_until_lost(*connection)
-                if self._loop.time() - began > LASTED_S:
-                    self._question = MetadataQuestion()
             except (OSError, TimeoutError, BadFrame, MalformedValue, asyncio.IncompleteReadError) as error:
                 why = str(error)
                 await asyncio.sleep(random.uniform(0.05, 0.3))  # noqa: S311
