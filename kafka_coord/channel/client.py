@@ -185,6 +185,9 @@ class SocketClient:
         """Ends the connection and the thread. Safe to call twice."""
         self._closed.set()
         self._hang_up()
+        asked = self._asked
+        if asked is not None:
+            _shut_down(asked)
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
 
@@ -288,11 +291,9 @@ class SocketClient:
             _shut_down(connection)
 
     def _hang_up(self) -> None:
-        line, asked = self._line, self._asked
+        line = self._line
         if line is not None:
             line.shut_down()
-        elif asked is not None and self._closed.is_set():
-            _shut_down(asked)
 
     def _say(self, problem: str) -> None:
         if problem and problem != self._last_problem:
