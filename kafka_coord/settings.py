@@ -33,9 +33,10 @@ from kafka_coord.errors import SettingsError
 VARIABLE_PREFIX = "KAFKA_COORD_"
 DEFAULT_HOSTS = "localhost:2181"
 DEFAULT_SESSION_TIMEOUT_MS = 10_000
-DEFAULT_SOCKET_SESSION_TIMEOUT_MS = 25_000
-"""Of a consumer without ZooKeeper: more than twice that of the instances, so that one that crashes, and is missed only
-after its own, interrupts none of its consumers."""
+DEFAULT_SOCKET_SESSION_TIMEOUT_MS = 45_000
+"""Of a consumer without ZooKeeper, as Kafka's own have since 3.0 (KIP-735): an instance that crashes is missed only
+after its session timeout, its consumers were heard of up to a ping interval before, and then thousands of them come
+back at once. Until all have, none may have to stop."""
 
 _MAX_FILE_BYTES = 1_000_000
 _MAX_FILE_DEPTH = 16

@@ -30,7 +30,7 @@ from kafka_coord.model import Member, Request
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
-from kafka_coord.zk.store import GetChildren, GetData, Node, Op, Store
+from kafka_coord.zk.store import GetChildren, GetData, Node, Op, Read, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ class ConsumerCoordinator:
         )
         self._members = GroupMemberChangeListener(self.queue)
         self._groups = GroupChangeListener(self._watches, self.queue, self._members)
+        self._racks: dict[int, str] = {}
         self._swept_ms = 0.0
 
     @property
@@ -86,7 +87,8 @@ class ConsumerCoordinator:
         thread comes last and is the service's to start. A listener is armed by the very read that tells it what there
         is, so nothing is missed in between; and what can be asked for together is, for whoever waits for a decision
         waits for every round trip of a startup. Raises :class:`StoreUnavailable`: resign or try again."""
-        topics = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, self._read_racks())
+        topics = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, self._racks)
+        self._watches.children(layout.BROKER_IDS, self._read_racks)
         self._watches.children(
             layout.BROKER_TOPICS,
             TopicChangeListener(self._watches, self.catalog, self.registry, self.queue, topics).on_children,
@@ -139,16 +141,17 @@ class ConsumerCoordinator:
         self.catalog.clear()
         self.requests.clear()
 
-    def _read_racks(self) -> dict[int, str]:
-        """The brokers' racks; and makes sure of the znodes everything else is below."""
-        listings = read_each(self._store, [GetChildren(path) for path in (layout.BROKER_IDS, *layout.PERSISTENT_ROOTS)])
-        for path, listing in zip(layout.PERSISTENT_ROOTS, listings[1:], strict=True):
+    def _read_racks(self, brokers: tuple[str, ...] | None) -> None:
+        """Of the brokers there are, for topics read from now on; and makes sure of the znodes everything else is
+        below."""
+        roots, ids = layout.PERSISTENT_ROOTS, [name for name in brokers or () if name.isascii() and name.isdigit()]
+        reads: list[Read] = [GetChildren(path) for path in roots]
+        found = read_each(self._store, [*reads, *(GetData(layout.broker(broker)) for broker in ids)])
+        for path, listing in zip(roots, found[: len(roots)], strict=True):
             if listing is None:  # somebody deleted it since this instance registered
                 self._store.ensure_path(path)
         self._store.ensure_prepared()
-        brokers = listings[0]
-        ids = [name for name in (brokers if isinstance(brokers, tuple) else ()) if name.isascii() and name.isdigit()]
-        return broker_racks(ids, read_each(self._store, [GetData(layout.broker(broker)) for broker in ids]))
+        self._racks.update(broker_racks(ids, found[len(roots) :]))
 
     def _read_members(self) -> None:
         """Fills the registry from who is registered in each group."""

@@ -13,7 +13,7 @@ from kafka_coord.coordinator.listeners import SessionExpirationListener
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.errors import Fenced, KafkaCoordError, StoreError, StoreUnavailable
 from kafka_coord.zk import layout
-from kafka_coord.zk.election import ZkElection
+from kafka_coord.zk.election import Leadership, ZkElection
 from kafka_coord.zk.store import SessionState, Store
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,18 @@ class CoordinatorService:
     def leads(self) -> bool:
         """Whether this instance is elected and may decide at this moment."""
         return self.coordinator is not None and self._election.still_leads()
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """The term of office of now, also while this instance is not ready to decide yet, or is not certain that the
+        term still goes on."""
+        coordinator = self.coordinator
+        return coordinator.leadership if coordinator is not None else self._election.leadership
+
+    @property
+    def elected(self) -> bool:
+        """Whether this instance is certainly the elected one at this moment, ready to decide or not."""
+        return self._election.still_leads()
 
     # --- one turn --------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from kafka_coord.channel.conversation import ANSWER, ERROR, Answered, Asked, Refused
+from kafka_coord.channel.conversation import Answered, Asked, Refused
 from kafka_coord.channel.frames import BadFrame, Fault, Frame
 from kafka_coord.channel.messages import (
     Ask,
@@ -99,6 +99,7 @@ class Gateway:
         self._asking: list[_Wondering] = []
         self._waiting: list[_Wondering] = []
         self._waiting_due = float("inf")
+        self._early: list[tuple[Connection, Asked]] = []
         self._fresh: deque[Connection] = deque()
         self._connections: dict[Connection, None] = {}
         self._idle_due = 0.0
@@ -159,7 +160,7 @@ class Gateway:
             if connection.member is not None and self.term is not None:
                 self.term.heard_of(connection.member)
             if isinstance(event, Asked):
-                self._asked(connection, event)
+                self._heed(connection, event)
             elif isinstance(event, Answered):
                 self._answered(connection, event)
             else:
@@ -167,10 +168,7 @@ class Gateway:
         except BadFrame as error:
             self.broken(connection, error)
         except MalformedValue as error:
-            if frame["type"] in (ANSWER, ERROR):
-                self.broken(connection, BadFrame(Fault.MALFORMED_FRAME, str(error), frame["id"]))
-            else:
-                self._refuse(connection, frame["id"], Code.BAD_VALUE, str(error))
+            self.broken(connection, BadFrame(Fault.MALFORMED_FRAME, str(error), frame["id"]))
 
     def _hang_up(self, connection: Connection, code: str, message: str, request: int = 0, **more: object) -> None:
         member = connection.member
@@ -188,6 +186,14 @@ class Gateway:
         connection.peer.send(connection.conversation.refuse(request, code, message, more))
 
     # --- what consumers ask ------------------------------------------------------------------------------------------
+
+    def _heed(self, connection: Connection, asked: Asked) -> None:
+        try:
+            self._asked(connection, asked)
+        except BadFrame as error:
+            self.broken(connection, error)
+        except MalformedValue as error:
+            self._refuse(connection, asked.id, Code.BAD_VALUE, str(error))
 
     def _asked(self, connection: Connection, asked: Asked) -> None:
         if asked.type == Ask.CLUSTER_METADATA:
@@ -210,7 +216,7 @@ class Gateway:
         if connection.member is not None or connection.registering:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, "this connection has registered already", asked.id)
         if self.term is None:
-            self._not_coordinator(connection, asked.id)
+            self._without_term(connection, asked)
             return
         connection.since = self._store.clock.monotonic()
         try:
@@ -250,7 +256,7 @@ class Gateway:
         if connection.member is not None or connection.registering:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, "this connection has registered already", asked.id)
         if self.term is None:
-            self._not_coordinator(connection, asked.id)
+            self._without_term(connection, asked)
             return
         connection.since = self._store.clock.monotonic()
         resume = Resume.from_json(asked.frame)
@@ -300,6 +306,25 @@ class Gateway:
             return None
         message = "many are registering: come again on this connection"
         return Refusal(Code.SLOW_DOWN, message, (("retry_ms", math.ceil(wait_s * 1000)),))
+
+    def _without_term(self, connection: Connection, asked: Asked) -> None:
+        """Where this instance was just elected, its term is about to begin: the question waits for that."""
+        if self._is_elected():
+            connection.registering = True
+            self._early.append((connection, asked))
+        else:
+            self._not_coordinator(connection, asked.id)
+
+    def _is_elected(self) -> bool:
+        return self._office.leadership() is not None and self._office.leads()
+
+    def _hear_early(self) -> None:
+        """The term has begun, or will not: what was asked before is heard as if it came now."""
+        early, self._early = self._early, []
+        for connection, asked in early:
+            if not connection.ended:
+                connection.registering = False
+                self._heed(connection, asked)
 
     def _not_coordinator(self, connection: Connection, request: int) -> None:
         """Says who is, if that is known without asking."""
@@ -421,6 +446,8 @@ class Gateway:
             self.term = term
             self._metadata.forget()
             self._waiting_due = 0.0 if self._waiting else float("inf")
+        if self._early and (self.term is not None or not self._is_elected()):
+            self._hear_early()
 
     def _end_term(self, why: str) -> None:
         term, self.term = self.term, None

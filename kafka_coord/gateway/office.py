@@ -13,8 +13,7 @@ class ServiceOffice:
         self.service: CoordinatorService | None = None
 
     def leadership(self) -> Leadership | None:
-        coordinator = self.service.coordinator if self.service is not None else None
-        return coordinator.leadership if coordinator is not None else None
+        return self.service.leadership if self.service is not None else None
 
     def leads(self) -> bool:
-        return self.service is not None and self.service.leads
+        return self.service is not None and self.service.elected

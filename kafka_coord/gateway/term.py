@@ -35,6 +35,7 @@ from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
 
+_TOLD_ONE_BY_ONE = 10
 MAX_UNANSWERED_PINGS = 3
 """One that does not answer is not sent more: its session timeout is running."""
 
@@ -62,6 +63,7 @@ class Term:
         self._pings: list[tuple[float, int, SocketMember]] = []
         self._deadlines: list[tuple[float, int, SocketMember]] = []
         self._order = itertools.count()
+        self._happened: list[tuple[str, SocketMember, str]] = []
         self._offering: dict[SocketMember, None] = {}
         self._offers_due = float("inf")
         self._obedient: dict[SocketMember, None] = {}
@@ -103,11 +105,12 @@ class Term:
         self._watches.gone([member.registration.path], partial(self._gone, member))
 
     def _forget(self, member: SocketMember) -> None:
-        """It is no member any more, for whatever reason; its connection goes on without one."""
+        """It is no member any more, for whatever reason; its connection goes on without one. Who has registered under
+        its name since keeps what is watched for it."""
         if self.members.get(member.key) is member:
             del self.members[member.key]
-        self._watches.drop(member.registration.path)
-        self._watches.drop(layout.channel(*member.key))
+            self._watches.drop(member.registration.path)
+            self._watches.drop(layout.channel(*member.key))
         self._offering.pop(member, None)
         self._obedient.pop(member, None)
         if member.connection is not None:
@@ -140,13 +143,7 @@ class Term:
             self.end(before, Code.MEMBERSHIP_LOST, "it has registered again on another connection")
         self._admit(member, now)
         self._statistics.registered += 1
-        log.info(
-            "registered socket consumer=%s group=%s incarnation=%d address=%s",
-            one.consumer,
-            one.group,
-            registration.incarnation,
-            connection.peer.address,
-        )
+        self._happened.append(("registered", member, connection.peer.address))
         if connection.ended:
             return  # it went away meanwhile: the member's session timeout runs
         self._attach(member, connection)
@@ -224,12 +221,7 @@ class Term:
             self._statistics.resumed += 1
             outstanding = [command.name for command in in_order(listing)[0]]
             connection.peer.send(connection.conversation.answer(request, {"outstanding": outstanding}))
-            log.info(
-                "resumed socket consumer=%s group=%s address=%s",
-                member.registration.consumer,
-                member.registration.group,
-                connection.peer.address,
-            )
+            self._happened.append(("resumed", member, connection.peer.address))
 
     # --- what comes from a member ------------------------------------------------------------------------------------
 
@@ -466,6 +458,23 @@ class Term:
         self._expire(now)
         self._writer.flush()
         self._ping_all(now)
+        self._say_what_happened()
+
+    def _say_what_happened(self) -> None:
+        """A line for each, or one for all where they are many: nobody reads thousands of lines, and they take as long
+        as much of what they are about."""
+        happened, self._happened = self._happened, []
+        for what in dict.fromkeys(what for what, _, _ in happened):
+            those = [(member.registration, address) for one, member, address in happened if one == what]
+            if len(those) > _TOLD_ONE_BY_ONE:
+                groups = len({registration.group for registration, _ in those})
+                log.info("%s socket consumers=%d of groups=%d", what, len(those), groups)
+                continue
+            for one, address in those:
+                log.info(
+                    "%s socket consumer=%s group=%s incarnation=%d address=%s",
+                    *(what, one.consumer, one.group, one.incarnation, address),
+                )
 
     def _register_all(self) -> None:
         wanted, told = self.registering, set()

@@ -1,25 +1,50 @@
-"""Many reads in one request: ZooKeeper 3.6's multi-read, which kazoo does not offer.
+"""Many reads, many watches and many writes in one request each: what kazoo does not offer, or takes its time for.
 
-Request type 22 carries any mix of getData and getChildren, each answered (or refused) by itself. On the wire
-(``org.apache.zookeeper.MultiOperationRecord`` and ``MultiResponse``): each read is a header (type, done, error) and the
-ordinary request; the end is a header with ``done`` set. In the answer a refused read has type -1 and its error code.
+Reads are ZooKeeper 3.6's multi-read: request type 22 carries any mix of getData and getChildren, each answered (or
+refused) by itself. On the wire (``org.apache.zookeeper.MultiOperationRecord`` and ``MultiResponse``): each read is a
+header (type, done, error) and the ordinary request; the end is a header with ``done`` set. In the answer a refused read
+has type -1 and its error code.
+
+Watches are set as Java's client sets its own again after it has found another server (``SetWatches``, request type
+101): each with what was there at a zxid, and those fire at once of which that is not so any more
+(``org.apache.zookeeper.server.DataTree.setWatches``).
+
+Writes are ZooKeeper's multi (request type 14), which kazoo has: there each path is taken apart and put together again,
+and what each operation becomes is packed piece by piece, which took longer than all else about a request of many.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from typing import Any
 
 from kazoo.exceptions import EXCEPTIONS
 from kazoo.protocol.states import ZnodeStat
 
 from kafka_coord.errors import StoreError
 from kafka_coord.zk.failures import translated
-from kafka_coord.zk.store import GetChildren, GetData, Node, Read, ReadResult, Stat
+from kafka_coord.zk.store import (
+    Check,
+    Create,
+    GetChildren,
+    GetData,
+    Node,
+    Op,
+    OpResult,
+    Read,
+    ReadResult,
+    SetData,
+    Stat,
+)
 
 _GET_DATA, _GET_CHILDREN = 4, 8
+_CREATE, _DELETE, _SET_DATA, _CHECK = 1, 2, 5, 13
+_EPHEMERAL, _SEQUENCE = 1, 2
 _HEADER = struct.Struct("!iBi")
 _INT = struct.Struct("!i")
+_LONG = struct.Struct("!q")
 _STAT = struct.Struct("!qqqqiiiqiiq")
 _END = _HEADER.pack(-1, 1, -1)
 _NO_NODE = -101
@@ -46,6 +71,12 @@ def to_stat(stat: ZnodeStat) -> Stat:
         num_children=stat.numChildren,
         pzxid=stat.pzxid,
     )
+
+
+def _stat(buffer: bytes, offset: int) -> Stat:
+    """On the wire: czxid mzxid ctime mtime version cversion aversion owner length children pzxid."""
+    f = _STAT.unpack_from(buffer, offset)
+    return Stat(f[0], f[1], f[4], f[5], f[2], f[3], f[7], f[8], f[9], f[10])
 
 
 class MultiRead:
@@ -78,11 +109,8 @@ class MultiRead:
                 offset += _INT.size
                 data = bytes(buffer[offset : offset + length]) if length > 0 else b""
                 offset += max(length, 0)
-                f = _STAT.unpack_from(buffer, offset)
+                answers.append(Node(data, _stat(buffer, offset)))
                 offset += _STAT.size
-                # on the wire: czxid mzxid ctime mtime version cversion aversion owner length children pzxid
-                stat = Stat(f[0], f[1], f[4], f[5], f[2], f[3], f[7], f[8], f[9], f[10])
-                answers.append(Node(data, stat))
             elif kind == _GET_CHILDREN:
                 (count,) = _INT.unpack_from(buffer, offset)
                 offset += _INT.size
@@ -99,6 +127,110 @@ class MultiRead:
                 offset += _INT.size
             else:
                 raise ValueError(f"multi-read answered with a result of unknown type {kind}")
+
+
+class MultiWrite:
+    """The request, in the shape kazoo's connection wants; ``body`` as :func:`packed` gives it."""
+
+    type = 14
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def serialize(self) -> bytes:
+        return self.body
+
+    def deserialize(self, buffer: bytes, offset: int) -> list[OpResult | Exception]:
+        """For each operation its result, with absolute paths, or kazoo's error."""
+        found: list[OpResult | Exception] = []
+        while True:
+            kind, done, _ = _HEADER.unpack_from(buffer, offset)
+            offset += _HEADER.size
+            if done:
+                return found
+            if kind == _CREATE:
+                (length,) = _INT.unpack_from(buffer, offset)
+                offset += _INT.size
+                found.append(buffer[offset : offset + length].decode())
+                offset += length
+            elif kind == _SET_DATA:
+                found.append(_stat(buffer, offset))
+                offset += _STAT.size
+            elif kind == -1:
+                (code,) = _INT.unpack_from(buffer, offset)
+                offset += _INT.size
+                found.append(EXCEPTIONS[code]() if code in EXCEPTIONS else RuntimeError(f"ZooKeeper error {code}"))
+            elif kind in (_DELETE, _CHECK):
+                found.append(None)
+            else:
+                raise ValueError(f"a multi answered with a result of unknown type {kind}")
+
+
+def packed(ops: Sequence[Op], path_of: Callable[[str], str], acl_of: Callable[[str], bytes]) -> bytes:
+    """The operations as a multi carries them; ``path_of`` gives absolute paths, ``acl_of`` an ACL as
+    :func:`packed_acl` does."""
+    parts: list[bytes] = []
+    for op in ops:
+        path = path_of(op.path).encode()
+        if isinstance(op, Check):
+            parts += _HEADER.pack(_CHECK, 0, -1), _INT.pack(len(path)), path, _INT.pack(op.version)
+        elif isinstance(op, SetData):
+            parts += _HEADER.pack(_SET_DATA, 0, -1), _INT.pack(len(path)), path
+            parts += _INT.pack(len(op.data)), op.data, _INT.pack(op.version)
+        elif isinstance(op, Create):
+            flags = (_EPHEMERAL if op.ephemeral else 0) | (_SEQUENCE if op.sequence else 0)
+            parts += _HEADER.pack(_CREATE, 0, -1), _INT.pack(len(path)), path
+            parts += _INT.pack(len(op.data)), op.data, acl_of(op.path), _INT.pack(flags)
+        else:
+            parts += _HEADER.pack(_DELETE, 0, -1), _INT.pack(len(path)), path, _INT.pack(op.version)
+    parts.append(_END)
+    return b"".join(parts)
+
+
+def packed_acl(acls: Sequence[Any]) -> bytes:
+    """kazoo's ACLs as a create carries them."""
+    parts = [_INT.pack(len(acls))]
+    for acl in acls:
+        scheme, who = acl.id.scheme.encode(), acl.id.id.encode()
+        parts += _INT.pack(acl.perms), _INT.pack(len(scheme)), scheme, _INT.pack(len(who)), who
+    return b"".join(parts)
+
+
+class WatchOf(Enum):
+    """What a watch fires at once for: in the order of the request's lists."""
+
+    DATA = "data"
+    """Of a znode that was there: they have changed since, or it is gone."""
+    MISSING = "missing"
+    """There is a znode now."""
+    CHILDREN = "children"
+    """Their names have changed since, or the znode is gone."""
+
+
+class SetWatches:
+    """The request, in the shape kazoo's connection wants. ``since`` is the zxid the watches compare with; paths are
+    absolute (chroot included). ``before_sending`` is called on kazoo's connection thread, the one that hears of what
+    fires, just before anything can."""
+
+    type = 101
+
+    def __init__(self, since: int, wanted: Sequence[tuple[WatchOf, str]], before_sending: Callable[[], None]) -> None:
+        self.since = since
+        self.wanted = wanted
+        self._before_sending = before_sending
+
+    def serialize(self) -> bytes:
+        self._before_sending()
+        parts = [_LONG.pack(self.since)]
+        for kind in WatchOf:
+            paths = [path.encode() for of, path in self.wanted if of is kind]
+            parts.append(_INT.pack(len(paths)))
+            for path in paths:
+                parts += _INT.pack(len(path)), path
+        return b"".join(parts)
+
+    def deserialize(self, _buffer: bytes, _offset: int) -> None:
+        """There is nothing in the answer."""
 
 
 class MultiReadAnswer:
@@ -146,6 +278,18 @@ def in_chunks(
         received += weight
         size = max(MIN_CHUNK, min(MAX_CHUNK, TARGET_RESPONSE_BYTES * len(found) // max(received, 1)))
     return tuple(found)
+
+
+def watch_chunks(wanted: Sequence[tuple[WatchOf, str]]) -> Iterator[Sequence[tuple[WatchOf, str]]]:
+    """As many at a time as one request may carry."""
+    first = size = 0
+    for number, (_, path) in enumerate(wanted):
+        size += len(path.encode()) + _INT.size
+        if size > MAX_REQUEST_BYTES and number > first:
+            yield wanted[first:number]
+            first, size = number, len(path.encode()) + _INT.size
+    if first < len(wanted):
+        yield wanted[first:]
 
 
 def absolute(reads: Sequence[Read], path_of: Callable[[str], str]) -> list[Read]:

@@ -149,6 +149,11 @@ class ZkElection:
             return "its ZooKeeper session ended"
         return "somebody deleted its znode" if self._seen is None else "another instance coordinates"
 
+    @property
+    def leadership(self) -> Leadership | None:
+        """What this instance was elected for, as far as it has noticed what happened since. Safe on any thread."""
+        return self._leadership
+
     def still_leads(self) -> bool:
         """Whether this instance may decide at this moment: elected, connected, in the session it was elected in, and
         that session proven to live. Costs nothing; safe on any thread."""

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from kazoo.client import KazooClient
-from kazoo.protocol.states import KeeperState
+from kazoo.protocol.states import KeeperState, WatchedEvent
 
 log = logging.getLogger(__name__)
+
+Watch = Callable[[WatchedEvent], None]
 
 
 class WireRequest(Protocol):
@@ -54,13 +57,30 @@ def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Call
 
 
 def call(client: KazooClient, request: WireRequest) -> Any:
-    """Sends a request kazoo does not know; gives kazoo's async result, or None where kazoo has no way to do so."""
+    """Sends a request kazoo does not know; gives kazoo's async result, or None where kazoo has no way to do so: then
+    reads and watches are asked for one by one, and multis not at all."""
     send = getattr(client, "_call", None)
     if send is None:
         return None
     result = client.handler.async_result()
     send(request, result)
     return result
+
+
+def remember_watches(
+    client: KazooClient, data: Iterable[tuple[str, Watch]], children: Iterable[tuple[str, Watch]]
+) -> None:
+    """Has kazoo call these when the server says that a path's data, or the names of its children, changed. On kazoo's
+    connection thread only: nobody else changes what is remembered."""
+    for found, watches in ((client._data_watchers, data), (client._child_watchers, children)):
+        for path, watch in watches:
+            found[path].add(watch)
+
+
+def can_remember_watches(client: KazooClient) -> bool:
+    """Whether this kazoo keeps its watches where :func:`remember_watches` puts them; otherwise each has to be asked for
+    by itself."""
+    return all(isinstance(getattr(client, name, None), defaultdict) for name in ("_data_watchers", "_child_watchers"))
 
 
 def break_connection(client: KazooClient) -> None:

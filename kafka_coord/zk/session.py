@@ -15,7 +15,7 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
-from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
 
 from kafka_coord.errors import (
@@ -29,7 +29,7 @@ from kafka_coord.errors import (
 )
 from kafka_coord.zk import bulk, kazoo_private
 from kafka_coord.zk.acl_tree import AclChange, FoundAcl
-from kafka_coord.zk.bulk import MultiRead, to_stat
+from kafka_coord.zk.bulk import MultiRead, MultiWrite, SetWatches, WatchOf, to_stat
 from kafka_coord.zk.calls import Calls, Unsupported
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.connect_string import ConnectString, parse_connect_string
@@ -37,10 +37,9 @@ from kafka_coord.zk.failures import translated
 from kafka_coord.zk.kazoo_handler import KazooHandler
 from kafka_coord.zk.kazoo_session import KazooSession
 from kafka_coord.zk.options import ZkOptions, to_kazoo
-from kafka_coord.zk.sizes import HEADER, acl_size, described, multi_size, op_size
+from kafka_coord.zk.sizes import HEADER, acl_size, described, op_size
 from kafka_coord.zk.store import (
     ANY_VERSION,
-    Check,
     Clock,
     Create,
     GetChildren,
@@ -67,6 +66,8 @@ kazoo_log = logging.getLogger("kafka_coord.zk.kazoo")
 kazoo_log.addFilter(lambda record: record.levelno >= logging.INFO)  # at DEBUG kazoo writes credentials
 
 _SHORTEST_CALL_TIMEOUT_S = 2.0
+_MANY_WATCHES = 64
+"""From here on three requests for all, one after the other, are sooner done than one for each, sent together."""
 
 _WATCH_TYPES = {
     EventType.CREATED: WatchType.CREATED,
@@ -256,14 +257,63 @@ class KazooStore(Store):
         return to_stat(stat) if stat is not None else None
 
     def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
-        found = self._calls.pipelined("exists", paths, lambda path: self._ask_exists(path, watcher))
-        return _stats(found)
+        if watcher is not None:
+            return self.arm((), paths, watcher)[1]
+        return _stats(self._calls.pipelined("exists", paths, lambda path: self._ask_exists(path, None)))
 
     def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
-        found = self._calls.pipelined("get children of", paths, lambda path: self._ask_children(path, watcher))
-        return _listings(found)
+        if watcher is not None:
+            return self.arm(paths, (), watcher)[0]
+        return _listings(self._calls.pipelined("get children of", paths, lambda path: self._ask_children(path, None)))
 
     def arm(
+        self, children: Sequence[str], data: Sequence[str], watcher: Watcher
+    ) -> tuple[tuple[Listing | None, ...], tuple[Stat | None, ...]]:
+        if len(children) + len(data) >= _MANY_WATCHES and kazoo_private.can_remember_watches(self._client):
+            try:
+                return self._arm_at_once(children, data, watcher)
+            except (NoAuth, Unsupported) as error:
+                log.debug("watching one by one reason='%s'", error)
+        return self._arm_each(children, data, watcher)
+
+    def _arm_at_once(
+        self, children: Sequence[str], data: Sequence[str], watcher: Watcher
+    ) -> tuple[tuple[Listing | None, ...], tuple[Stat | None, ...]]:
+        """Reads all, then sets the watches of what was read: those fire at once of which that is not so any more."""
+        # Of before reading: what happens meanwhile is told once more rather than missed. And as of now: everything that
+        # was written since the last answer would be told once more as well.
+        self.exists("/")
+        since = self._client.last_zxid
+        # Facts before names: names that are newer than their facts are told again, older ones would never be.
+        asked = [read for path in children for read in (GetData(path), GetChildren(path))]
+        answers = self.read_many([*asked, *map(GetData, data)])
+        facts, names = answers[0 : len(asked) : 2], answers[1 : len(asked) : 2]
+        listings = tuple(
+            Listing(found, node.stat) if isinstance(node, Node) and isinstance(found, tuple) else None
+            for node, found in zip(facts, names, strict=True)
+        )
+        stats = tuple(node.stat if isinstance(node, Node) else None for node in answers[len(asked) :])
+        listed = [path for path, listing in zip(children, listings, strict=True) if listing is not None]
+        wanted = [(WatchOf.CHILDREN, self._at(path)) for path in listed]
+        for path, stat in zip(data, stats, strict=True):
+            wanted.append((WatchOf.MISSING if stat is None else WatchOf.DATA, self._at(path)))
+        for chunk in bulk.watch_chunks(wanted):
+            self._set_watches(since, chunk, watcher)
+        return listings, stats
+
+    def _set_watches(self, since: int, wanted: Sequence[tuple[WatchOf, str]], watcher: Watcher) -> None:
+        """``wanted`` with absolute paths."""
+        of_data: list[tuple[str, _Watch]] = []
+        of_children: list[tuple[str, _Watch]] = []
+        for of, path in wanted:
+            watches = of_children if of is WatchOf.CHILDREN else of_data
+            watches.append((path, _Watch(self._where.relative(path), watcher)))
+        remember = partial(kazoo_private.remember_watches, self._client, of_data, of_children)
+        request = SetWatches(since, wanted, before_sending=remember)
+        first = self._where.relative(wanted[0][1])
+        self._calls.ask(f"watch {len(wanted)} from", first, lambda: kazoo_private.call(self._client, request))
+
+    def _arm_each(
         self, children: Sequence[str], data: Sequence[str], watcher: Watcher
     ) -> tuple[tuple[Listing | None, ...], tuple[Stat | None, ...]]:
         def ask(read: Read) -> Any:
@@ -396,26 +446,18 @@ class KazooStore(Store):
         if not ops:
             return ()
         doing = described(ops)
-        size = multi_size(ops, self._prefix, self._acl_size)
+        body = bulk.packed(ops, self._at, lambda path: bulk.packed_acl(self._options.acls_of(path)))
+        size = HEADER + len(body)
         self._calls.check_size(size, doing, "")
-        transaction = self._client.transaction()
-        for op in ops:
-            path = self._at(op.path)
-            if isinstance(op, Check):
-                transaction.check(path, op.version)
-            elif isinstance(op, Create):
-                acls = self._options.acls_of(op.path)
-                transaction.create(path, op.data, acls, ephemeral=op.ephemeral, sequence=op.sequence)
-            elif isinstance(op, SetData):
-                transaction.set_data(path, op.data, op.version)
-            else:
-                transaction.delete(path, op.version)
-        answers = self._calls.ask(doing, "", transaction.commit_async, through_leader=True, size=size)
+        request = MultiWrite(body)
+        answers = self._calls.ask(
+            doing, "", lambda: kazoo_private.call(self._client, request), through_leader=True, size=size
+        )
         self._raise_failed(ops, answers, doing)
-        return tuple(self._op_result(answer) for answer in answers)
+        return tuple(self._where.relative(answer) if isinstance(answer, str) else answer for answer in answers)
 
     def _raise_failed(self, ops: Sequence[Op], answers: Sequence[Any], doing: str) -> None:
-        """kazoo returns the errors of a multi as its results; those of the operations that are not at fault, too."""
+        """The errors of a multi come as its results; those of the operations that are not at fault, too."""
         failed = [(index, answer) for index, answer in enumerate(answers) if isinstance(answer, Exception)]
         if not failed and len(answers) == len(ops):
             return
@@ -428,11 +470,6 @@ class KazooStore(Store):
         if isinstance(cause, StoreUnavailable):
             raise cause
         raise MultiFailed(f"{doing} failed, nothing was changed: operation {index}: {cause}", op.path, index, cause)
-
-    def _op_result(self, answer: Any) -> OpResult:
-        if isinstance(answer, str):
-            return self._where.relative(answer)
-        return to_stat(answer) if isinstance(answer, ZnodeStat) else None
 
     def sync(self, path: str = "/") -> None:
         self._calls.ask("sync", path, lambda: self._client.sync_async(self._at(path)), through_leader=True)

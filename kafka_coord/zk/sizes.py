@@ -28,11 +28,6 @@ def op_size(op: Op, path_prefix: int = 0, acl: int = 64) -> int:
     return size
 
 
-def multi_size(ops: Sequence[Op], path_prefix: int = 0, acl: int = 64) -> int:
-    """Bytes of a whole multi."""
-    return HEADER + _MULTI_HEADER + sum(op_size(op, path_prefix, acl) for op in ops)
-
-
 def described(ops: Sequence[Op]) -> str:
     """``multi of 3 operations (check /a, set /b, …)``, for messages."""
     shown = ", ".join(f"{_verb(op)} {op.path}" for op in ops[:3])

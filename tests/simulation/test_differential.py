@@ -9,7 +9,7 @@ from kafka_coord.dev.simulation.comparison import Answers, sequence_of
 from kafka_coord.dev.simulation.scheduler import VirtualClock
 from kafka_coord.dev.simulation.server import SimulatedZooKeeper
 from kafka_coord.dev.simulation.store import Quiet, SimulatedStore
-from kafka_coord.zk import connect
+from kafka_coord.zk import connect, session
 from tests.waiting import eventually
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "50"))
@@ -17,10 +17,12 @@ CLIENTS = 2
 
 
 @pytest.mark.timeout(max(240, SEQUENCES))
-def test_random_operations_are_answered_alike(zk_hosts: str) -> None:
+def test_random_operations_are_answered_alike(zk_hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     base = connect(zk_hosts, session_timeout_ms=10_000)
     try:
         for seed in range(SEQUENCES):
+            # how the real one sets many watches: each by itself, or all in one request
+            monkeypatch.setattr(session, "_MANY_WATCHES", (1, 1_000)[seed % 2])
             base.create(f"/s{seed}")
             _compare(seed, f"{zk_hosts}/s{seed}")
     finally:

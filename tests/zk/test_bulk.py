@@ -5,16 +5,22 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.errors import NoAuth
-from kafka_coord.zk import bulk, kazoo_private
+from kafka_coord.zk import bulk, kazoo_private, session
 from kafka_coord.zk.options import Acl, Digest, ZkOptions
 from kafka_coord.zk.session import KazooStore
-from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Read, WatchEvent, WatchType
+from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Read, SetData, WatchEvent, WatchType
 from tests.waiting import eventually
 from tests.zk.sessions import OpenStore
 
 pytestmark = pytest.mark.zookeeper
 
 BOTH_WAYS = pytest.mark.parametrize("multi_read", [True, False], ids=["multi-read", "one by one"])
+
+
+@pytest.fixture(params=[1, 1_000], ids=["at once", "one by one"])
+def watching(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Watches are set both ways."""
+    monkeypatch.setattr(session, "_MANY_WATCHES", request.param)
 
 
 @BOTH_WAYS
@@ -101,6 +107,7 @@ def test_long_paths_shrink_the_request() -> None:
     assert max(asked) <= bulk.MAX_REQUEST_BYTES
 
 
+@pytest.mark.usefixtures("watching")
 def test_exists_and_children_of_many_tell_what_is_there_and_watch_it(store: KazooStore) -> None:
     store.multi([Create("/p"), Create("/p/b"), Create("/p/a")])
     stats = store.exists_many(["/p", "/none"])
@@ -122,3 +129,105 @@ def test_exists_and_children_of_many_tell_what_is_there_and_watch_it(store: Kazo
             == {(WatchType.CHILD, "/p"), (WatchType.CREATED, "/p/none"), (WatchType.DELETED, "/p/a")}
         )
     )
+
+
+@pytest.mark.usefixtures("watching")
+def test_a_watch_tells_each_change_once_and_nothing_that_was_there_before(
+    store: KazooStore, open_store: OpenStore
+) -> None:
+    other = open_store()
+    store.multi([Create("/p"), Create("/p/a"), Create("/p/gone"), Create("/end")])
+    for value in (b"1", b"2"):  # written by somebody else after the last answer this client had
+        other.set("/p/a", value)
+        other.create(f"/p/{value.decode()}")
+    events: list[WatchEvent] = []
+
+    store.arm(["/p", "/p/a"], ["/p/a", "/p/gone", "/p/new", "/end"], events.append)
+    store.arm(["/p", "/p/a"], ["/p/a", "/p/gone", "/p/new", "/end"], events.append)
+    for _ in range(2):
+        other.set("/p/a", b"3")
+        other.create("/p/new")
+        other.multi([Delete("/p/new"), Delete("/p/gone"), Create("/p/gone")])
+    other.set("/end", b"")
+
+    eventually(lambda: WatchEvent(WatchType.CHANGED, "/end") in events)
+    assert sorted(f"{event.type.value} {event.path}" for event in events) == [
+        "changed /end",
+        "changed /p/a",
+        "child /p",
+        "created /p/new",
+        "deleted /p/gone",
+    ]
+
+
+@pytest.mark.parametrize("change", ["data", "children", "created", "deleted", "deleted and created"])
+def test_what_changes_between_reading_and_watching_is_told(
+    store: KazooStore, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    other = open_store()
+    paths = [f"/p{n}" for n in range(session._MANY_WATCHES)]
+    store.multi([Create(path) for path in paths])
+    read = store.read_many
+    changes = {
+        "data": ([SetData("/p3", b"new")], {"changed /p3"}),
+        "children": ([Create("/p3/child")], {"child /p3"}),
+        "created": ([Create("/none")], {"created /none"}),
+        "deleted": ([Delete("/p3")], {"deleted /p3"}),
+        "deleted and created": ([Delete("/p3"), Create("/p3")], {"changed /p3", "child /p3"}),
+    }
+    ops, told = changes[change]
+
+    def and_then_it_changes(reads: list[Read]) -> object:
+        found = read(reads)
+        other.multi(ops)
+        return found
+
+    monkeypatch.setattr(store, "read_many", and_then_it_changes)
+    events: list[WatchEvent] = []
+    listings, stats = store.arm(paths, [*paths, "/none"], events.append)
+
+    assert [listing is not None for listing in listings] == [True] * len(paths)
+    assert [stat is not None for stat in stats] == [True] * len(paths) + [False]
+    eventually(lambda: told <= {f"{event.type.value} {event.path}" for event in events})
+    assert {f"{event.type.value} {event.path}" for event in events} == told
+
+
+@pytest.mark.usefixtures("watching")
+def test_one_of_many_that_may_not_be_read_is_an_error_that_names_it(open_store: OpenStore) -> None:
+    """As a single exists is (ZOOKEEPER-2590): whoever watches many asks for each by itself then."""
+    open_store(options=ZkOptions(digest=Digest("o", "o"), acl=Acl.CREATOR_ONLY)).create("/private")
+    with pytest.raises(NoAuth, match="/private"):
+        open_store().exists_many(["/a", "/b", "/private"], lambda _event: None)
+
+
+def test_watches_set_at_once_hear_of_a_lost_connection(store: KazooStore) -> None:
+    paths = [f"/p{n}" for n in range(session._MANY_WATCHES)]
+    events: list[WatchEvent] = []
+    store.exists_many(paths, events.append)
+
+    kazoo_private.break_connection(store._client)
+
+    eventually(lambda: {(event.type, event.path) for event in events} == {(WatchType.CONNECTION, p) for p in paths})
+
+
+def test_a_kazoo_that_keeps_its_watches_elsewhere_still_watches(
+    store: KazooStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kazoo_private, "can_remember_watches", lambda _client: False)
+    paths = [f"/p{n}" for n in range(session._MANY_WATCHES)]
+    events: list[WatchEvent] = []
+    store.exists_many(paths, events.append)
+    store.create("/p1")
+    eventually(lambda: events == [WatchEvent(WatchType.CREATED, "/p1")])
+
+
+def test_a_request_for_watches_stays_within_its_size() -> None:
+    wanted = [(kind, f"/{number:04}" + "x" * 995) for number in range(600) for kind in bulk.WatchOf]
+
+    chunks = list(bulk.watch_chunks(wanted))
+
+    assert [one for chunk in chunks for one in chunk] == wanted
+    requests = [bulk.SetWatches(7, chunk, before_sending=lambda: None).serialize() for chunk in chunks]
+    assert max(map(len, requests)) <= bulk.MAX_REQUEST_BYTES + 100
+    assert len(chunks) == 4
+    assert list(bulk.watch_chunks([])) == []

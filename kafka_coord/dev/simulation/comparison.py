@@ -74,8 +74,10 @@ def _call(rng: random.Random) -> tuple[str, Call]:
         return f"children {path} {watched}", lambda store, w: store.children(path, w if watched else None)
     if kind == 7:
         return f"exists {path} {watched}", lambda store, watcher: store.exists(path, watcher if watched else None)
+    if kind == 8 and watched:
+        return "arm", lambda store, watcher: store.arm(_PATHS, _PATHS, watcher)
     if kind == 8:
-        return "listings", lambda store, watcher: store.children_many(_PATHS, watcher if watched else None)
+        return "listings", lambda store, _: store.children_many(_PATHS)
     return "read", lambda store, _: store.read_many([kind(p) for p in _PATHS for kind in (GetData, GetChildren)])
 
 

@@ -134,6 +134,7 @@ class _Consumer:
 
     def __init__(self, place: CrowdPlace, group: str, name: str, state: CrowdState, gate: asyncio.Semaphore) -> None:
         self._hosts = list(place.hosts)
+        random.shuffle(self._hosts)
         self._question = MetadataQuestion()
         self._gate = gate
         self._silence_s = place.session_timeout_ms / 1000 * SILENCE
@@ -196,24 +197,36 @@ class _Consumer:
             self.link.lost(why)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        async with asyncio.timeout(2 * CONNECT_S + self._question.wait_ms / 1000):
-            host = random.choice(self._hosts)  # noqa: S311
-            reader, writer = await self._open(host)
+        """As the real client: one host after the other, whoever was asked comes last the next time."""
+        for host in list(self._hosts):
+            self._hosts.remove(host)
+            self._hosts.append(host)
             try:
-                conversation, decoder = Conversation(), Decoder()
-                writer.write(encode(conversation.ask(Ask.CLUSTER_METADATA, self._question.to_json())[1]))
-                frames: list[Frame] = []
-                while not frames:
-                    data = await reader.read(_READ_BYTES)
-                    if not data:
-                        return None
-                    frames = list(decoder.feed(data))
-            finally:
-                writer.close()
-            event = conversation.take(frames[0])
-            found = ClusterMetadata.from_json(event.frame).coordinator if isinstance(event, Answered) else None
-            self._question = MetadataQuestion.waiting(found)
-            return await self._open(found.endpoint) if found is not None and found.endpoint is not None else None
+                async with asyncio.timeout(2 * CONNECT_S + self._question.wait_ms / 1000):
+                    endpoint = await self._ask_who_coordinates(host)
+                    if endpoint is not None:
+                        return await self._open(endpoint)
+            except (OSError, TimeoutError):
+                continue
+        return None
+
+    async def _ask_who_coordinates(self, host: str) -> str | None:
+        reader, writer = await self._open(host)
+        try:
+            conversation, decoder = Conversation(), Decoder()
+            writer.write(encode(conversation.ask(Ask.CLUSTER_METADATA, self._question.to_json())[1]))
+            frames: list[Frame] = []
+            while not frames:
+                data = await reader.read(_READ_BYTES)
+                if not data:
+                    return None
+                frames = list(decoder.feed(data))
+        finally:
+            writer.close()
+        event = conversation.take(frames[0])
+        found = ClusterMetadata.from_json(event.frame).coordinator if isinstance(event, Answered) else None
+        self._question = MetadataQuestion.waiting(found)
+        return found.endpoint if found is not None else None
 
     async def _open(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, _, port = address.rpartition(":")
