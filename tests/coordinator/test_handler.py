@@ -329,6 +329,7 @@ def test_a_startup_asks_as_often_for_many_groups_as_for_one() -> None:
     asked = []
     for groups in (1, 30):
         world = World(groups)
+        world.store.ensure_path(layout.broker(1))
         coordinator = elected(world)
         doings: list[str] = []
         world.requests_made.before_effect = lambda _store, doing, doings=doings: doings.append(doing)  # type: ignore[method-assign,misc]
@@ -337,5 +338,5 @@ def test_a_startup_asks_as_often_for_many_groups_as_for_one() -> None:
         assert len(coordinator.queue) == groups
         assert coordinator.registry.groups_for_topic("flights") == set(world.groups)
         asked.append(len(doings))
-    # the roots; their watches (children, then data); those of groups and topics; the topic; the members
+    # watches of the roots (children, then data); brokers; watches of groups and topics; the topic; the members
     assert asked[0] == asked[1] == 7, "whoever waits for a decision waits for each of them"
