@@ -39,6 +39,7 @@ from kafka_coord.zk.store import (
     Stat,
     Store,
     WatchEvent,
+    WatchType,
 )
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class ZkElection:
         self._instance = InstanceRegistration(store, broker_id, endpoints, wake)
         self._leadership: Leadership | None = None
         self._fired = True
+        self._gone = False
         self._looked_at = 0.0
         self._seen: Node | None = None
         self._unresolved = False
@@ -108,15 +110,19 @@ class ZkElection:
         self._looked_at = now
 
     def _read_and_watch(self) -> Node | None:
+        gone, self._gone = self._gone, False
         while True:
+            # Where it is known to be gone, what everybody waits for does not wait for being told so once more.
+            if gone and self._store.exists(layout.COORDINATOR, self._on_event) is None:
+                return None
             try:
                 return self._store.get(layout.COORDINATOR, self._on_event)
             except NoNode:
-                if self._store.exists(layout.COORDINATOR, self._on_event) is None:
-                    return None
+                gone = True
 
-    def _on_event(self, _event: WatchEvent) -> None:
+    def _on_event(self, event: WatchEvent) -> None:
         """On a thread of the store."""
+        self._gone = event.type is WatchType.DELETED
         self._fired = True
         self._wake()
 
