@@ -30,7 +30,7 @@ from kafka_coord.model import Member, Request
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
-from kafka_coord.zk.store import GetChildren, GetData, Node, Op, Read, Store
+from kafka_coord.zk.store import GetData, Node, Op, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -145,10 +145,9 @@ class ConsumerCoordinator:
         """Of the brokers there are, for topics read from now on; and makes sure of the znodes everything else is
         below."""
         roots, ids = layout.PERSISTENT_ROOTS, [name for name in brokers or () if name.isascii() and name.isdigit()]
-        reads: list[Read] = [GetChildren(path) for path in roots]
-        found = read_each(self._store, [*reads, *(GetData(layout.broker(broker)) for broker in ids)])
-        for path, listing in zip(roots, found[: len(roots)], strict=True):
-            if listing is None:  # somebody deleted it since this instance registered
+        found = read_each(self._store, [GetData(path) for path in (*roots, *map(layout.broker, ids))])
+        for path, node in zip(roots, found[: len(roots)], strict=True):
+            if node is None:  # somebody deleted it since this instance registered
                 self._store.ensure_path(path)
         self._store.ensure_prepared()
         self._racks.update(broker_racks(ids, found[len(roots) :]))

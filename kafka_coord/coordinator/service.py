@@ -92,7 +92,7 @@ class CoordinatorService:
     @property
     def leads(self) -> bool:
         """Whether this instance is elected and may decide at this moment."""
-        return self.coordinator is not None and self._election.still_leads()
+        return self.coordinator is not None and self.elected
 
     @property
     def leadership(self) -> Leadership | None:

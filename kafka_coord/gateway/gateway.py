@@ -203,22 +203,27 @@ class Gateway:
                 question = MetadataQuestion.from_json(asked.frame)
                 until = self._store.clock.monotonic() + min(question.wait_ms / 1000, _LONGEST_QUESTION_S)
                 self._asking.append(_Wondering(connection, asked.id, question, until))
-        elif asked.type == Ask.REGISTER:
-            self._asked_to_register(connection, asked)
-        elif asked.type == Ask.RESUME:
-            self._asked_to_resume(connection, asked)
+        elif asked.type in (Ask.REGISTER, Ask.RESUME):
+            self._asked_to_take_part(connection, asked)
         elif asked.type in (Ask.COMMIT, Ask.COMMITTED, Ask.LEAVE):
             self._asked_by_member(connection, asked)
         else:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"{shown(asked.type)} is nothing a consumer may ask", asked.id)
 
-    def _asked_to_register(self, connection: Connection, asked: Asked) -> None:
+    def _asked_to_take_part(self, connection: Connection, asked: Asked) -> None:
+        """Where this instance was just elected, its term is about to begin: the question waits for that."""
         if connection.member is not None or connection.registering:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, "this connection has registered already", asked.id)
-        if self.term is None:
-            self._without_term(connection, asked)
-            return
-        connection.since = self._store.clock.monotonic()
+        if self.term is not None:
+            connection.since = self._store.clock.monotonic()
+            (self._register if asked.type == Ask.REGISTER else self._resume)(connection, asked, self.term)
+        elif self._office.leads():
+            connection.registering = True
+            self._early.append((connection, asked))
+        else:
+            self._not_coordinator(connection, asked.id)
+
+    def _register(self, connection: Connection, asked: Asked, term: Term) -> None:
         try:
             _subscription(asked.frame)
         except MalformedValue as error:
@@ -233,7 +238,7 @@ class Gateway:
                 self._hang_up(connection, refusal.code, refusal.message)
             return
         now_ms = int(self._store.clock.time() * 1000)
-        term, address = self.term, connection.peer.address
+        address = connection.peer.address
         one = Registering(
             register=register,
             consumer=register.member.consumer or made_id(register.group, address, now_ms),
@@ -252,27 +257,21 @@ class Gateway:
         connection.registering = True
         term.registering.append(one)
 
-    def _asked_to_resume(self, connection: Connection, asked: Asked) -> None:
-        if connection.member is not None or connection.registering:
-            raise BadFrame(Fault.UNEXPECTED_MESSAGE, "this connection has registered already", asked.id)
-        if self.term is None:
-            self._without_term(connection, asked)
-            return
-        connection.since = self._store.clock.monotonic()
+    def _resume(self, connection: Connection, asked: Asked, term: Term) -> None:
         resume = Resume.from_json(asked.frame)
         certificate = connection.peer.certificate
         refusal = self._access.why_not(resume.group, resume.secret, certificate) if self._access is not None else None
         if refusal is not None:
             self._hang_up(connection, refusal.code, refusal.message, asked.id)
             return
-        member = self.term.resumable(resume)
+        member = term.resumable(resume)
         if member is None:
             message = f"consumer {resume.consumer[:260]!r} is not registered as it was: register"
             self._refuse(connection, asked.id, Code.MEMBERSHIP_LOST, message)
             return
         connection.registering = True
-        self.term.heard_of(member)
-        self.term.resuming.append((connection, asked.id, member))
+        term.heard_of(member)
+        term.resuming.append((connection, asked.id, member))
 
     def _why_not(self, register: Register, certificate: str | None) -> Refusal | None:
         options, term = self._options, self.term
@@ -306,17 +305,6 @@ class Gateway:
             return None
         message = "many are registering: come again on this connection"
         return Refusal(Code.SLOW_DOWN, message, (("retry_ms", math.ceil(wait_s * 1000)),))
-
-    def _without_term(self, connection: Connection, asked: Asked) -> None:
-        """Where this instance was just elected, its term is about to begin: the question waits for that."""
-        if self._is_elected():
-            connection.registering = True
-            self._early.append((connection, asked))
-        else:
-            self._not_coordinator(connection, asked.id)
-
-    def _is_elected(self) -> bool:
-        return self._office.leadership() is not None and self._office.leads()
 
     def _hear_early(self) -> None:
         """The term has begun, or will not: what was asked before is heard as if it came now."""
@@ -446,7 +434,7 @@ class Gateway:
             self.term = term
             self._metadata.forget()
             self._waiting_due = 0.0 if self._waiting else float("inf")
-        if self._early and (self.term is not None or not self._is_elected()):
+        if self._early and (self.term is not None or not self._office.leads()):
             self._hear_early()
 
     def _end_term(self, why: str) -> None:

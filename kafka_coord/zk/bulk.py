@@ -16,7 +16,7 @@ and what each operation becomes is packed piece by piece, which took longer than
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -28,6 +28,7 @@ from kafka_coord.zk.failures import translated
 from kafka_coord.zk.store import (
     Check,
     Create,
+    Delete,
     GetChildren,
     GetData,
     Node,
@@ -41,6 +42,7 @@ from kafka_coord.zk.store import (
 
 _GET_DATA, _GET_CHILDREN = 4, 8
 _CREATE, _DELETE, _SET_DATA, _CHECK = 1, 2, 5, 13
+_WRITES: Mapping[type[Op], int] = {Create: _CREATE, Delete: _DELETE, SetData: _SET_DATA, Check: _CHECK}
 _EPHEMERAL, _SEQUENCE = 1, 2
 _HEADER = struct.Struct("!iBi")
 _INT = struct.Struct("!i")
@@ -77,6 +79,11 @@ def _stat(buffer: bytes, offset: int) -> Stat:
     """On the wire: czxid mzxid ctime mtime version cversion aversion owner length children pzxid."""
     f = _STAT.unpack_from(buffer, offset)
     return Stat(f[0], f[1], f[4], f[5], f[2], f[3], f[7], f[8], f[9], f[10])
+
+
+def _error(code: int) -> Exception:
+    """kazoo's exception for an error code."""
+    return EXCEPTIONS[code]() if code in EXCEPTIONS else RuntimeError(f"ZooKeeper error {code}")
 
 
 class MultiRead:
@@ -157,9 +164,8 @@ class MultiWrite:
                 found.append(_stat(buffer, offset))
                 offset += _STAT.size
             elif kind == -1:
-                (code,) = _INT.unpack_from(buffer, offset)
+                found.append(_error(_INT.unpack_from(buffer, offset)[0]))
                 offset += _INT.size
-                found.append(EXCEPTIONS[code]() if code in EXCEPTIONS else RuntimeError(f"ZooKeeper error {code}"))
             elif kind in (_DELETE, _CHECK):
                 found.append(None)
             else:
@@ -172,17 +178,14 @@ def packed(ops: Sequence[Op], path_of: Callable[[str], str], acl_of: Callable[[s
     parts: list[bytes] = []
     for op in ops:
         path = path_of(op.path).encode()
-        if isinstance(op, Check):
-            parts += _HEADER.pack(_CHECK, 0, -1), _INT.pack(len(path)), path, _INT.pack(op.version)
-        elif isinstance(op, SetData):
-            parts += _HEADER.pack(_SET_DATA, 0, -1), _INT.pack(len(path)), path
-            parts += _INT.pack(len(op.data)), op.data, _INT.pack(op.version)
-        elif isinstance(op, Create):
+        parts += _HEADER.pack(_WRITES[type(op)], 0, -1), _INT.pack(len(path)), path
+        if isinstance(op, Create | SetData):
+            parts += _INT.pack(len(op.data)), op.data
+        if isinstance(op, Create):
             flags = (_EPHEMERAL if op.ephemeral else 0) | (_SEQUENCE if op.sequence else 0)
-            parts += _HEADER.pack(_CREATE, 0, -1), _INT.pack(len(path)), path
-            parts += _INT.pack(len(op.data)), op.data, acl_of(op.path), _INT.pack(flags)
+            parts += acl_of(op.path), _INT.pack(flags)
         else:
-            parts += _HEADER.pack(_DELETE, 0, -1), _INT.pack(len(path)), path, _INT.pack(op.version)
+            parts.append(_INT.pack(op.version))
     parts.append(_END)
     return b"".join(parts)
 
@@ -254,8 +257,7 @@ def results(reads: Sequence[Read], answer: MultiReadAnswer) -> list[ReadResult]:
         elif result == _NO_NODE:
             found.append(None)
         else:
-            error = EXCEPTIONS[result]() if result in EXCEPTIONS else RuntimeError(f"ZooKeeper error {result}")
-            raise translated(error, "get" if isinstance(read, GetData) else "get children of", read.path)
+            raise translated(_error(result), "get" if isinstance(read, GetData) else "get children of", read.path)
     return found
 
 

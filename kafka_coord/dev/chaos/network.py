@@ -128,27 +128,14 @@ class _Ways:
             await self._ways[number].listen()
             return
         way = self._ways[number]
-        doing: dict[str, Callable[..., None]] = {
-            "cut": way.cut,
-            "slow": way.slow,
-            "reset": way.reset,
-            "mend": way.mend,
-        }
+        doing: dict[str, Callable[..., None]]
+        doing = {"cut": way.cut, "slow": way.slow, "reset": way.reset, "mend": way.mend}
         doing[what](**more)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is to be had: each word costs half as much there."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the night, which ends its network last
-    loop, ways = _new_loop(), _Ways()
+    loop, ways = asyncio.new_event_loop(), _Ways()
     threading.Thread(target=loop.run_forever, name="chaos-network", daemon=True).start()
     for line in sys.stdin:
         answer: dict[str, str] = {}

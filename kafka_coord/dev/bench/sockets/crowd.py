@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -201,13 +202,11 @@ class _Consumer:
         for host in list(self._hosts):
             self._hosts.remove(host)
             self._hosts.append(host)
-            try:
+            with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(2 * CONNECT_S + self._question.wait_ms / 1000):
                     endpoint = await self._ask_who_coordinates(host)
                     if endpoint is not None:
                         return await self._open(endpoint)
-            except (OSError, TimeoutError):
-                continue
         return None
 
     async def _ask_who_coordinates(self, host: str) -> str | None:
