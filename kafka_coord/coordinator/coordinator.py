@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.handler import Leading, RebalanceRequestHandler
 from kafka_coord.coordinator.listeners import (
+    BrokerChangeListener,
     GroupChangeListener,
     GroupMemberChangeListener,
     PauseListener,
     RequestListener,
     TopicChangeListener,
     TopicPartitionChangeListener,
-    broker_racks,
 )
 from kafka_coord.coordinator.observe import decode_member
 from kafka_coord.coordinator.options import CoordinatorOptions
@@ -26,11 +27,11 @@ from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests, answer_op
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth, StoreUnavailable
-from kafka_coord.model import Member, Request
+from kafka_coord.model import Member, Request, Unreadable
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
-from kafka_coord.zk.store import GetData, Node, Op, Store
+from kafka_coord.zk.store import GetData, Node, Op, ReadResult, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,9 @@ class ConsumerCoordinator:
         )
         self._members = GroupMemberChangeListener(self.queue)
         self._groups = GroupChangeListener(self._watches, self.queue, self._members)
-        self._racks: dict[int, str] = {}
+        self._brokers = BrokerChangeListener(store)
+        self._partitions = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, self._brokers.racks)
+        self._asked = RequestListener(self.requests, self.queue)
         self._swept_ms = 0.0
 
     @property
@@ -87,21 +90,18 @@ class ConsumerCoordinator:
         thread comes last and is the service's to start. A listener is armed by the very read that tells it what there
         is, so nothing is missed in between; and what can be asked for together is, for whoever waits for a decision
         waits for every round trip of a startup. Raises :class:`StoreUnavailable`: resign or try again."""
-        topics = TopicPartitionChangeListener(self.catalog, self.registry, self.queue, self._racks)
-        self._watches.children(layout.BROKER_IDS, self._read_racks)
-        self._watches.children(
-            layout.BROKER_TOPICS,
-            TopicChangeListener(self._watches, self.catalog, self.registry, self.queue, topics).on_children,
-        )
+        topics = TopicChangeListener(self._watches, self.registry, self.queue, self._partitions)
+        self._watches.children(layout.BROKER_IDS, self._brokers.on_children)
+        self._watches.children(layout.BROKER_TOPICS, topics.on_children)
         self._watches.children(layout.GROUPS, self._groups.on_children)
-        self._watches.children(layout.REQUESTS, RequestListener(self.requests, self.queue).on_children)
+        self._watches.children(layout.REQUESTS, self._asked.on_children)
         self._watches.data(layout.PAUSED, PauseListener(self._groups, self.queue, self.handler.perhaps_paused).on_data)
         self._watches.step()
         if self._watches.is_refused(layout.GROUPS):
             raise NoAuth("cannot tell which groups there are: grant the coordinator's user the right", layout.GROUPS)
         if not self._watches.told_all():  # a topic not read yet would be taken for one that does not exist
             raise StoreUnavailable("could not read all topics and groups", layout.CONSUMERS)
-        self._read_members()
+        self._read_what_is_listed()
         log.info(
             "started as coordinator epoch=%d topics=%d groups=%d",
             self.leadership.epoch,
@@ -141,23 +141,36 @@ class ConsumerCoordinator:
         self.catalog.clear()
         self.requests.clear()
 
-    def _read_racks(self, brokers: tuple[str, ...] | None) -> None:
-        """Of the brokers there are, for topics read from now on; and makes sure of the znodes everything else is
-        below."""
-        roots, ids = layout.PERSISTENT_ROOTS, [name for name in brokers or () if name.isascii() and name.isdigit()]
-        found = read_each(self._store, [GetData(path) for path in (*roots, *map(layout.broker, ids))])
-        for path, node in zip(roots, found[: len(roots)], strict=True):
-            if node is None:  # somebody deleted it since this instance registered
-                self._store.ensure_path(path)
-        self._store.ensure_prepared()
-        self._racks.update(broker_racks(ids, found[len(roots) :]))
-
-    def _read_members(self) -> None:
-        """Fills the registry from who is registered in each group."""
+    def _read_what_is_listed(self) -> None:
+        """All that the listeners were told the names of, in one request: brokers, requests, and who is registered in
+        each group, which fills the registry. And makes sure of the znodes everything else is below."""
+        brokers, asked = self._brokers.listed or (), self._asked.listed or ()
         listed, self._members.listed = self._members.listed or {}, None
         groups = {group: [name for name in names if is_legal(name)] for group, names in listed.items()}
         consumers = [(group, name) for group, names in groups.items() for name in names]
-        nodes = read_each(self._store, [GetData(layout.registration(*c)) for c in consumers])
+        paths = (
+            [*layout.PERSISTENT_ROOTS],
+            [layout.broker(broker) for broker in brokers],
+            [layout.request(name) for name in asked],
+            [layout.registration(*consumer) for consumer in consumers],
+        )
+        found = iter(read_each(self._store, [GetData(path) for some in paths for path in some]))
+        roots, of_brokers, of_requests, registrations = ([*islice(found, len(some))] for some in paths)
+        for path, root in zip(layout.PERSISTENT_ROOTS, roots, strict=True):
+            if root is None:  # somebody deleted it since this instance registered
+                self._store.ensure_path(path)
+        self._store.ensure_prepared()
+        self._brokers.begin(of_brokers)
+        self._partitions.begin()
+        self._asked.begin(of_requests)
+        self._take_members(groups, consumers, registrations)
+
+    def _take_members(
+        self,
+        groups: Mapping[str, Sequence[str]],
+        consumers: Sequence[tuple[str, str]],
+        nodes: Sequence[ReadResult | Unreadable],
+    ) -> None:
         members: dict[str, list[Member]] = {group: [] for group in groups}
         decoded: dict[str, dict[str, tuple[int, object]]] = {group: {} for group in groups}
         for (group, name), node in zip(consumers, nodes, strict=True):

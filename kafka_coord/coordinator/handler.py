@@ -239,7 +239,9 @@ class RebalanceRequestHandler:
             self._gone(group)
             return None
         observation = look.observation
-        self._registry.update(group, observation.members.values())
+        new_interests = self._registry.update(group, observation.members.values())
+        if new_interests and observation.topics is not self._catalog.topics:
+            self._queue.request(group)  # a topic's listener did not know yet that it concerns this group
         mended = self._mending.units(look)
         if mended:
             self._leading.executor.write(mended)

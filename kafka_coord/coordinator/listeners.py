@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
-from kafka_coord.coordinator.reading import report
+from kafka_coord.coordinator.reading import read_each, report
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests
 from kafka_coord.coordinator.topics import decode_broker_rack, decode_topic
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import Unreadable
+from kafka_coord.model import Request, Unreadable
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Node, ReadResult, SessionState
+from kafka_coord.zk.store import GetData, Node, ReadResult, SessionState, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -40,19 +40,36 @@ class IllegalNames:
 
 
 class TopicPartitionChangeListener:
-    """``/brokers/topics/<topic>``: the partition list is in its *data* (KAFKA-1075)."""
+    """``/brokers/topics/<topic>``: the partition list is in its *data* (KAFKA-1075). ``held`` are those that wait for
+    :meth:`begin`: a startup tells of topics before it knows the racks of their replicas; ``None`` afterwards."""
 
     def __init__(
-        self, catalog: TopicCatalog, registry: GroupRegistry, queue: RebalanceRequestQueue, racks: dict[int, str]
+        self, catalog: TopicCatalog, registry: GroupRegistry, queue: RebalanceRequestQueue, racks: Mapping[int, str]
     ) -> None:
         self._catalog = catalog
         self._registry = registry
         self._queue = queue
         self._racks = racks
+        self.held: dict[str, Node] | None = {}
+
+    def begin(self) -> None:
+        """The racks are known."""
+        held, self.held = self.held or {}, None
+        for topic, node in held.items():
+            self.on_data(topic, node)
+
+    def forget(self, topic: str) -> bool:
+        """The topic is gone; whether it was known."""
+        if self.held is not None:
+            self.held.pop(topic, None)
+        return self._catalog.drop(topic)
 
     def on_data(self, topic: str, node: Node | None) -> None:
         if node is None:
             return  # its parent's listener forgets it
+        if self.held is not None:
+            self.held[topic] = node
+            return
         try:
             info = decode_topic(topic, node, self._racks)
         except MalformedValue as error:
@@ -69,13 +86,11 @@ class TopicChangeListener:
     def __init__(
         self,
         watches: Watches,
-        catalog: TopicCatalog,
         registry: GroupRegistry,
         queue: RebalanceRequestQueue,
         partitions: TopicPartitionChangeListener,
     ) -> None:
         self._watches = watches
-        self._catalog = catalog
         self._registry = registry
         self._queue = queue
         self._partitions = partitions
@@ -89,7 +104,7 @@ class TopicChangeListener:
             self._watches.data(layout.broker_topic(topic), partial(self._partitions.on_data, topic))
         for topic in sorted(self._watched - present):
             self._watches.drop(layout.broker_topic(topic))
-            if self._catalog.drop(topic):
+            if self._partitions.forget(topic):
                 request_interested(topic, self._registry, self._queue)
         self._watched = present
 
@@ -144,14 +159,26 @@ class SessionExpirationListener:
 
 
 class RequestListener:
-    """``/consumers/requests``: what operators ask."""
+    """``/consumers/requests``: what operators ask. ``listed`` as in :class:`GroupMemberChangeListener`."""
 
     def __init__(self, requests: PendingRequests, queue: RebalanceRequestQueue) -> None:
         self._requests = requests
         self._queue = queue
+        self.listed: tuple[str, ...] | None = ()
+
+    def begin(self, nodes: Sequence[ReadResult | Unreadable]) -> None:
+        """What was listed is read."""
+        listed, self.listed = self.listed or (), None
+        self._look_at(self._requests.take(frozenset(listed), listed, nodes))
 
     def on_children(self, names: tuple[str, ...] | None) -> None:
-        for request in self._requests.load(names or ()):
+        if self.listed is not None:
+            self.listed = names or ()
+        else:
+            self._look_at(self._requests.load(names or ()))
+
+    def _look_at(self, newcomers: Iterable[Request]) -> None:
+        for request in newcomers:
             if request.group:
                 self._queue.request(request.group)
 
@@ -182,10 +209,32 @@ def request_interested(topic: str, registry: GroupRegistry, queue: RebalanceRequ
         queue.request(group)
 
 
-def broker_racks(names: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> dict[int, str]:
-    """broker id → rack, for the brokers that name one. Racks are a preference: read once an election, not watched."""
+class BrokerChangeListener:
+    """``/brokers/ids``: in which racks the brokers are, for topics read from now on. Racks are a preference: those of
+    topics that are known already stay as they are. ``listed`` as in :class:`GroupMemberChangeListener`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.listed: tuple[str, ...] | None = ()
+        self.racks: dict[int, str] = {}
+
+    def begin(self, nodes: Sequence[ReadResult | Unreadable]) -> None:
+        """What was listed is read."""
+        listed, self.listed = self.listed or (), None
+        self.racks.update(_racks(listed, nodes))
+
+    def on_children(self, brokers: tuple[str, ...] | None) -> None:
+        ids = tuple(name for name in brokers or () if name.isascii() and name.isdigit())
+        if self.listed is not None:
+            self.listed = ids
+        else:
+            self.racks.update(_racks(ids, read_each(self._store, [GetData(layout.broker(broker)) for broker in ids])))
+
+
+def _racks(brokers: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> dict[int, str]:
+    """broker id → rack, for the brokers that name one."""
     racks = {}
-    for name, node in zip(names, nodes, strict=True):
+    for name, node in zip(brokers, nodes, strict=True):
         if isinstance(node, Unreadable):
             report("left alone unreadable", [node])
         if not isinstance(node, Node):

@@ -18,19 +18,22 @@ class GroupRegistry:
         self._static_topics: dict[str, frozenset[str]] = {}
         self._patterns: dict[str, tuple[Subscription, ...]] = {}
 
-    def update(self, group: str, members: Iterable[Member]) -> None:
-        """Takes the group's interests from its members, replacing what was known."""
+    def update(self, group: str, members: Iterable[Member]) -> bool:
+        """Takes the group's interests from its members, replacing what was known; whether they are others now."""
         subscriptions = {id(m.subscription): m.subscription for m in members}.values()
         topics = frozenset(t for s in subscriptions if not s.is_wildcard for t in s.topics)
         wildcards = {(s.kind, s.pattern): s for s in subscriptions if s.is_wildcard}
         with self._lock:
             before = self._static_topics.get(group, frozenset())
+            interests = topics, tuple(wildcards.values())
+            changed = interests != (before, self._patterns.get(group, ()))
             for topic in before - topics:
                 self._forget_interest(topic, group)
             for topic in topics - before:
                 self.consumer_groups_per_topic.setdefault(topic, set()).add(group)
             self._static_topics[group] = topics
-            self._wildcards_of(group, tuple(wildcards.values()))
+            self._wildcards_of(group, interests[1])
+        return changed
 
     def drop(self, group: str) -> None:
         """Forgets a group that is gone."""

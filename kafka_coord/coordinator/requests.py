@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from kafka_coord.coordinator.reading import read_each, report
@@ -12,7 +12,7 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Request, RequestType, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Delete, GetData, Node, Op, SetData, Store
+from kafka_coord.zk.store import Delete, GetData, Node, Op, ReadResult, SetData, Store
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +35,16 @@ class PendingRequests:
 
     def load(self, names: Iterable[str]) -> tuple[Request, ...]:
         """Takes in what is there now and gives the unanswered newcomers. An unreadable one is reported, left alone."""
+        listed = set(names)
         with self._lock:
-            listed = set(names)
             known = self._requests.keys() | self._unreadable
         fresh = sorted(listed - known)
-        nodes = read_each(self._store, [GetData(layout.request(name)) for name in fresh])
+        return self.take(listed, fresh, read_each(self._store, [GetData(layout.request(name)) for name in fresh]))
+
+    def take(
+        self, listed: Set[str], fresh: Sequence[str], nodes: Sequence[ReadResult | Unreadable]
+    ) -> tuple[Request, ...]:
+        """As :meth:`load`, with the newcomers among those listed read already."""
         newcomers = []
         unreadable: list[Unreadable] = []
         for name, node in zip(fresh, nodes, strict=True):

@@ -197,9 +197,10 @@ class CoordinatorService:
         self._resign("an operator asked for it")
 
     def _resign(self, why: str) -> None:
+        coordinator = self.coordinator
         self._step_down(why)
         self._stand_again_at = self._store.clock.monotonic() + self._options.resign_pause_ms / 1000
-        self._election.resign()
+        self._election.resign(coordinator.leadership if coordinator is not None else None)
 
     # --- what it says ----------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from kafka_coord.errors import Fenced, MultiFailed, StoreError
 from kafka_coord.zk.store import (
     ANY_VERSION,
+    Armed,
     Check,
     Clock,
     Create,
@@ -70,10 +71,8 @@ class FencedStore(Store):
     def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
         return self._store.children_many(paths, watcher)
 
-    def arm(
-        self, children: Sequence[str], data: Sequence[str], watcher: Watcher
-    ) -> tuple[tuple[Listing | None, ...], tuple[Stat | None, ...]]:
-        return self._store.arm(children, data, watcher)
+    def arm(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read] = ()) -> Armed:
+        return self._store.arm(children, data, watcher, reads)
 
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
         return self._store.read_many(reads)

@@ -76,6 +76,8 @@ class ZkElection:
         self._gone = False
         self._looked_at = 0.0
         self._seen: Node | None = None
+        self._epoch_seen: Node | None = None
+        """The stored epoch, where the last look found nobody and this instance has not tried with it yet."""
         self._unresolved = False
         self._highest_epoch_seen = 0
         self._complaints: dict[str, str] = {}
@@ -111,10 +113,14 @@ class ZkElection:
 
     def _read_and_watch(self) -> Node | None:
         gone, self._gone = self._gone, False
+        self._epoch_seen = None
         while True:
-            # Where it is known to be gone, what everybody waits for does not wait for being told so once more.
-            if gone and self._store.exists(layout.COORDINATOR, self._on_event) is None:
-                return None
+            if gone:  # what everybody waits for waits neither for being told so once more nor for the epoch
+                armed = self._store.arm((), [layout.COORDINATOR], self._on_event, [GetData(layout.COORDINATOR_EPOCH)])
+                if armed.stats[0] is None:
+                    (epoch,) = armed.answers
+                    self._epoch_seen = epoch if isinstance(epoch, Node) else None
+                    return None
             try:
                 return self._store.get(layout.COORDINATOR, self._on_event)
             except NoNode:
@@ -255,8 +261,9 @@ class ZkElection:
 
     def _stored_epoch(self) -> tuple[int, int] | None:
         """(epoch, znode version), the znode made where it is missing; None where no epoch can be told."""
+        seen, self._epoch_seen = self._epoch_seen, None
         try:
-            node = self._store.get(layout.COORDINATOR_EPOCH)
+            node = seen or self._store.get(layout.COORDINATOR_EPOCH)
         except NoNode:
             first = self._highest_epoch_written()
             self._store.ensure_path(layout.CONSUMERS)
@@ -311,19 +318,31 @@ class ZkElection:
 
     # --- stepping down -----------------------------------------------------------------------------------------------
 
-    def resign(self) -> None:
-        """Deletes this session's ``/consumers/coordinator``, if there is one: others elect at once.
+    def resign(self, leadership: Leadership | None = None) -> None:
+        """Deletes this session's ``/consumers/coordinator``, if there is one: others elect at once. What this instance
+        led by until now, ``leadership``, spares it a look that everybody would wait for.
 
         Raises :class:`StoreUnavailable` when it cannot be told whether it is gone; it goes with the session at last.
         """
         self._leadership = None
         self._fired = True
         try:
-            self._delete_if_own()
+            if leadership is None or not self._deleted_at_once(leadership):
+                self._delete_if_own()
         except StoreUnavailable:
             # the reply was lost, or the request was: a delete of our own znode may be asked again
             self._store.sync(layout.COORDINATOR)
             self._delete_if_own()
+
+    def _deleted_at_once(self, leadership: Leadership) -> bool:
+        """Whether it was deleted without reading whose it is: ours, as long as nobody was elected since."""
+        if leadership.session_id != self._store.session.session_id:
+            return False
+        try:
+            self._store.multi([leadership.fence, Delete(layout.COORDINATOR)])
+        except MultiFailed:
+            return False
+        return True
 
     def _delete_if_own(self) -> None:
         epoch, node = self._store.read_many([GetData(layout.COORDINATOR_EPOCH), GetData(layout.COORDINATOR)])

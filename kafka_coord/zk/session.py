@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -40,6 +40,7 @@ from kafka_coord.zk.options import ZkOptions, to_kazoo
 from kafka_coord.zk.sizes import HEADER, acl_size, described, op_size
 from kafka_coord.zk.store import (
     ANY_VERSION,
+    Armed,
     Clock,
     Create,
     GetChildren,
@@ -258,27 +259,25 @@ class KazooStore(Store):
 
     def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
         if watcher is not None:
-            return self.arm((), paths, watcher)[1]
+            return self.arm((), paths, watcher).stats
         return _stats(self._calls.pipelined("exists", paths, lambda path: self._ask_exists(path, None)))
 
     def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
         if watcher is not None:
-            return self.arm(paths, (), watcher)[0]
+            return self.arm(paths, (), watcher).listings
         return _listings(self._calls.pipelined("get children of", paths, lambda path: self._ask_children(path, None)))
 
-    def arm(
-        self, children: Sequence[str], data: Sequence[str], watcher: Watcher
-    ) -> tuple[tuple[Listing | None, ...], tuple[Stat | None, ...]]:
+    def arm(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read] = ()) -> Armed:
         if len(children) + len(data) >= _MANY_WATCHES and kazoo_private.can_remember_watches(self._client):
             try:
-                return self._arm_at_once(children, data, watcher)
+                return self._arm_at_once(children, data, watcher, reads)
             except (NoAuth, Unsupported) as error:
                 log.debug("watching one by one reason='%s'", error)
-        return self._arm_each(children, data, watcher)
+        return self._arm_each(children, data, watcher, reads)
 
     def _arm_at_once(
-        self, children: Sequence[str], data: Sequence[str], watcher: Watcher
-    ) -> tuple[tuple[Listing | None, ...], tuple[Stat | None, ...]]:
+        self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read]
+    ) -> Armed:
         """Reads all, then sets the watches of what was read: those fire at once of which that is not so any more."""
         # Of before reading: what happens meanwhile is told once more rather than missed. And as of now: everything that
         # was written since the last answer would be told once more as well.
@@ -286,20 +285,24 @@ class KazooStore(Store):
         since = self._client.last_zxid
         # Facts before names: names that are newer than their facts are told again, older ones would never be.
         asked = [read for path in children for read in (GetData(path), GetChildren(path))]
-        answers = self.read_many([*asked, *map(GetData, data)])
+        of_data = dict.fromkeys(map(GetData, data))
+        more = [read for read in reads if read not in of_data]
+        answers = self.read_many([*asked, *of_data, *more])
         facts, names = answers[0 : len(asked) : 2], answers[1 : len(asked) : 2]
+        found = dict(zip((*of_data, *more), answers[len(asked) :], strict=True))
         listings = tuple(
-            Listing(found, node.stat) if isinstance(node, Node) and isinstance(found, tuple) else None
-            for node, found in zip(facts, names, strict=True)
+            Listing(children_of, node.stat) if isinstance(node, Node) and isinstance(children_of, tuple) else None
+            for node, children_of in zip(facts, names, strict=True)
         )
-        stats = tuple(node.stat if isinstance(node, Node) else None for node in answers[len(asked) :])
+        nodes = [found[GetData(path)] for path in data]
+        stats = tuple(node.stat if isinstance(node, Node) else None for node in nodes)
         listed = [path for path, listing in zip(children, listings, strict=True) if listing is not None]
         wanted = [(WatchOf.CHILDREN, self._at(path)) for path in listed]
         for path, stat in zip(data, stats, strict=True):
             wanted.append((WatchOf.MISSING if stat is None else WatchOf.DATA, self._at(path)))
         for chunk in bulk.watch_chunks(wanted):
             self._set_watches(since, chunk, watcher)
-        return listings, stats
+        return Armed(listings, stats, tuple(found[read] for read in reads))
 
     def _set_watches(self, since: int, wanted: Sequence[tuple[WatchOf, str]], watcher: Watcher) -> None:
         """``wanted`` with absolute paths."""
@@ -313,16 +316,22 @@ class KazooStore(Store):
         first = self._where.relative(wanted[0][1])
         self._calls.ask(f"watch {len(wanted)} from", first, lambda: kazoo_private.call(self._client, request))
 
-    def _arm_each(
-        self, children: Sequence[str], data: Sequence[str], watcher: Watcher
-    ) -> tuple[tuple[Listing | None, ...], tuple[Stat | None, ...]]:
-        def ask(read: Read) -> Any:
-            of_children = isinstance(read, GetChildren)
-            return self._ask_children(read.path, watcher) if of_children else self._ask_exists(read.path, watcher)
+    def _arm_each(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read]) -> Armed:
+        along = reads if len(reads) < _MANY_WATCHES else ()
+        asking = [
+            *(_Asking(path, partial(self._ask_children, path, watcher)) for path in children),
+            *(_Asking(path, partial(self._ask_exists, path, watcher)) for path in data),
+            *(_Asking(read.path, partial(self._ask_read, read)) for read in along),
+        ]
+        found = self._calls.pipelined("watch", asking, lambda one: one.send())
+        listings, stats = _listings(found[: len(children)]), _stats(found[len(children) : len(children) + len(data)])
+        answers = map(_result, along, found[len(children) + len(data) :])
+        return Armed(listings, stats, tuple(answers) if along else self.read_many(reads))
 
-        wanted: list[Read] = [*map(GetChildren, children), *map(GetData, data)]
-        found = self._calls.pipelined("watch", wanted, ask)
-        return _listings(found[: len(children)]), _stats(found[len(children) :])
+    def _ask_read(self, read: Read) -> Any:
+        if isinstance(read, GetData):
+            return self._client.get_async(self._at(read.path))
+        return self._client.get_children_async(self._at(read.path))
 
     def _ask_exists(self, path: str, watcher: Watcher | None) -> Any:
         return self._client.exists_async(self._at(path), self._watch(path, watcher))
@@ -353,23 +362,8 @@ class KazooStore(Store):
         return self._read_pipelined(reads)
 
     def _read_pipelined(self, reads: Sequence[Read]) -> tuple[list[ReadResult], int]:
-        def ask(read: Read) -> Any:
-            if isinstance(read, GetData):
-                return self._client.get_async(self._at(read.path))
-            return self._client.get_children_async(self._at(read.path))
-
-        found: list[ReadResult] = []
-        weight = 0
-        for read, answer in zip(reads, self._calls.pipelined("read", reads, ask), strict=True):
-            if answer is None:
-                found.append(None)
-            elif isinstance(read, GetData):
-                data, stat = answer
-                found.append(Node(data or b"", to_stat(stat)))
-                weight += len(data or b"")
-            else:
-                found.append(tuple(sorted(answer)))
-                weight += 32 * len(answer)
+        found = [*map(_result, reads, self._calls.pipelined("read", reads, self._ask_read))]
+        weight = sum(len(one.data) if isinstance(one, Node) else 32 * len(one or ()) for one in found)
         return found, weight
 
     def acl(self, path: str) -> tuple[str, ...]:
@@ -489,6 +483,23 @@ def _listings(found: Sequence[Any]) -> tuple[Listing | None, ...]:
     return tuple(
         Listing(tuple(sorted(answer[0])), to_stat(answer[1])) if answer is not None else None for answer in found
     )
+
+
+def _result(read: Read, answer: Any) -> ReadResult:
+    """kazoo's answer to one read as ours."""
+    if answer is None:
+        return None
+    if isinstance(read, GetData):
+        data, stat = answer
+        return Node(data or b"", to_stat(stat))
+    return tuple(sorted(answer))
+
+
+class _Asking(NamedTuple):
+    """One of several requests that are sent together."""
+
+    path: str
+    send: Callable[[], Any]
 
 
 class _Watch:

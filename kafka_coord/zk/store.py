@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kafka_coord.errors import NodeExists
 
@@ -123,6 +123,14 @@ ReadResult = Node | tuple[str, ...] | None
 """``GetData`` gives a :class:`Node`, ``GetChildren`` sorted names; ``None`` where there is no such znode."""
 
 
+class Armed(NamedTuple):
+    """What :meth:`Store.arm` found, each in the order asked for."""
+
+    listings: tuple[Listing | None, ...]
+    stats: tuple[Stat | None, ...]
+    answers: tuple[ReadResult, ...] = ()
+
+
 # --- watches and session -----------------------------------------------------------------------------------------
 
 
@@ -217,12 +225,12 @@ class Store(Protocol):
     def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
         """As :meth:`children` for many paths, pipelined, with facts; ``None`` (and no watch) where there is none."""
 
-    def arm(
-        self, children: Sequence[str], data: Sequence[str], watcher: Watcher
-    ) -> tuple[tuple[Listing | None, ...], tuple[Stat | None, ...]]:
-        """:meth:`children_many` of the ones and :meth:`exists_many` of the others, where possible in one round trip."""
+    def arm(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read] = ()) -> Armed:
+        """:meth:`children_many` of the ones, :meth:`exists_many` of the others, :meth:`read_many` of ``reads``; where
+        possible in one round trip. What is armed and changes after it was read is told."""
         listings = self.children_many(children, watcher) if children else ()
-        return listings, self.exists_many(data, watcher) if data else ()
+        stats = self.exists_many(data, watcher) if data else ()
+        return Armed(listings, stats, self.read_many(reads) if reads else ())
 
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
         """Many reads at once: one multi-read per chunk on servers ≥ 3.6, pipelined reads on older ones."""

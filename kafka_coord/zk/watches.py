@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kafka_coord.errors import StoreError, StoreUnavailable
-from kafka_coord.zk.store import GetData, Listing, Node, SessionState, Stat, Store, WatchEvent, WatchType
+from kafka_coord.zk.store import GetData, Listing, Node, ReadResult, SessionState, Stat, Store, WatchEvent, WatchType
 
 log = logging.getLogger(__name__)
 
@@ -194,12 +194,15 @@ class Watches:
             [watched for watched in due if watched.kind is kind] for kind in (_Kind.GONE, _Kind.CHILDREN, _Kind.DATA)
         )
         try:
-            listings, stats = self._store.arm(
-                [watched.path for watched in children], [watched.path for watched in (*gone, *data)], self._on_event
+            listings, stats, nodes = self._store.arm(
+                [watched.path for watched in children],
+                [watched.path for watched in (*gone, *data)],
+                self._on_event,
+                [GetData(watched.path) for watched in data],
             )
             self._serve_gone(gone, stats[: len(gone)])
             self._serve_children(children, listings)
-            self._serve_data(data, stats[len(gone) :])
+            self._serve_data(data, stats[len(gone) :], nodes)
         except StoreUnavailable:
             raise
         except StoreError:  # one of them is refused: find out which
@@ -219,20 +222,16 @@ class Watches:
             self._due.pop(watched, None)
             self._refused[watched] = self._store.clock.monotonic() + REFUSED_AGAIN_S
 
-    def _serve_data(self, due: Sequence[_Watched], stats: Sequence[Stat | None]) -> None:
-        changed = []
-        for watched, stat in zip(due, stats, strict=True):
+    def _serve_data(self, due: Sequence[_Watched], stats: Sequence[Stat | None], nodes: Sequence[ReadResult]) -> None:
+        for watched, stat, node in zip(due, stats, nodes, strict=True):
             if stat is None:
                 # Told again although it was missing before: it may have been there in between, and read by others.
                 self._tell(watched, None, None)
             elif _data_key(stat) == watched.seen:
                 self._settled(watched)
             else:
-                changed.append(watched)
-        nodes = self._store.read_many([GetData(watched.path) for watched in changed]) if changed else ()
-        for watched, node in zip(changed, nodes, strict=True):
-            found = node if isinstance(node, Node) else None
-            self._tell(watched, _data_key(found.stat if found else None), found)
+                found = node if isinstance(node, Node) else None
+                self._tell(watched, _data_key(found.stat if found else None), found)
 
     def _serve_children(self, due: Sequence[_Watched], listings: Sequence[Listing | None]) -> None:
         missing = []

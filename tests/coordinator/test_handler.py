@@ -19,7 +19,7 @@ from kafka_coord.dev.simulation.scheduler import VirtualClock
 from kafka_coord.dev.simulation.server import SimulatedZooKeeper
 from kafka_coord.dev.simulation.store import Quiet, SimulatedStore
 from kafka_coord.errors import RequestTooLarge, StoreUnavailable
-from kafka_coord.model import Request, RequestType, TopicInfo, history_from_json
+from kafka_coord.model import Assignment, Request, RequestType, TopicInfo, history_from_json
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
@@ -58,8 +58,9 @@ class World:
             value = plain_member(group, "flights", "c1").registration_value(self.store)
             self.store.multi(register_ops(group, "c1", value))
         self.queue = RebalanceRequestQueue(self.clock)
-        catalog = TopicCatalog()
-        catalog.put(TopicInfo("flights", frozenset(range(4)), "id-1"))
+        self.registry = GroupRegistry()
+        self.catalog = TopicCatalog()
+        self.catalog.put(TopicInfo("flights", frozenset(range(4)), "id-1"))
         self.leads = True
         self.requests = PendingRequests(self.store)
         fence = Check(layout.COORDINATOR_EPOCH)
@@ -67,8 +68,8 @@ class World:
             self.store,
             Leading(1, Executor(self.store, fence), lambda: self.leads),
             self.queue,
-            GroupRegistry(),
-            catalog,
+            self.registry,
+            self.catalog,
             self.requests,
             built_in_assignors(),
             CoordinatorOptions(),
@@ -240,6 +241,24 @@ def test_a_history_somebody_else_wrote_meanwhile_is_read_again() -> None:
         world.handler.step()
     (decision,) = history_from_json(fields.load(world.store.get(layout.history(group)).data, "here"), "here")
     assert decision.settled_ms is not None
+
+
+def test_a_topic_that_grows_while_a_group_is_first_looked_at_is_not_missed() -> None:
+    world = World(1)
+    (group,) = world.groups
+
+    def grow(_store: SimulatedStore, doing: str) -> None:
+        if doing.startswith("read") and len(world.catalog.topics["flights"].partitions) == 4:
+            world.catalog.put(TopicInfo("flights", frozenset(range(6)), "id-1"))
+            assert not world.registry.groups_to_look_at("flights"), "nobody knows yet that the group wants it"
+
+    world.requests_made.before_effect = grow  # type: ignore[method-assign]
+    world.handler.step()
+    assert world.queue.is_requested(group)
+    world.handler.step()
+    written = world.store.get(layout.assignment(group)).data
+    target = Assignment.from_json(fields.load(written, "here"), 0, "here")
+    assert target.members["c1"].of_topic("flights") == frozenset(range(6))
 
 
 def test_one_that_happens_to_be_asked_for_twice_is_handled_once_for_each() -> None:

@@ -119,9 +119,12 @@ def test_exists_and_children_of_many_tell_what_is_there_and_watch_it(store: Kazo
     assert listings[0].stat.cversion == 2
 
     events: list[WatchEvent] = []
-    armed, exist = store.arm(["/p", "/none"], ["/p/a", "/p/none"], events.append)
-    assert armed == (listings[0], None)
-    assert [stat is not None for stat in exist] == [True, False]
+    reads = [GetData("/p/b"), GetChildren("/none"), GetData("/p/a"), GetChildren("/p")]
+    armed = store.arm(["/p", "/none"], ["/p/a", "/p/none"], events.append, reads)
+    assert armed.listings == (listings[0], None)
+    assert [stat is not None for stat in armed.stats] == [True, False]
+    assert armed.answers == store.read_many(reads)
+    assert armed.answers[1:] == (None, Node(b"", armed.stats[0]), ("a", "b"))
     store.multi([Create("/p/none"), Delete("/p/a")])
     eventually(
         lambda: (
@@ -184,7 +187,7 @@ def test_what_changes_between_reading_and_watching_is_told(
 
     monkeypatch.setattr(store, "read_many", and_then_it_changes)
     events: list[WatchEvent] = []
-    listings, stats = store.arm(paths, [*paths, "/none"], events.append)
+    listings, stats, _ = store.arm(paths, [*paths, "/none"], events.append)
 
     assert [listing is not None for listing in listings] == [True] * len(paths)
     assert [stat is not None for stat in stats] == [True] * len(paths) + [False]

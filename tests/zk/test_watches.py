@@ -260,7 +260,7 @@ def test_watches_outlive_the_session(owner: Owner, store: KazooStore, other: Kaz
     owner.hears(b"3")
 
 
-@pytest.mark.parametrize("call", ["arm", "read_many"])
+@pytest.mark.parametrize("call", ["arm", "exists_many"])
 def test_an_answer_that_is_lost_while_arming_leaves_the_watch_to_the_next_step(store: KazooStore, call: str) -> None:
     lossy = LosingReplies(store)
     woken = threading.Event()
@@ -268,7 +268,7 @@ def test_an_answer_that_is_lost_while_arming_leaves_the_watch_to_the_next_step(s
     heard: list[object] = []
     store.create("/a", b"1")
     watches.data("/a", heard.append)
-    watches.children("/a", heard.append)
+    watches.children("/missing", heard.append)
 
     lossy.lose_after(call)
     assert watches.step() is False
