@@ -30,11 +30,17 @@ KAFKA_SESSION_MS = 6_000
 SERVERS = 3
 
 _ZOOKEEPER = ZooKeeperSettings(
-    tick_ms=500,
+    # A leader hears of its followers' sessions every half tick, and ends them at the next whole one: with 500 ms a
+    # session of 6 s may last 6.75, which no coordinator can make up for.
+    tick_ms=200,
     max_session_ms=60_000,
     heap_mb=128,
-    # All transaction logs are kept: the audit reads them from the first write on.
-    properties={"autopurge.purgeInterval": "0"},
+    properties={
+        "initLimit": "50",  # in ticks: as long as ever
+        "syncLimit": "25",
+        # All transaction logs are kept: the audit reads them from the first write on.
+        "autopurge.purgeInterval": "0",
+    },
 )
 _KAFKA = KafkaSettings(
     zookeeper_session_ms=KAFKA_SESSION_MS,
