@@ -21,7 +21,16 @@ from kafka_coord.channel.operations import (
     offset_op,
     register_ops,
 )
-from kafka_coord.errors import BadVersion, MalformedValue, MembershipLost, MultiFailed, NoAuth, NodeExists, NoNode
+from kafka_coord.errors import (
+    BadVersion,
+    MalformedValue,
+    MembershipLost,
+    MultiFailed,
+    NoAuth,
+    NodeExists,
+    NoNode,
+    StoreUnavailable,
+)
 from kafka_coord.model import Command, CommandId, CommandType, Member, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
@@ -61,7 +70,11 @@ class ConsumerChannel:
 
         After :class:`~kafka_coord.errors.StoreUnavailable` call it again with the same ``value``: whether the lost
         request took effect is then read from the tree, as the value, the session and the token all have to match.
+        It is raised, too, for as long as the session is not known to live: what is registered then would have to be
+        given up at once, and each time the group would be decided anew.
         """
+        if self._store.session.mine_until() <= self._store.clock.monotonic():
+            raise StoreUnavailable("ZooKeeper was not heard of for so long that the session may have ended")
         for _ in range(_ATTEMPTS):
             found = self._existing(value)
             if found is not None:

@@ -21,7 +21,7 @@ def ensure_topic(
     partitions than asked for or Kafka refuses it, :class:`BrokerError`, :class:`Timeout`.
     """
     from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+    from confluent_kafka.admin import AdminClient, NewTopic
 
     try:
         admin = AdminClient({"log_level": 0, **properties, "bootstrap.servers": bootstrap})

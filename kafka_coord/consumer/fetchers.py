@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, libversion
 from confluent_kafka import TopicPartition as Assigned
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # untold exports
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kafka_coord.consumer.fetcher import Fetcher, offsets_of
 from kafka_coord.consumer.holding import Holding
@@ -26,6 +26,10 @@ rdkafka_log = logging.getLogger("kafka_coord.librdkafka")
 GROUP_PREFIX = "kafka-coord."
 """librdkafka wants a ``group.id`` even from who assigns partitions by hand, and looks up that group's coordinator. It
 is never joined and nothing is committed to it; the prefix keeps it apart from a Kafka group of the same name."""
+
+_LOCKS_UP = 0x020A0000
+"""From this version of librdkafka on a client may lock up for good, and with it all threads of the interpreter, when a
+broker leaves the cluster and comes back (its issue 5476; docs/adr/0011-librdkafka-before-2.10.md)."""
 
 _END_RETRY_S = 0.2
 
@@ -95,6 +99,13 @@ class KafkaFetchers:
             Fetcher(number, reset=reset, may_hand_out=may_hand_out, check=check, wake=wake) for number in range(streams)
         )
         self._stream_of: dict[TopicPartition, Fetcher] = {}
+        name, number = libversion()
+        if number >= _LOCKS_UP:
+            log.warning(
+                "librdkafka %s may lock this process up for good when a broker is restarted (its issue 5476):"
+                " pip install 'confluent-kafka < 2.10'",
+                name,
+            )
 
     # --- what the connector asks (kafka_coord.consumer.connector.Fetchers) -------------------------------------------
 
@@ -314,5 +325,5 @@ _CONSUMER_ONLY = frozenset(
 
 
 def _latest() -> OffsetSpec:
-    spec: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    spec: OffsetSpec = OffsetSpec.latest()
     return spec

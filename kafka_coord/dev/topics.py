@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]  # untold exports
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from kafka_coord.dev.metadata import ClusterView, view_of
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused, Timeout

@@ -103,19 +103,19 @@ class OffsetReader:
 
     def latest(self, partitions: PartitionSet) -> BrokerOffsets:
         """The end offsets: where the next record will be written (the high watermark)."""
-        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+        from confluent_kafka.admin import OffsetSpec
 
         return self._ask(partitions, OffsetSpec.latest)
 
     def earliest(self, partitions: PartitionSet) -> BrokerOffsets:
         """The log start offsets."""
-        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+        from confluent_kafka.admin import OffsetSpec
 
         return self._ask(partitions, OffsetSpec.earliest)
 
     def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets:
         """The first record whose timestamp is not before ``timestamp_ms``; the end where there is none."""
-        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+        from confluent_kafka.admin import OffsetSpec
 
         found = self._ask(partitions, lambda: OffsetSpec.for_timestamp(timestamp_ms))
         beyond = PartitionSet.of(tp for tp, offset in found.offsets.items() if offset < 0)

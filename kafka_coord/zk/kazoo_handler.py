@@ -5,6 +5,10 @@ raised there into "Connection has been closed" (``KazooClient._call``, kazoo 2.1
 then is often raised just there, because waking the other thread gives the interpreter away: the program that was to
 stop is told that its ZooKeeper session is over, and goes on.
 
+A server that does not answer at all (its machine is off, a firewall drops what is sent) is waited for no longer than
+the Java client would: the session timeout divided by the number of servers, so that another one can still be reached in
+time. kazoo waits for the whole session timeout.
+
 And for each request and its answer kazoo waits five times, each time with an epoll object that it makes and throws
 away: up to half of what a request costs (docs/performance.md).
 """
@@ -23,11 +27,18 @@ _ALWAYS_TOLD = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
 class KazooHandler(SequentialThreadingHandler):
-    """kazoo's thread handler, remembering what a signal handler raised while the connection thread was woken."""
+    """kazoo's thread handler for a client of that many servers."""
 
-    def __init__(self) -> None:
+    def __init__(self, servers: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._servers = servers
         self._raised: list[BaseException] = []
+        """What a signal handler raised while the connection thread was woken."""
+
+    def create_connection(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
+        """As kazoo's; ``timeout`` is that of the session, in seconds."""
+        each = None if timeout is None else timeout / self._servers
+        return super().create_connection(*args, timeout=each, **kwargs)  # type: ignore[no-untyped-call]
 
     def create_socket_pair(self) -> tuple[Any, Any]:
         read, write = super().create_socket_pair()  # type: ignore[no-untyped-call]

@@ -123,7 +123,7 @@ class KazooStore(Store):
         self._clock = clock
         self._options = options
         # The chroot is applied here and not by kazoo: a multi-read and the making of the chroot itself need it too.
-        handler = KazooHandler()
+        handler = KazooHandler(len(where.servers))
         self._client = KazooClient(
             ",".join(where.servers),
             handler=handler,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
 from kafka_coord.channel.operations import Registration, command_op
 from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
-from kafka_coord.errors import MembershipLost, NoNode
+from kafka_coord.errors import MembershipLost, NoNode, StoreUnavailable
 from kafka_coord.model import CommandType, PartitionSet, StopFetcher, TopicPartition
 from kafka_coord.zk import connect, layout
+from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.session import KazooStore
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.zookeeper
 
@@ -63,6 +66,27 @@ def test_registering_again_with_the_same_value_finds_the_registration(
     channel: ConsumerChannel, registration: Registration
 ) -> None:
     assert channel.register(VALUE) == registration
+
+
+class SkippingClock(SystemClock):
+    """Has been ``skipped_s`` ahead since whenever that was set: as if nothing had been heard for so long."""
+
+    skipped_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.skipped_s
+
+
+def test_nobody_registers_in_a_session_that_may_have_ended(zk_hosts: str) -> None:
+    clock = SkippingClock()
+    with closing(connect(zk_hosts, clock=clock)) as store:
+        channel = ConsumerChannel(store, "g", "c")
+        clock.skipped_s = 20.0
+        with pytest.raises(StoreUnavailable, match="may have ended"):
+            channel.register(VALUE)
+        assert store.exists(layout.registration("g", "c")) is None
+        eventually(lambda: store.session.mine_until() > clock.monotonic(), within_s=15)  # by its heartbeat
+        assert isinstance(channel.register(VALUE), Registration)
 
 
 def test_another_consumer_hears_who_holds_the_name(other_store: KazooStore, registration: Registration) -> None:

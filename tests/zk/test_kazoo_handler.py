@@ -7,6 +7,8 @@ import random
 import signal
 import socket
 import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -32,6 +34,26 @@ def test_an_interrupt_ends_a_program_that_is_busy_asking_zookeeper(zk_hosts: str
                 ask_until_interrupted(store, timer)
             timer.join()
         assert store.exists("/") is not None
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[str, int]]:
+    """An address where nothing answers, not even a refusal: its queue of connections is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as waiting:
+        address = server.getsockname()
+        for _ in range(4):
+            client = waiting.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(address)
+        yield address
+
+
+def test_a_server_that_does_not_answer_leaves_time_to_reach_another(silent: tuple[str, int]) -> None:
+    session_timeout_s = 60.0
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError):
+        KazooHandler(servers=60).create_connection(silent, timeout=session_timeout_s)
+    assert time.monotonic() - begun < session_timeout_s / 2
 
 
 def test_sockets_are_waited_for_until_one_may_be_read_or_written() -> None:
