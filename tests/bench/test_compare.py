@@ -111,7 +111,7 @@ def test_a_small_run_lets_the_same_happen_to_everybody(tmp_path: Path):
     for row in rows:
         assert row["settle_p50_ms"] > 0, row
         if row["event"] in {"join", "leave"}:
-            assert row["moved"] == 4, "the third member's share of twelve"
+            assert row["moved"] == 4, ("the third member's share of twelve", row)
     assert all(row["interrupted_not_moved"] == 0 for row in rows if row["group"] == OURS.name)
 
 
