@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -13,3 +17,16 @@ def cache_directory() -> Path:
     if xdg := os.environ.get("XDG_CACHE_HOME"):
         return Path(xdg, "kafka_coord").absolute()
     return Path.home() / ".cache" / "kafka_coord"
+
+
+@contextmanager
+def becoming(home: Path) -> Iterator[Path]:
+    """A directory that becomes ``home`` at the end, whole, unless somebody else's has become it. Raises ``OSError``."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    # Beside its destination, so that the rename at the end is one step on one file system.
+    with tempfile.TemporaryDirectory(prefix=f"{home.name}.", dir=home.parent, ignore_cleanup_errors=True) as temp:
+        made = Path(temp, "made")
+        made.mkdir()
+        yield made
+        with contextlib.suppress(OSError):  # another process was faster: the caller looks at what is there
+            made.rename(home)

@@ -6,17 +6,15 @@ directory that ``--jars-dir`` or ``KAFKA_COORD_JARS_DIR`` names, such as ``libs`
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kafka_coord.dev.cache import cache_directory
+from kafka_coord.dev.cache import becoming, cache_directory
 from kafka_coord.dev.ivy import Artifact, retrieve
 from kafka_coord.errors import DevClusterError
 
@@ -207,17 +205,12 @@ def _complete(home: Path, release: KafkaRelease) -> bool:
 def _fetch_into(home: Path, release: KafkaRelease, on_progress: Callable[[str], None]) -> None:
     on_progress(f"fetching Kafka {release.version} into {home} ({release.megabytes} MB, once)")
     try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        # Beside its destination, so that the rename at the end is one step on one file system.
-        with tempfile.TemporaryDirectory(prefix=f"{home.name}.", dir=home.parent, ignore_cleanup_errors=True) as temp:
-            fetched = Path(temp, "jars")
-            retrieve(release.artifacts, fetched, ivy=_ivy_jar(), work=Path(temp))
+        with becoming(home) as fetched:
+            retrieve(release.artifacts, fetched, ivy=_ivy_jar(), work=fetched.parent)
             sizes = {jar.name: jar.stat().st_size for jar in fetched.iterdir()}
             (fetched / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
             if home.exists() and not _complete(home, release):
                 shutil.rmtree(home)
-            with contextlib.suppress(OSError):  # another process was faster: judged below
-                fetched.rename(home)
     except OSError as error:
         raise DevClusterError(
             f"Kafka's jars cannot be kept in {home}: {error}; free some space there, or set KAFKA_COORD_CACHE"

@@ -71,8 +71,8 @@ class Scribe:
         return self._stores[-1]
 
     def await_connections(self) -> None:
-        """All sessions are back, after the server was."""
-        eventually(lambda: all(store.session.state is SessionState.CONNECTED for store in self._stores), within_s=25)
+        """All sessions are back, after the server was: one whose handshake was not answered tries again after 30 s."""
+        eventually(lambda: all(store.session.state is SessionState.CONNECTED for store in self._stores), within_s=60)
 
     # --- the coordinator ---------------------------------------------------------------------------------------------
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import shutil
 import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from struct import pack
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -155,6 +157,26 @@ def test_a_flipped_bit_in_the_middle_is_an_error_that_names_file_and_offset(copi
     first.write_bytes(damaged)
     with pytest.raises(MalformedValue, match=rf"{first}:{offset}: checksum 0x"):
         audit([copied], chroot="/kafka")
+
+
+class WrittenMeanwhile(type(Path())):  # type: ignore[misc]
+    """A file of which the first reader sees a record half written, and what was written later behind it."""
+
+    stale: bytes | None = None
+
+    def open(self, *args: Any, **kwargs: Any) -> Any:
+        stale, self.stale = self.stale, None
+        return io.BytesIO(stale) if stale is not None else super().open(*args, **kwargs)
+
+
+def test_what_a_running_server_writes_between_two_reads_is_read_anew(copied: Path):
+    path = WrittenMeanwhile(logs(copied)[0])
+    offset, length = extents(path)[5]
+    stale = bytearray(path.read_bytes())
+    stale[offset + length // 2 : offset + length] = bytes(length - length // 2)
+    path.stale = bytes(stale)
+    assert txns(path) == txns(logs(copied)[0])
+    assert path.stale is None
 
 
 def test_a_hole_in_the_middle_is_an_error(copied: Path):

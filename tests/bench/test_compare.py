@@ -22,7 +22,8 @@ from kafka_coord.dev.bench.rebalance.contenders import (
     contenders,
 )
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, balanced
-from kafka_coord.errors import SettingsError
+from kafka_coord.dev.bench.rebalance.newer_client import newer_client
+from kafka_coord.errors import DevClusterError, SettingsError
 from kafka_coord.model import TopicPartition
 from tests.cli.running import run
 
@@ -97,6 +98,14 @@ def test_an_unknown_protocol_is_refused_with_those_there_are():
     assert "'raft' is not one of classic, cooperative, kip848" in ran.err
 
 
+def test_a_newer_client_that_cannot_be_kept_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    in_the_way = tmp_path / "a-file"
+    in_the_way.write_text("")
+    monkeypatch.setenv("KAFKA_COORD_CACHE", str(in_the_way))
+    with pytest.raises(DevClusterError, match=r"cannot be kept.*set KAFKA_COORD_CACHE"):
+        newer_client(lambda _: None)
+
+
 @pytest.mark.kafka
 @pytest.mark.zookeeper
 @pytest.mark.timeout(300)
@@ -111,7 +120,7 @@ def test_a_small_run_lets_the_same_happen_to_everybody(tmp_path: Path):
     for row in rows:
         assert row["settle_p50_ms"] > 0, row
         if row["event"] in {"join", "leave"}:
-            assert row["moved"] == 4, ("the third member's share of twelve", row)
+            assert row["moved"] == 4, f"the third member's share of twelve: {row}"
     assert all(row["interrupted_not_moved"] == 0 for row in rows if row["group"] == OURS.name)
 
 

@@ -116,10 +116,21 @@ def _payloads(path: Path, torn: list[str] | None) -> Iterator[tuple[int, bytes]]
             raise MalformedValue(f"{path}", f"a transaction log of format {version}; this release knows {_VERSION}")
         while True:
             offset = file.tell()
-            payload = _next_payload(file, path, offset, torn)
+            try:
+                payload = _next_payload(file, path, offset, torn)
+            except MalformedValue:
+                # A running server that wrote between two reads of ours leaves the same picture: zeros, then records.
+                payload = _read_anew(path, offset, torn)
+                file.seek(offset + _RECORD_HEADER.size + len(payload or b"") + len(_END_OF_RECORD))
             if payload is None:
                 return
             yield offset, payload
+
+
+def _read_anew(path: Path, offset: int, torn: list[str] | None) -> bytes | None:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return _next_payload(file, path, offset, torn)
 
 
 def _next_payload(file: BinaryIO, path: Path, offset: int, torn: list[str] | None) -> bytes | None:

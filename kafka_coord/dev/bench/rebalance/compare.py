@@ -27,6 +27,7 @@ from kafka_coord.dev.bench.rebalance.contenders import (
 )
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, balanced, cost, summary
 from kafka_coord.dev.bench.rebalance.journal import Journals, Line, What
+from kafka_coord.dev.bench.rebalance.newer_client import NEWER_CLIENT, newer_client
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
 from kafka_coord.dev.bench.rebalance.stage import GUEST, Crew, Crews
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
@@ -81,6 +82,7 @@ class Found:
 def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
     """Runs it in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     versions = {"kafka": KAFKA_VERSION, "kafka of kip848": KAFKA_4_VERSION, "librdkafka": libversion()[0]}
+    versions["confluent-kafka of kip848"] = NEWER_CLIENT
     setup = Setup.here(java=find_java().version, **versions)
     found: list[Found] = []
     notes: list[str] = []
@@ -105,8 +107,11 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
 
 @dataclass(frozen=True, slots=True)
 class _Place:
+    """``packages``: see :class:`Crew`."""
+
     bootstrap: str
     zookeeper: str
+    packages: Path | None = None
 
 
 @contextmanager
@@ -118,9 +123,10 @@ def _brokers(
     if kraft:
         broker = KraftBroker(where, properties=properties)
         broker.fetch(on_progress)
+        packages = newer_client(on_progress)
         on_progress(f"starting Kafka {KAFKA_4_VERSION}")
         with broker:
-            place = _Place(broker.address, "")
+            place = _Place(broker.address, "", packages)
             _warm_up(place, directory, on_progress)
             yield place
     else:
@@ -179,6 +185,7 @@ class _Group:
             settings=dict(contender.client),
             journal=str(journals),
         )
+        self._packages = place.packages
         self._crews = Crews(self._crew, options.members)
         self._members = 0
         self._owned = Ownership()
@@ -186,7 +193,7 @@ class _Group:
 
     def _crew(self, name: str, consumers: Sequence[str]) -> Crew:
         place = replace(self._place, journal=f"{self._place.journal}/{name}.journal")
-        return Crew(name, place, consumers, self._directory / f"{self._place.group}-{name}.log")
+        return Crew(name, place, consumers, self._directory / f"{self._place.group}-{name}.log", self._packages)
 
     def happen(self, event: Event) -> Cost:
         """Lets it happen to the settled group, and waits until all is fetched again, evenly, and nothing happens."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -42,10 +43,18 @@ _STILL_S = 0.3
 
 
 class Crew:
-    """One process with members. Ends with the bench, however that ends: its orders come through a pipe."""
+    """One process with members. Ends with the bench, however that ends: its orders come through a pipe.
 
-    def __init__(self, name: str, place: Place | PeerPlace, consumers: Sequence[str], log: Path) -> None:
+    ``packages`` is a directory of packages to use instead of those installed.
+    """
+
+    def __init__(
+        self, name: str, place: Place | PeerPlace, consumers: Sequence[str], log: Path, packages: Path | None = None
+    ) -> None:
         self.consumers = tuple(consumers)
+        environment = dict(os.environ)
+        if packages is not None:
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))
         module = "member" if isinstance(place, Place) else "peer"
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -53,6 +62,7 @@ class Crew:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                env=environment,
                 start_new_session=True,
             )
         self._name, self._log = name, log

@@ -1,0 +1,48 @@
+"""A later confluent-kafka than this project's consumer may use (docs/adr/0011), for members of KIP-848's groups.
+
+The one it is held to knows that protocol as a preview only.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from kafka_coord.dev.cache import becoming, cache_directory
+from kafka_coord.errors import DevClusterError
+
+NEWER_CLIENT = "2.16.1"
+
+_MEGABYTES = 20
+
+
+def newer_client(on_progress: Callable[[str], None]) -> Path:
+    """The directory to import it from, fetched into the cache if need be. Raises :class:`DevClusterError`."""
+    home = cache_directory() / f"confluent-kafka-{NEWER_CLIENT}-{sys.implementation.cache_tag}"
+    if not home.exists():
+        on_progress(f"fetching confluent-kafka {NEWER_CLIENT} into {home} ({_MEGABYTES} MB, once)")
+        try:
+            _fetch_into(home)
+        except OSError as error:
+            raise DevClusterError(
+                f"confluent-kafka {NEWER_CLIENT} cannot be kept in {home}: {error}; free some space there, or set"
+                " KAFKA_COORD_CACHE"
+            ) from error
+    return home
+
+
+def _fetch_into(home: Path) -> None:
+    with becoming(home) as fetched:
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q", "--no-deps"]
+        ended = subprocess.run(
+            [*pip, "--target", str(fetched), f"confluent-kafka=={NEWER_CLIENT}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ended.returncode:
+            raise DevClusterError(f"pip could not fetch confluent-kafka {NEWER_CLIENT}: {ended.stderr.strip()[-500:]}")
+    if not home.exists():
+        raise DevClusterError(f"confluent-kafka {NEWER_CLIENT} could not be put into {home}: may that be written to?")
