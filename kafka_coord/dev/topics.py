@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -91,7 +92,7 @@ class TopicAdmin:
 
     def _ask(self, ask: Callable[[], Mapping[str, Future[Any]]], what: str) -> None:
         """Asks until a broker that controls the cluster has answered: the one that did may just have gone, and nothing
-        was done then."""
+        was done then. Which one does now librdkafka learns only from metadata, by itself every five minutes."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             cause = self._refusal(ask())
@@ -102,6 +103,8 @@ class TopicAdmin:
             if cause.code() != KafkaError.NOT_CONTROLLER or time.monotonic() > deadline:
                 raise RequestRefused(f"cannot {what}: {cause.str()}")
             time.sleep(_AGAIN_S)
+            with contextlib.suppress(KafkaException):  # no broker answers just now
+                self._admin.list_topics(timeout=self._timeout_s / 10)
 
     def _refusal(self, futures: Mapping[str, Future[Any]]) -> KafkaError | None:
         try:

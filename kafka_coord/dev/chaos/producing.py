@@ -12,11 +12,12 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from confluent_kafka import KafkaException, Producer
 
 from kafka_coord.dev.chaos.journal import ProducedWriter
@@ -52,8 +53,10 @@ class Producing:
         self._numbers: Counter[tuple[str, int]] = Counter()
         self._partitions: list[tuple[str, int]] = []
         self._acknowledged: list[tuple[str, int, int, int]] = []
+        self._again: deque[tuple[str, int, int]] = deque()
         self._waiting = 0
-        self.refused = 0
+        self.refused: Counter[str] = Counter()
+        """By librdkafka's error, such as that a broker which has just come up knows of fewer partitions: put again."""
 
     def run(self, stopping: threading.Event) -> int:
         """Until told to stop; how many records were not acknowledged in the end."""
@@ -68,34 +71,43 @@ class Producing:
             while owed >= 1 and self._partitions and self._waiting < 50_000:
                 owed -= 1
                 turn = (turn + 1) % len(self._partitions)
-                self._put(*self._partitions[turn])
+                topic, partition = self._partitions[turn]
+                if self._put(topic, partition, self._numbers[topic, partition]):
+                    self._numbers[topic, partition] += 1
+            self._put_again()
             self._producer.poll(0)
             if now >= told:
                 self._tell()
                 told = now + _TELL_S
         deadline = time.monotonic() + _FLUSH_S
-        while self._waiting and time.monotonic() < deadline:
+        while (self._waiting or self._again) and time.monotonic() < deadline:
             self._producer.poll(0.1)
+            self._put_again()
             self._tell()
         self._tell()
-        return self._waiting + self.refused
+        return self._waiting + len(self._again)
 
-    def _put(self, topic: str, partition: int) -> None:
-        number = self._numbers[topic, partition]
+    def _put_again(self) -> None:
+        for _ in range(len(self._again)):
+            wanted = self._again.popleft()
+            if not self._put(*wanted):
+                self._again.append(wanted)
 
+    def _put(self, topic: str, partition: int, number: int) -> bool:
         def acknowledged(error: Any, message: Any) -> None:
             self._waiting -= 1
             if error is None:
                 self._acknowledged.append((topic, partition, message.offset(), number))
             else:
-                self.refused += 1
+                self.refused[error.name()] += 1
+                self._again.append((topic, partition, number))
 
         try:
             self._producer.produce(topic, str(number).encode(), partition=partition, on_delivery=acknowledged)
         except (BufferError, KafkaException):
-            return
-        self._numbers[topic, partition] = number + 1
+            return False
         self._waiting += 1
+        return True
 
     def _look(self) -> None:
         try:
@@ -125,7 +137,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stopping = stopping_event(signal.SIGTERM)
-    return 1 if Producing(given.bootstrap, given.directory, given.per_s).run(stopping) else 0
+    producing = Producing(given.bootstrap, given.directory, given.per_s)
+    left = producing.run(stopping)
+    if left or producing.refused:
+        click.echo(f"not acknowledged in the end: {left}; refused and put again: {dict(producing.refused)}", err=True)
+    return 1 if left else 0
 
 
 if __name__ == "__main__":
