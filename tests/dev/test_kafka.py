@@ -106,21 +106,6 @@ def test_partitions_are_added_and_every_broker_knows(
         topics.add_partitions(topic, 3)
 
 
-def test_a_controller_that_came_back_as_a_plain_broker_is_not_asked_for_ever(
-    kafka_cluster: KafkaCluster, topics: TopicAdmin, make_topic: MakeTopic
-) -> None:
-    topic = make_topic(partitions=1)
-    view = kafka_cluster.brokers[0].view()
-    assert view is not None
-    controller = kafka_cluster.broker(view.controller)
-    controller.kill()
-    controller.start()
-    assert (now := controller.view()) is not None
-    assert now.controller != view.controller
-    topics.add_partitions(topic, 2)
-    assert topics.partition_count(topic) == 2
-
-
 def test_a_deleted_topic_is_gone_and_its_name_can_be_used_at_once_with_fewer_partitions(
     topics: TopicAdmin, make_topic: MakeTopic
 ) -> None:
