@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kafka_coord.errors import DevClusterError
+
 
 def cache_directory() -> Path:
     """``$KAFKA_COORD_CACHE``, else ``kafka_coord`` in the user's cache directory (XDG). It may not exist yet."""
@@ -20,13 +22,21 @@ def cache_directory() -> Path:
 
 
 @contextmanager
-def becoming(home: Path) -> Iterator[Path]:
-    """A directory that becomes ``home`` at the end, whole, unless somebody else's has become it. Raises ``OSError``."""
-    home.parent.mkdir(parents=True, exist_ok=True)
-    # Beside its destination, so that the rename at the end is one step on one file system.
-    with tempfile.TemporaryDirectory(prefix=f"{home.name}.", dir=home.parent, ignore_cleanup_errors=True) as temp:
-        made = Path(temp, "made")
-        made.mkdir()
-        yield made
-        with contextlib.suppress(OSError):  # another process was faster: the caller looks at what is there
-            made.rename(home)
+def becoming(home: Path, what: str) -> Iterator[Path]:
+    """A directory that becomes ``home`` at the end, whole, unless somebody else's has become it.
+
+    Raises :class:`DevClusterError` that ``what`` cannot be kept there, for any ``OSError`` until then.
+    """
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        # Beside its destination, so that the rename at the end is one step on one file system.
+        with tempfile.TemporaryDirectory(prefix=f"{home.name}.", dir=home.parent, ignore_cleanup_errors=True) as temp:
+            made = Path(temp, "made")
+            made.mkdir()
+            yield made
+            with contextlib.suppress(OSError):  # another process was faster: the caller looks at what is there
+                made.rename(home)
+    except OSError as error:
+        raise DevClusterError(
+            f"{what} cannot be kept in {home}: {error}; free some space there, or set KAFKA_COORD_CACHE"
+        ) from error

@@ -204,17 +204,12 @@ def _complete(home: Path, release: KafkaRelease) -> bool:
 
 def _fetch_into(home: Path, release: KafkaRelease, on_progress: Callable[[str], None]) -> None:
     on_progress(f"fetching Kafka {release.version} into {home} ({release.megabytes} MB, once)")
-    try:
-        with becoming(home) as fetched:
-            retrieve(release.artifacts, fetched, ivy=_ivy_jar(), work=fetched.parent)
-            sizes = {jar.name: jar.stat().st_size for jar in fetched.iterdir()}
-            (fetched / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
-            if home.exists() and not _complete(home, release):
-                shutil.rmtree(home)
-    except OSError as error:
-        raise DevClusterError(
-            f"Kafka's jars cannot be kept in {home}: {error}; free some space there, or set KAFKA_COORD_CACHE"
-        ) from error
+    with becoming(home, "Kafka's jars") as fetched:
+        retrieve(release.artifacts, fetched, ivy=_ivy_jar(), work=fetched.parent)
+        sizes = {jar.name: jar.stat().st_size for jar in fetched.iterdir()}
+        (fetched / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
+        if home.exists() and not _complete(home, release):
+            shutil.rmtree(home)
     if not _complete(home, release):
         raise DevClusterError(f"Kafka's jars could not be put into {home}; remove that directory and try again")
 

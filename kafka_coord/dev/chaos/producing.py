@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class Producing:
         self._numbers: Counter[tuple[str, int]] = Counter()
         self._partitions: list[tuple[str, int]] = []
         self._acknowledged: list[tuple[str, int, int, int]] = []
-        self._again: deque[tuple[str, int, int]] = deque()
+        self._again: list[tuple[str, int, int]] = []
         self._waiting = 0
         self.refused: Counter[str] = Counter()
         """By librdkafka's error, such as that a broker which has just come up knows of fewer partitions: put again."""
@@ -88,10 +88,7 @@ class Producing:
         return self._waiting + len(self._again)
 
     def _put_again(self) -> None:
-        for _ in range(len(self._again)):
-            wanted = self._again.popleft()
-            if not self._put(*wanted):
-                self._again.append(wanted)
+        self._again = [wanted for wanted in self._again if not self._put(*wanted)]
 
     def _put(self, topic: str, partition: int, number: int) -> bool:
         def acknowledged(error: Any, message: Any) -> None:

@@ -17,6 +17,7 @@ is one less. A multi that failed is logged too, with at least one operation of t
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,7 +103,8 @@ def read_zxids(path: Path) -> Iterator[int]:
 
 
 def _payloads(path: Path, torn: list[str] | None) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb") as file:
+    with contextlib.ExitStack() as opened:
+        file = opened.enter_context(path.open("rb"))
         head = file.read(_FILE_HEADER.size)
         if not head.strip(b"\0"):
             return  # the server was killed before it wrote the header
@@ -120,17 +122,12 @@ def _payloads(path: Path, torn: list[str] | None) -> Iterator[tuple[int, bytes]]
                 payload = _next_payload(file, path, offset, torn)
             except MalformedValue:
                 # A running server that wrote between two reads of ours leaves the same picture: zeros, then records.
-                payload = _read_anew(path, offset, torn)
-                file.seek(offset + _RECORD_HEADER.size + len(payload or b"") + len(_END_OF_RECORD))
+                file = opened.enter_context(path.open("rb"))
+                file.seek(offset)
+                payload = _next_payload(file, path, offset, torn)
             if payload is None:
                 return
             yield offset, payload
-
-
-def _read_anew(path: Path, offset: int, torn: list[str] | None) -> bytes | None:
-    with path.open("rb") as file:
-        file.seek(offset)
-        return _next_payload(file, path, offset, torn)
 
 
 def _next_payload(file: BinaryIO, path: Path, offset: int, torn: list[str] | None) -> bytes | None:

@@ -81,8 +81,12 @@ class Found:
 
 def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
     """Runs it in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
-    versions = {"kafka": KAFKA_VERSION, "kafka of kip848": KAFKA_4_VERSION, "librdkafka": libversion()[0]}
-    versions["confluent-kafka of kip848"] = NEWER_CLIENT
+    versions = {
+        "kafka": KAFKA_VERSION,
+        "kafka of kip848": KAFKA_4_VERSION,
+        "librdkafka": libversion()[0],
+        "confluent-kafka of kip848": NEWER_CLIENT,
+    }
     setup = Setup.here(java=find_java().version, **versions)
     found: list[Found] = []
     notes: list[str] = []

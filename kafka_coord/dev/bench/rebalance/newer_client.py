@@ -23,18 +23,12 @@ def newer_client(on_progress: Callable[[str], None]) -> Path:
     home = cache_directory() / f"confluent-kafka-{NEWER_CLIENT}-{sys.implementation.cache_tag}"
     if not home.exists():
         on_progress(f"fetching confluent-kafka {NEWER_CLIENT} into {home} ({_MEGABYTES} MB, once)")
-        try:
-            _fetch_into(home)
-        except OSError as error:
-            raise DevClusterError(
-                f"confluent-kafka {NEWER_CLIENT} cannot be kept in {home}: {error}; free some space there, or set"
-                " KAFKA_COORD_CACHE"
-            ) from error
+        _fetch_into(home)
     return home
 
 
 def _fetch_into(home: Path) -> None:
-    with becoming(home) as fetched:
+    with becoming(home, f"confluent-kafka {NEWER_CLIENT}") as fetched:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q", "--no-deps"]
         ended = subprocess.run(
             [*pip, "--target", str(fetched), f"confluent-kafka=={NEWER_CLIENT}"],
