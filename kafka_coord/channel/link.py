@@ -353,6 +353,9 @@ class SocketLink:
         self._tell_news()
 
     def _answer(self, connected: _Connected, obeying: _Obeying) -> None:
+        """Where the command has not come on this connection yet, that is for when it does."""
+        if not obeying.request:
+            return
         settled = write_offsets(obeying.settled or {})
         self._send(connected, connected.conversation.answer(obeying.request, {"offsets": settled}))
 
@@ -518,7 +521,7 @@ class SocketLink:
         with self._news:
             connected = self._here()
             obeying = self._membership.commands.pop(command, None) if self._membership is not None else None
-            if obeying is not None:
+            if obeying is not None and obeying.request:
                 message = f"it is for incarnation {obeying.command.incarnation}"
                 self._send(connected, connected.conversation.refuse(obeying.request, Code.WRONG_INCARNATION, message))
 

@@ -244,6 +244,21 @@ def test_a_lost_connection_suspends_and_the_next_one_goes_on_where_it_was(party:
     assert party.link.acknowledge(registration, command("stop-0000000002"), {P1: 4}) == frozenset()
 
 
+def test_what_is_obeyed_before_it_has_come_again_is_answered_when_it_comes(party: Party) -> None:
+    registration = party.registered()
+    party.other.start(0, "start-0000000001")
+    party.link.lost("cut")
+    party.other = Other(party.link)
+    party.other.answer(outstanding=["start-0000000001"])
+    with pytest.raises(StoreUnavailable):
+        party.link.acknowledge(registration, command("start-0000000001"), {P0: 3})
+    assert not [event for event in party.other.said if isinstance(event, Answered)]
+    number = party.other.start(0, "start-0000000001")
+    assert party.told() == {"flights": {"0": 3}}
+    party.other.ask("ping", heard=0, done=number)
+    assert party.link.acknowledge(registration, command("start-0000000001"), {P0: 3}) == frozenset()
+
+
 def test_one_that_may_not_go_on_registers_anew(party: Party) -> None:
     registration = party.registered()
     party.link.lost("cut")
