@@ -16,6 +16,8 @@ from kafka_coord.errors import BrokerError, NotFound, RequestRefused, Timeout
 
 _POLL_S = 0.05
 _AGAIN_S = 0.5
+_NO_CONTROLLER = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.UNKNOWN})
+"""What a broker says that has just ceased to control the cluster, or has just begun to."""
 
 
 class TopicAdmin:
@@ -98,9 +100,9 @@ class TopicAdmin:
             cause = self._refusal(ask())
             if cause is None:
                 return
-            if cause.code() < 0:  # librdkafka's own errors: no broker, no answer
+            if cause.code() < KafkaError.UNKNOWN:  # librdkafka's own errors: no broker, no answer
                 raise BrokerError(f"cannot {what}: {cause.str()} ({self.bootstrap_servers})")
-            if cause.code() != KafkaError.NOT_CONTROLLER or time.monotonic() > deadline:
+            if cause.code() not in _NO_CONTROLLER or time.monotonic() > deadline:
                 raise RequestRefused(f"cannot {what}: {cause.str()}")
             time.sleep(_AGAIN_S)
             with contextlib.suppress(KafkaException):  # no broker answers just now

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from kazoo.client import KazooClient
 
 from kafka_coord.dev.kafka import KafkaBroker, KafkaCluster, KafkaSettings
 from kafka_coord.dev.topics import TopicAdmin
@@ -41,6 +43,14 @@ def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
             values.append(message.value())
     consumer.close()
     return values
+
+
+def another_controller(zookeeper: KazooClient, asked: bytes) -> bool:
+    """Has the brokers elect one, which may be the same again."""
+    zookeeper.delete("/controller")
+    eventually(lambda: zookeeper.exists("/controller"))
+    elected, _ = zookeeper.get("/controller")
+    return bool(json.loads(elected)["brokerid"] != json.loads(asked)["brokerid"])
 
 
 def test_every_broker_lists_all_three_and_a_controller(kafka_cluster: KafkaCluster) -> None:
@@ -115,6 +125,21 @@ def test_a_deleted_topic_is_gone_and_its_name_can_be_used_at_once_with_fewer_par
         topics.partition_count(topic)
     assert make_topic(partitions=1, name=topic) == topic
     assert topics.partition_count(topic) == 1
+
+
+def test_a_topic_is_created_though_another_broker_controls_the_cluster_now(
+    kafka_cluster: KafkaCluster, topics: TopicAdmin, make_topic: MakeTopic
+) -> None:
+    make_topic()  # whoever asks knows the controller from now on
+    zookeeper = KazooClient(kafka_cluster.zookeeper)
+    zookeeper.start()
+    try:
+        asked, _ = zookeeper.get("/controller")
+        eventually(lambda: another_controller(zookeeper, asked))
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
+    assert topics.partition_count(make_topic(partitions=2)) == 2
 
 
 def test_a_topic_that_exists_is_not_created_again(topics: TopicAdmin, make_topic: MakeTopic) -> None:
