@@ -37,6 +37,8 @@ _MOST_PARTITIONS = {f"{PREFIX}a": 24, f"{PREFIX}b": 12}
 _MOST_TOPICS = 4
 _STOP_S = 30.0
 _CLI_S = 60.0
+_BROKER_BACK_S = 90.0
+"""For how long a broker that ends while it starts is started again: several sessions, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,15 +197,17 @@ class Faults:
         """Start it and wait until it works."""
         self.note(Kind.START, actor.target, Phase.BEGIN)
         self._stage.note_ghost(actor)
-        try:
-            actor.start()
-        except DevClusterError:
-            if actor.role != "kafka" or actor.process.running:
-                raise
-            # A broker gives up where the registration of its earlier session is there again, as it is where ZooKeeper
-            # loses its leader meanwhile. Whoever runs brokers starts them again.
+        give_up_at = time.monotonic() + _BROKER_BACK_S
+        while True:
+            try:
+                actor.start()
+                break
+            except DevClusterError:
+                if actor.role != "kafka" or actor.process.running or time.monotonic() >= give_up_at:
+                    raise
+            # A broker gives up where the registration of its earlier session is still there, or there again: each time
+            # ZooKeeper loses its leader that session lasts anew. Whoever runs brokers starts them again.
             self._tell(f"once more {actor.target}: it ended with exit code {actor.process.exit_code}")
-            actor.start()
         self.note(Kind.START, actor.target, Phase.END, pid=actor.process.pid)
 
     def freeze(self, actor: Actor, lasts_s: float) -> None:
