@@ -43,6 +43,15 @@ def test_a_rebalance_never_decided_after_a_clean_stop_is_told(night: Night) -> N
     assert "decided never" in found.message
 
 
+def test_what_the_machine_did_meanwhile_is_told_beside_a_late_decision(night: Night) -> None:
+    (night.directory / "decisions.json").write_text('{"r1": 0.41}')
+    night.event(50.9, Kind.MACHINE, "serve:1", seconds=0.9, busy=0.6, stolen=0.31, waited=0.5)
+    report = night.judged()
+    (found,) = violations(report, Rule.CLEAN_FAILOVER)
+    assert "others of the host had 31%" in found.evidence[-1].what
+    assert of(report, Rule.CLEAN_FAILOVER).figures["stolen_max"] == 0.31
+
+
 def test_an_owner_taken_away_by_a_clean_stop_is_told(night: Night) -> None:
     night.stopped(50.3, "c2.12", T0)
     night.started(50.4, "c2.12", {T0: 100})

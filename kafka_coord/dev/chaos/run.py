@@ -17,6 +17,7 @@ import confluent_kafka
 from kafka_coord.dev.chaos import foreign
 from kafka_coord.dev.chaos.faults import Faults
 from kafka_coord.dev.chaos.journal import EventWriter, Kind, Phase, ResourceWriter, Run, Setup, write_run
+from kafka_coord.dev.chaos.machine import MachineTimes
 from kafka_coord.dev.chaos.parts import EAGER_GROUP, REBALANCE_TIMEOUT_MS, cast, groups_of
 from kafka_coord.dev.chaos.schedule import CLEAN_STOP, FROZEN, KILLED, Stretch, schedule
 from kafka_coord.dev.chaos.stage import KAFKA_SESSION_MS, SERVE_SESSION_MS, SERVERS, Actor, Stage
@@ -127,6 +128,7 @@ class ChaosRun:
         # An eager group stops everything at every rebalance, whoever decides it.
         groups = [group for group in stage.groups() if group != EAGER_GROUP]
         pid = elected.process.pid
+        machine = MachineTimes.now()
         faults.note(Kind.STOP, elected.target, Phase.BEGIN, pid=pid)
         elected.process.terminate()
         with ThreadPoolExecutor(max_workers=_REQUESTS) as asking:
@@ -137,6 +139,7 @@ class ChaosRun:
                 time.sleep(_REQUESTS_EVERY_S)
             for one in asked:
                 one.result()
+        events.write(Kind.MACHINE, elected.target, **machine.until_now())
         while elected.process.running:
             time.sleep(0.01)
         faults.note(Kind.STOP, elected.target, Phase.END, pid=pid, exit_code=elected.process.exit_code)

@@ -65,6 +65,9 @@ class Kind(StrEnum):
     """An instance is the coordinator [epoch, session]."""
     REQUEST = "request"
     """A rebalance was asked for (begin) and decided (end) [id, group]."""
+    MACHINE = "machine"
+    """What the machine did from the target's SIGTERM until all that was asked for was answered [seconds, busy, stolen,
+    waited: :meth:`kafka_coord.dev.chaos.machine.MachineTimes.until_now`]."""
     SETTLED = "settled"
     """The target group is Stable with each partition owned."""
     BASELINE = "baseline"

@@ -41,6 +41,7 @@ def clean(records: Records) -> Ruling:
     decided_s: list[float] = []
     heard_s: list[float] = []
     elected_s: list[float] = []
+    stolen: list[float] = []
     logged_s = read_decisions(records.directory)
     ends = {event.detail["id"]: event.t for event in records.of(Kind.REQUEST, phase=Phase.END)}
     requests = records.of(Kind.REQUEST, phase=Phase.BEGIN)
@@ -49,6 +50,8 @@ def clean(records: Records) -> Ruling:
         after = _elected_after(records, stop.t)
         if after is not None:
             elected_s.append(after.t - stop.t)
+        machine = next((event for event in records.of(Kind.MACHINE) if event.t > stop.t), None)
+        stolen += [machine.detail["stolen"]] if machine is not None else []
         for request in mine:
             heard = ends.get(request.detail["id"])
             heard_s += [heard - request.t] if heard is not None else []
@@ -65,6 +68,7 @@ def clean(records: Records) -> Ruling:
                         (
                             records.at(stop.t, f"SIGTERM to {stop.target}"),
                             records.at(request.t, f"{request.detail['id']} asked for"),
+                            *([records.at(machine.t, _of_machine(machine))] if machine is not None else []),
                         ),
                     )
                 )
@@ -79,7 +83,8 @@ def clean(records: Records) -> Ruling:
         checked=f"{len(stops)} clean stops of the elected one; {len(decided_s)} rebalances asked for from that instant "
         f"on, decided after {middle_s * 1000:.0f} ms (median), {most_s * 1000:.0f} ms (at most) by {source}, "
         f"heard of by who asked after {heard_middle_s * 1000:.0f} and {heard_most_s * 1000:.0f} ms; "
-        f"next one elected after {_list_ms(elected_s)}",
+        f"next one elected after {_list_ms(elected_s)}; meanwhile others of the host had at most "
+        f"{max(stolen, default=0.0):.0%} of the cores",
         bound=f"{DECIDED_S * 1000:g} ms, no partition without owner",
         exercised=bool(decided_s),
         figures={
@@ -89,6 +94,7 @@ def clean(records: Records) -> Ruling:
             "heard_p50_s": heard_middle_s,
             "heard_max_s": heard_most_s,
             "elected_max_s": max(elected_s, default=0.0),
+            "stolen_max": max(stolen, default=0.0),
         },
     )
 
@@ -102,6 +108,15 @@ def _stops_with(records: Records, requests: Sequence[Event]) -> list[tuple[Event
         if before:
             found.setdefault(before[-1].t, (before[-1], []))[1].append(request)
     return list(found.values())
+
+
+def _of_machine(event: Event) -> str:
+    """What the machine did meanwhile, in words."""
+    found = event.detail
+    return (
+        f"in these {found['seconds']:.1f} s the machine's cores were busy for {found['busy']:.0%} of the time, others "
+        f"of the host had {found['stolen']:.0%}, and a process waited for a core for {found['waited']:.0%}"
+    )
 
 
 def _given_up(records: Records, stop: Event, until: float) -> Iterator[Finding]:

@@ -1,0 +1,51 @@
+"""What the machine's cores did meanwhile: whether a time that was missed is ours or was never given to us."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+_STAT = Path("/proc/stat")
+_PRESSURE = Path("/proc/pressure/cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineTimes:
+    """Seconds since boot, summed over all cores: ``busy`` with processes of this machine, ``stolen`` by others of the
+    host; ``waited`` those in which somebody waited for a core (0 where the kernel does not tell). Linux,
+    ``Documentation/filesystems/proc.rst`` and ``accounting/psi.rst``."""
+
+    at: float
+    cores: int
+    busy: float
+    stolen: float
+    waited: float
+
+    @classmethod
+    def now(cls) -> Self:
+        """Raises ``OSError`` where there is no ``/proc``."""
+        everything = _STAT.read_text(encoding="ascii").split(maxsplit=9)
+        user, nice, system, _idle, _iowait, irq, softirq, stolen = map(int, everything[1:9])
+        tick = os.sysconf("SC_CLK_TCK")
+        try:
+            waited = int(_PRESSURE.read_text(encoding="ascii").splitlines()[0].rpartition("total=")[2]) / 1e6
+        except OSError:
+            waited = 0.0
+        busy = user + nice + system + irq + softirq
+        return cls(time.monotonic(), os.cpu_count() or 1, busy / tick, stolen / tick, waited)
+
+    def until_now(self) -> Mapping[str, Any]:
+        """What was since: ``seconds``, and shares of them (0 to 1) that all cores were ``busy`` or ``stolen``, and that
+        somebody ``waited``. Ticks are 10 ms."""
+        now = self.now()
+        seconds = max(now.at - self.at, 1e-3)
+        return {
+            "seconds": round(seconds, 3),
+            "busy": round((now.busy - self.busy) / seconds / self.cores, 3),
+            "stolen": round((now.stolen - self.stolen) / seconds / self.cores, 3),
+            "waited": round((now.waited - self.waited) / seconds, 3),
+        }

@@ -1,0 +1,19 @@
+"""What the machine's cores did, as the kernel tells."""
+
+from __future__ import annotations
+
+import time
+
+from kafka_coord.dev.chaos.machine import MachineTimes
+
+
+def test_a_machine_with_a_busy_core_is_told_from_one_that_has_nothing_to_do() -> None:
+    before = MachineTimes.now()
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        pass
+    found = before.until_now()
+    assert found["seconds"] >= 0.3
+    # a whole core of this process, but for what others of the host took
+    assert found["busy"] + found["stolen"] >= 0.5 / before.cores
+    assert all(0 <= found[share] <= 1.2 for share in ("busy", "stolen", "waited"))
