@@ -15,12 +15,11 @@ _PRESSURE = Path("/proc/pressure/cpu")
 
 @dataclass(frozen=True, slots=True)
 class MachineTimes:
-    """Seconds since boot, summed over all cores: ``busy`` with processes of this machine, ``stolen`` by others of the
-    host; ``waited`` those in which somebody waited for a core (0 where the kernel does not tell). Linux,
-    ``Documentation/filesystems/proc.rst`` and ``accounting/psi.rst``."""
+    """Seconds since boot, ``at`` (monotonic): ``busy`` with processes of this machine and ``stolen`` by others of the
+    host, both summed over all cores; ``waited``: in which somebody waited for a core (0 where the kernel does not
+    tell). Linux, ``Documentation/filesystems/proc.rst`` and ``accounting/psi.rst``."""
 
     at: float
-    cores: int
     busy: float
     stolen: float
     waited: float
@@ -36,16 +35,16 @@ class MachineTimes:
         except OSError:
             waited = 0.0
         busy = user + nice + system + irq + softirq
-        return cls(time.monotonic(), os.cpu_count() or 1, busy / tick, stolen / tick, waited)
+        return cls(time.monotonic(), busy / tick, stolen / tick, waited)
 
     def until_now(self) -> Mapping[str, Any]:
         """What was since: ``seconds``, and shares of them (0 to 1) that all cores were ``busy`` or ``stolen``, and that
         somebody ``waited``. Ticks are 10 ms."""
-        now = self.now()
+        now, cores = self.now(), os.cpu_count() or 1
         seconds = max(now.at - self.at, 1e-3)
         return {
             "seconds": round(seconds, 3),
-            "busy": round((now.busy - self.busy) / seconds / self.cores, 3),
-            "stolen": round((now.stolen - self.stolen) / seconds / self.cores, 3),
+            "busy": round((now.busy - self.busy) / seconds / cores, 3),
+            "stolen": round((now.stolen - self.stolen) / seconds / cores, 3),
             "waited": round((now.waited - self.waited) / seconds, 3),
         }

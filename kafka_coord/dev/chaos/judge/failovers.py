@@ -25,8 +25,9 @@ def _elected_at(records: Records, t: float) -> Event | None:
     return next((event for event in reversed(records.of(Kind.ELECTED)) if event.t < t), None)
 
 
-def _elected_after(records: Records, t: float) -> Event | None:
-    return next((event for event in records.of(Kind.ELECTED) if event.t > t), None)
+def _next(kind: Kind, records: Records, t: float) -> Event | None:
+    """The first of that kind after ``t``."""
+    return next((event for event in records.of(kind) if event.t > t), None)
 
 
 def _alone(records: Records, event: Event) -> bool:
@@ -47,10 +48,10 @@ def clean(records: Records) -> Ruling:
     requests = records.of(Kind.REQUEST, phase=Phase.BEGIN)
     stops = _stops_with(records, requests)
     for stop, mine in stops:
-        after = _elected_after(records, stop.t)
+        after = _next(Kind.ELECTED, records, stop.t)
         if after is not None:
             elected_s.append(after.t - stop.t)
-        machine = next((event for event in records.of(Kind.MACHINE) if event.t > stop.t), None)
+        machine = _next(Kind.MACHINE, records, stop.t)
         stolen += [machine.detail["stolen"]] if machine is not None else []
         for request in mine:
             heard = ends.get(request.detail["id"])
@@ -83,8 +84,8 @@ def clean(records: Records) -> Ruling:
         checked=f"{len(stops)} clean stops of the elected one; {len(decided_s)} rebalances asked for from that instant "
         f"on, decided after {middle_s * 1000:.0f} ms (median), {most_s * 1000:.0f} ms (at most) by {source}, "
         f"heard of by who asked after {heard_middle_s * 1000:.0f} and {heard_most_s * 1000:.0f} ms; "
-        f"next one elected after {_list_ms(elected_s)}; meanwhile others of the host had at most "
-        f"{max(stolen, default=0.0):.0%} of the cores",
+        f"next one elected after {_list_ms(elected_s)}"
+        + (f"; meanwhile others of the host had at most {max(stolen):.0%} of the cores" if stolen else ""),
         bound=f"{DECIDED_S * 1000:g} ms, no partition without owner",
         exercised=bool(decided_s),
         figures={
@@ -144,7 +145,7 @@ def killed(records: Records) -> Ruling:
         elected = _elected_at(records, event.t)
         if event.role != "serve" or elected is None or elected.name != event.name or not _alone(records, event):
             continue
-        after = _elected_after(records, event.t)
+        after = _next(Kind.ELECTED, records, event.t)
         if after is not None:
             took_s.append(after.t - event.t)
         if after is None or took_s[-1] > session_s + ELECTED_S:
@@ -185,7 +186,7 @@ def frozen(records: Records, audit: dict[str, object] | None) -> Ruling:
         if not calm:
             continue
         n += 1
-        after = _elected_after(records, fault.begin)
+        after = _next(Kind.ELECTED, records, fault.begin)
         if after is None or after.t > fault.end or after.name == fault.name:
             findings.append(
                 Finding(
