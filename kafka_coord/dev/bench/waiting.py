@@ -13,12 +13,12 @@ T = TypeVar("T")
 _LOOK_S = 0.02
 
 
-def awaited(look: Callable[[], T], within_s: float, what: str) -> T:
-    """What ``look`` gives once that is true, asked every 20 ms. Raises :class:`Timeout`, saying ``what`` did not come
-    within so many seconds."""
+def awaited(look: Callable[[], T], within_s: float, what: str, *, every_s: float = _LOOK_S) -> T:
+    """What ``look`` gives once that is true, asked so often. Raises :class:`Timeout`, saying ``what`` did not come within
+    so many seconds."""
     deadline = time.monotonic() + within_s
     while not (found := look()):
         if time.monotonic() > deadline:
             raise Timeout(f"not within {within_s:.0f} s: {what}")
-        time.sleep(_LOOK_S)
+        time.sleep(every_s)
     return found
