@@ -115,6 +115,11 @@ def test_a_small_run_lets_the_same_happen_to_everybody(tmp_path: Path):
     groups = {OURS.name, "cooperative, fastest"}
     if not found["notes"]:
         groups.add("kip848, fastest")
+    assert found["systems"].keys() == groups
+    assert found["ratios"].keys() == groups - {OURS.name}
+    for name, told in found["ratios"].items():
+        theirs, ours = (found["systems"][one]["events"]["join"]["settle_ms"]["p50"] for one in (name, OURS.name))
+        assert told["join"]["settle"] == pytest.approx(theirs / ours, abs=0.06)
     rows = found["compared"]
     assert {row["group"] for row in rows} == groups, found["notes"]
     for row in rows:

@@ -14,7 +14,7 @@ _LOOK_S = 0.02
 
 
 def awaited(look: Callable[[], T], within_s: float, what: str, *, every_s: float = _LOOK_S) -> T:
-    """What ``look`` gives once that is true, asked so often. Raises :class:`Timeout`, saying ``what`` did not come within
+    """What ``look`` gives once that is true, asked so often. Raises :class:`Timeout`, saying ``what`` did not come in
     so many seconds."""
     deadline = time.monotonic() + within_s
     while not (found := look()):

@@ -102,8 +102,8 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
             notes.append(f"not compared with {Protocol.KIP848}: {error}")
             on_progress(notes[-1])
     judged = bars(found) if options.judged else []
-    summaries = {one.contender.name: {str(e): summary(c) for e, c in one.costs.items() if c} for one in found}
-    return BenchReport("compare", setup, options.to_json(), tables(found), judged, notes, summaries)
+    members = {"systems": systems(found), "ratios": ratios(found)}
+    return BenchReport("compare", setup, options.to_json(), tables(found), judged, notes, members)
 
 
 # --- the stage -------------------------------------------------------------------------------------------------------
@@ -270,6 +270,34 @@ def _group(contender: Contender, place: _Place, options: CompareOptions, directo
 
 
 # --- what it comes to ------------------------------------------------------------------------------------------------
+
+
+def systems(found: Sequence[Found]) -> dict[str, Any]:
+    """Of each contender what each event cost, as ``bench rebalance`` tells it, and with which settings."""
+    return {
+        one.contender.name: {
+            "setup": {name: getattr(one.contender, name) for name in ("protocol", "variant", "client", "broker")},
+            "events": {str(event): summary(costs) for event, costs in one.costs.items() if costs},
+        }
+        for one in found
+    }
+
+
+def ratios(found: Sequence[Found]) -> dict[str, Any]:
+    """How many times what this project's consumer takes, by contender and event."""
+    ours = next(one for one in found if one.contender == OURS)
+    return {
+        one.contender.name: {
+            str(event): {
+                "settle": _times(costs, ours.costs[event], _settle_ms),
+                "partition_seconds": _times(costs, ours.costs[event], _partition_s),
+            }
+            for event, costs in one.costs.items()
+            if costs
+        }
+        for one in found
+        if one.contender != OURS
+    }
 
 
 def tables(found: Sequence[Found]) -> list[Table]:

@@ -66,9 +66,8 @@ def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress:
         f"the coordinator used {cpu_s:.1f} s of CPU in {wall_s:.0f} s, and {meter.peak_bytes / 2**20:.0f} MiB at most"
     ]
     judged = bars(group.costs, options) if options.judged else []
-    return BenchReport(
-        "rebalance", setup, options.to_json(), [Table("rebalance", rows, _DRAWINGS)], judged, notes, summaries
-    )
+    table = Table("rebalance", rows, _DRAWINGS)
+    return BenchReport("rebalance", setup, options.to_json(), [table], judged, notes, {"events": summaries})
 
 
 def _program(options: RebalanceOptions) -> Iterator[tuple[Sequence[Event], int]]:
