@@ -124,7 +124,7 @@ class Table:
 @dataclass(frozen=True, slots=True)
 class BenchReport:
     """All of it. ``settings`` are how the bench was asked to run; ``notes`` sentences about what is missing, or odd;
-    ``members`` are further members of the JSON object, by name: what each kind of event cost, for example."""
+    ``further`` is what else the JSON object has, by name: what each kind of event cost, for example."""
 
     bench: str
     setup: Setup
@@ -132,7 +132,7 @@ class BenchReport:
     tables: Sequence[Table]
     bars: Sequence[Bar] = ()
     notes: Sequence[str] = field(default_factory=tuple)
-    members: Mapping[str, Any] = field(default_factory=dict)
+    further: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         setup = self.setup
@@ -141,7 +141,7 @@ class BenchReport:
             "bench": self.bench,
             "setup": {name: getattr(setup, name) for name in setup.__dataclass_fields__},
             "settings": dict(self.settings),
-            **self.members,
+            **self.further,
             **{re.sub("[^a-z]+", "_", table.name): [dict(row) for row in table.rows] for table in self.tables},
             "bars": [bar.to_json() for bar in self.bars],
             "notes": list(self.notes),

@@ -10,12 +10,12 @@ from kafka_coord.errors import Timeout
 
 T = TypeVar("T")
 
-_LOOK_S = 0.02
+LOOK_S = 0.02
 
 
-def awaited(look: Callable[[], T], within_s: float, what: str, *, every_s: float = _LOOK_S) -> T:
-    """What ``look`` gives once that is true, asked so often. Raises :class:`Timeout`, saying ``what`` did not come in
-    so many seconds."""
+def awaited(look: Callable[[], T], within_s: float, what: str, *, every_s: float = LOOK_S) -> T:
+    """What ``look`` gives once that is true, asked every ``every_s`` seconds. Raises :class:`Timeout`, saying ``what``
+    did not come within ``within_s``."""
     deadline = time.monotonic() + within_s
     while not (found := look()):
         if time.monotonic() > deadline:

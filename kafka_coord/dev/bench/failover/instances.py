@@ -8,7 +8,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from kafka_coord.dev.bench.waiting import awaited
+from kafka_coord.dev.bench.waiting import LOOK_S, awaited
 from kafka_coord.dev.coordinator import serve_beside
 from kafka_coord.dev.ports import LOOPBACK, free_port
 from kafka_coord.dev.process import ChildProcess
@@ -19,7 +19,7 @@ from kafka_coord.zk.store import Store
 
 _GROUPS = re.compile(rb'^kafka_coord_groups\{state="(\w+)"\} (\S+)$', re.MULTILINE)
 _ASK_S = 5.0
-_ASK_EVERY_S, _ASK_EVERY_S_PER_GROUP = 0.02, 20e-6
+_ASK_EVERY_S_PER_GROUP = 20e-6
 """To tell counts every group: asked every 20 ms, a coordinator of 10,000 would do that for much of its time."""
 
 
@@ -96,6 +96,6 @@ def await_groups(instance: Instance, groups: int, state: str | None, within_s: f
         found = instance.groups()
         return (sum(found.values()) if state is None else found.get(state, 0)) >= groups
 
-    every_s = max(_ASK_EVERY_S, _ASK_EVERY_S_PER_GROUP * groups)
+    every_s = max(LOOK_S, _ASK_EVERY_S_PER_GROUP * groups)
     awaited(there, within_s, f"{groups:,} groups {state or 'looked at'}", every_s=every_s)
     return time.monotonic_ns()

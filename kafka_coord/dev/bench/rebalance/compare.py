@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
@@ -102,8 +102,8 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
             notes.append(f"not compared with {Protocol.KIP848}: {error}")
             on_progress(notes[-1])
     judged = bars(found) if options.judged else []
-    members = {"systems": systems(found), "ratios": ratios(found)}
-    return BenchReport("compare", setup, options.to_json(), tables(found), judged, notes, members)
+    further = {"systems": systems(found), "ratios": ratios(found)}
+    return BenchReport("compare", setup, options.to_json(), tables(found), judged, notes, further)
 
 
 # --- the stage -------------------------------------------------------------------------------------------------------
@@ -285,15 +285,10 @@ def systems(found: Sequence[Found]) -> dict[str, Any]:
 
 def ratios(found: Sequence[Found]) -> dict[str, Any]:
     """How many times what this project's consumer takes, by contender and event."""
-    ours = next(one for one in found if one.contender == OURS)
+    ours = _ours(found)
     return {
         one.contender.name: {
-            str(event): {
-                "settle": _times(costs, ours.costs[event], _settle_ms),
-                "partition_seconds": _times(costs, ours.costs[event], _partition_s),
-            }
-            for event, costs in one.costs.items()
-            if costs
+            str(event): _times(costs, ours.costs[event]) for event, costs in one.costs.items() if costs
         }
         for one in found
         if one.contender != OURS
@@ -302,13 +297,13 @@ def ratios(found: Sequence[Found]) -> dict[str, Any]:
 
 def tables(found: Sequence[Found]) -> list[Table]:
     """One row for each contender and event; ``times`` are how many times what this project's consumer takes."""
-    ours = next(one for one in found if one.contender == OURS)
+    ours = _ours(found)
     rows: list[dict[str, Any]] = []
     for event in (Event.JOIN, Event.LEAVE, Event.KILL, Event.COLD):
         for one in found:
             if not one.costs[event]:
                 continue
-            told = summary(one.costs[event])
+            told, times = summary(one.costs[event]), _times(one.costs[event], ours.costs[event])
             rows.append(
                 {
                     "event": str(event),
@@ -316,9 +311,9 @@ def tables(found: Sequence[Found]) -> list[Table]:
                     "n": told["n"],
                     "settle_p50_ms": told["settle_ms"]["p50"],
                     "settle_max_ms": told["settle_ms"]["max"],
-                    "times": _times(one.costs[event], ours.costs[event], _settle_ms),
+                    "times": times["settle"],
                     "partition_seconds": told["partition_seconds"],
-                    "times_partition_seconds": _times(one.costs[event], ours.costs[event], _partition_s),
+                    "times_partition_seconds": times["partition_seconds"],
                     "longest_gap_ms": told["longest_gap_ms"]["max"],
                     "moved": told["moved"],
                     "interrupted_not_moved": told["interrupted_not_moved"],
@@ -328,17 +323,19 @@ def tables(found: Sequence[Found]) -> list[Table]:
     return [Table("compared", rows, [Drawing(("event", "group"), value, most) for value, most in drawn])]
 
 
-def _settle_ms(told: Mapping[str, Any]) -> float:
-    return float(told["settle_ms"]["p50"])
+def _ours(found: Sequence[Found]) -> Found:
+    return next(one for one in found if one.contender == OURS)
 
 
-def _partition_s(told: Mapping[str, Any]) -> float:
-    return float(told["partition_seconds"])
+def _compared(costs: Sequence[Cost]) -> dict[str, float]:
+    told = summary(costs)
+    return {"settle": float(told["settle_ms"]["p50"]), "partition_seconds": float(told["partition_seconds"])}
 
 
-def _times(theirs: Sequence[Cost], ours: Sequence[Cost], of: Callable[[Mapping[str, Any]], float]) -> float | None:
-    base = of(summary(ours)) if ours else 0.0
-    return round(of(summary(theirs)) / base, 1) if base else None
+def _times(theirs: Sequence[Cost], ours: Sequence[Cost]) -> dict[str, float | None]:
+    """How many times ours theirs are; ``None`` where ours are nothing, or were not measured."""
+    base = _compared(ours) if ours else {}
+    return {name: round(value / base[name], 1) if base.get(name) else None for name, value in _compared(theirs).items()}
 
 
 _WANTED = {Event.JOIN: 10.0, Event.LEAVE: 10.0}
@@ -349,7 +346,7 @@ _WANTED_SECONDS_OF_FASTEST_KIP848 = 3.0
 
 def bars(found: Sequence[Found]) -> list[Bar]:
     """How many times faster to settle, and how many times fewer partition-seconds, on a join and on a leave."""
-    ours = next(one for one in found if one.contender == OURS)
+    ours = _ours(found)
     judged = []
     for one in found:
         if one.contender == OURS:
@@ -360,10 +357,9 @@ def bars(found: Sequence[Found]) -> list[Bar]:
         for event, times in wanted.items():
             pair = one.costs[event], ours.costs[event]
             if all(pair):
-                judged.append(_bar(f"{one.contender.name}: {event}, settled", times, _times(*pair, _settle_ms)))
-                judged.append(
-                    _bar(f"{one.contender.name}: {event}, partition-seconds", seconds, _times(*pair, _partition_s))
-                )
+                name, measured = f"{one.contender.name}: {event}", _times(*pair)
+                judged.append(_bar(f"{name}, settled", times, measured["settle"]))
+                judged.append(_bar(f"{name}, partition-seconds", seconds, measured["partition_seconds"]))
     needless = sum(cost.interrupted_not_moved for every in ours.costs.values() for cost in every)
     judged.append(Bar("kafka_coord: interrupted, and did not move", "0", str(needless), needless == 0))
     return judged
