@@ -42,7 +42,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def given_to(program: ChildProcess) -> list[tuple[int, int]]:
-    lines = [json.loads(line) for line in program.log.read_text().splitlines() if line.startswith("{")]
+    """What it has printed, less a line that it is writing: its buffer is flushed wherever it happens to be full."""
+    whole, _, _ = program.log.read_text().rpartition("\n")
+    lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
     return [(line["partition"], line["offset"]) for line in lines]
 
 
