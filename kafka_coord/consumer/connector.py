@@ -115,11 +115,17 @@ class Connector:
 
     def may_hand_out(self) -> bool:
         """Whether, at this moment, the registration is proven to exist: records may be handed out."""
+        return self.hands_out_until() > self._store.clock.monotonic()
+
+    def hands_out_until(self) -> float:
+        """``clock.monotonic()`` until which the registration is proven to exist (0.0: not at all). Holds without any
+        answer from now on, as :meth:`~kafka_coord.zk.store.Session.mine_until` does."""
         registration = self._registration
         if registration is None:
-            return False
+            return 0.0
         session = self._store.session
-        return session.mine_until() > self._store.clock.monotonic() and session.session_id == registration.session_id
+        until = session.mine_until()
+        return until if session.session_id == registration.session_id else 0.0
 
     def commit(self, offsets: Offsets) -> Future[None]:
         """Commits on the connector's thread. The future fails with :class:`MembershipLost` or :class:`NotFound`."""

@@ -56,6 +56,16 @@ def _leave_at_exit() -> None:
         consumer.close(timeout_s=3.0)
 
 
+def _forked() -> None:
+    """What a process is a copy of is its parent's: none of it is handed out here, without asking for each record."""
+    for consumer in list(_open_consumers):
+        for stream in consumer.streams:
+            stream.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class Consumer:
     """A member of a group: registers, is given partitions by the coordinator, hands out their records, commits.
 
@@ -202,7 +212,7 @@ class Consumer:
             streams=stream_count(self._membership.subscription),
             reset=reset,
             auto_commit=interval_ms > 0,
-            may_hand_out=self._may_hand_out,
+            hands_out_until=self._hands_out_until,
             check=self._check,
             wake=self._wakeup.set,
         )
@@ -478,8 +488,8 @@ class Consumer:
         self._fetchers.connect(self._brokers.addresses)
         return self._brokers_due
 
-    def _may_hand_out(self) -> bool:
-        return self._connector.may_hand_out()
+    def _hands_out_until(self) -> float:
+        return self._connector.hands_out_until()
 
     # --- checks ------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import Consumer as KafkaConsumer
@@ -44,12 +46,33 @@ _UNKNOWN_TO_BROKER = frozenset(
 )
 _FORBIDDEN = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED})
 
+_error, _topic, _partition = methodcaller("error"), methodcaller("topic"), methodcaller("partition")
+
+
+class _Run:
+    """Records of one partition that came one after the other, fetched under one serial of its holding. What is asked
+    once for a run, and not for each of its records, is most of what a record costs."""
+
+    __slots__ = ("holding", "messages", "serial")
+
+    def __init__(self, holding: Holding, messages: list[Any]) -> None:
+        self.holding = holding
+        self.serial = holding.serial
+        self.messages = messages
+
+    def from_position(self) -> list[Any]:
+        """Those that are not handed out yet."""
+        position = self.holding.position
+        if self.messages[0].offset() >= position:
+            return self.messages
+        return [message for message in self.messages if message.offset() >= position]
+
 
 class Fetcher:
     """The fetcher behind one stream.
 
-    ``may_hand_out`` says whether the session still is proven to be ours; ``check`` raises what the application has to
-    know (closed, failed); ``wake`` wakes the connector.
+    ``hands_out_until`` says until when (monotonic) the membership is proven to be ours; ``check`` raises what the
+    application has to know (closed, failed); ``wake`` wakes the connector.
     """
 
     def __init__(
@@ -57,7 +80,7 @@ class Fetcher:
         number: int,
         *,
         reset: OffsetReset,
-        may_hand_out: Callable[[], bool],
+        hands_out_until: Callable[[], float],
         check: Callable[[], None],
         wake: Callable[[], None],
     ) -> None:
@@ -70,7 +93,7 @@ class Fetcher:
         self.orphans_in_hand = False
         """The application still works on records of an incarnation that is lost."""
         self._reset_policy = reset
-        self._may_hand_out = may_hand_out
+        self._hands_out_until = hands_out_until
         self._check = check
         self._wake = wake
         self._lock = threading.Lock()
@@ -79,7 +102,12 @@ class Fetcher:
         self._held: dict[Key, Holding] = {}
         self._live: dict[Key, Holding] = {}
         self._failing: set[Holding] = set()
-        self._buffer: deque[Any] = deque()
+        self._buffer: deque[_Run] = deque()
+        self._iterated: Iterator[Any] | None = None
+        """What is left of the run that is handed out record by record, ``_of`` whom, and ``_until`` when (monotonic):
+        nothing of it any more as soon as anybody wants something of its partition."""
+        self._of: Holding | None = None
+        self._until = 0.0
         self._errors: list[tuple[Holding, KafkaError]] = []
         self._in_hand: set[Holding] = set()
         self._settling_wakes = False
@@ -112,14 +140,46 @@ class Fetcher:
 
     def take_one(self, timeout_s: float) -> Record | None:
         """As :meth:`take` for one record."""
-        if self._buffer and self._taker is None:  # the hot path of iteration
-            self._check()
+        record = self.next_of_run()
+        if record is not None:
+            return record
+        self._enter()
+        try:
+            self.lost_uncommitted = False
             self.settle()
-            records = self._hand_out(1)
-            if records:
-                return records[0]
-        records = self.take(1, timeout_s)
-        return records[0] if records else None
+            deadline = time.monotonic() + timeout_s
+            while True:
+                self._check()
+                record = self._hand_out_one()
+                remaining = deadline - time.monotonic()
+                if record is not None or remaining <= 0:
+                    return record
+                self._fill(remaining, 1)
+        finally:
+            self._taker = None
+
+    def next_of_run(self) -> Record | None:
+        """The next record of the run being iterated over, if there is one that may be handed out without asking
+        anything but the clock; ``None``: ask :meth:`take_one`. The one before is done with."""
+        if self._iterated is None:
+            return None
+        with self._lock:
+            rest, holding = self._iterated, self._of
+            if rest is None or holding is None or self._failing or time.monotonic() >= self._until:
+                return None
+            for message in rest:
+                return self._handed(holding, message)
+            self._iterated = None
+        return None
+
+    def _handed(self, holding: Holding, message: Any) -> Record:
+        """One record of a run; what was handed out before of the run is done with. The lock is held."""
+        offset = message.offset()
+        holding.consumed = holding.position
+        holding.position = offset + 1
+        self._in_hand.add(holding)
+        self.records += 1
+        return Record(holding.partition.topic, holding.partition.partition, offset, message)
 
     def _enter(self) -> None:
         me = threading.get_ident()
@@ -147,27 +207,71 @@ class Fetcher:
             self._wake()
 
     def _hand_out(self, limit: int) -> list[Record]:
-        if self._failing:
-            self._raise_failing()
-        if not self._buffer:
-            return []
-        if not self._may_hand_out():
-            self._wake()
-            return []
         records: list[Record] = []
+        if not self._may_hand_out():
+            return records
         with self._lock:
-            buffer, live, in_hand = self._buffer, self._live, self._in_hand
-            while buffer and len(records) < limit:
-                message = buffer.popleft()
-                topic, partition, offset = message.topic(), message.partition(), message.offset()
-                holding = live.get((topic, partition))
-                if holding is None or offset < holding.position:  # stopped, paused or lost since it was fetched
+            self._put_back()
+            while len(records) < limit and (run := self._next_run()) is not None:
+                holding, messages = run.holding, run.from_position()
+                room = limit - len(records)
+                if len(messages) > room:
+                    run.messages = messages[room:]
+                    self._buffer.appendleft(run)
+                    messages = messages[:room]
+                if not messages:
                     continue
-                holding.position = offset + 1
-                in_hand.add(holding)
-                records.append(Record(topic, partition, offset, message))
+                topic, partition = holding.partition
+                records += [Record(topic, partition, message.offset(), message) for message in messages]
+                holding.position = records[-1].offset + 1
+                self._in_hand.add(holding)
             self.records += len(records)
         return records
+
+    def _hand_out_one(self) -> Record | None:
+        """The first record of what is left of the run being iterated over, else of the next one."""
+        if not self._may_hand_out():
+            return None
+        until = self._hands_out_until()
+        with self._lock:
+            self._until = until
+            while True:
+                if self._iterated is not None and self._of is not None:
+                    for message in self._iterated:
+                        return self._handed(self._of, message)
+                run = self._next_run()
+                if run is None:
+                    self._iterated = self._of = None
+                    return None
+                self._iterated, self._of = iter(run.from_position()), run.holding
+
+    def _may_hand_out(self) -> bool:
+        """Raises what keeps a partition from going on."""
+        if self._failing:
+            self._raise_failing()
+        if not self._buffer and self._iterated is None:
+            return False
+        if self._hands_out_until() <= time.monotonic():
+            self._wake()
+            return False
+        return True
+
+    def _next_run(self) -> _Run | None:
+        """The next one of what is still wanted: not stopped, paused, moved or lost since it was fetched. The lock is
+        held."""
+        while self._buffer:
+            run = self._buffer.popleft()
+            if self._live.get(run.holding.partition) is run.holding and run.serial == run.holding.serial:
+                return run
+        return None
+
+    def _put_back(self) -> None:
+        """What is left of the run that was iterated over is the next to be handed out. The lock is held."""
+        if self._iterated is not None and self._of is not None:
+            rest = list(self._iterated)
+            if rest:
+                self._buffer.appendleft(_Run(self._of, rest))
+        self._iterated = self._of = None
 
     def _raise_failing(self) -> None:
         with self._lock:
@@ -189,18 +293,30 @@ class Fetcher:
         What is dropped of a partition that is still held is fetched again, as its serial has changed.
         """
         with self._lock:
-            live = self._live
-            for message in messages:
-                error = message.error()
-                key = (message.topic(), message.partition())
-                holding = live.get(key)
-                if holding is not None and serials.get(key) == holding.serial:
-                    if error is None:
-                        self._buffer.append(message)
-                    else:
-                        self._errors.append((holding, error))
-                elif error is not None and message.topic() is None:
-                    log.warning("heard from librdkafka error=%s: %s", error.name(), error.str())
+            if any(map(_error, messages)):
+                messages = self._without_errors(messages, serials)
+            for topic, of_topic in groupby(messages, _topic):
+                for partition, found in groupby(of_topic, _partition):
+                    key = (topic, partition)
+                    holding = self._live.get(key)
+                    if holding is not None and serials.get(key) == holding.serial:
+                        self._buffer.append(_Run(holding, list(found)))
+
+    def _without_errors(self, messages: list[Any], serials: Mapping[Key, int]) -> list[Any]:
+        """The records among these; the errors are noted. The lock is held."""
+        records = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(message)
+                continue
+            key = (message.topic(), message.partition())
+            holding = self._live.get(key)
+            if holding is not None and serials.get(key) == holding.serial:
+                self._errors.append((holding, error))
+            elif message.topic() is None:
+                log.warning("heard from librdkafka error=%s: %s", error.name(), error.str())
+        return records
 
     # --- errors ------------------------------------------------------------------------------------------------------
 
@@ -245,6 +361,7 @@ class Fetcher:
             holding.failure = failure
             self._failing.add(holding)
             self._live.pop(holding.partition, None)
+            self._purge({holding.partition})
         self._fetch_what_is_live()
 
     # --- what is fetched ---------------------------------------------------------------------------------------------
@@ -268,7 +385,14 @@ class Fetcher:
 
     def _purge(self, partitions: set[TopicPartition]) -> None:
         if self._buffer:
-            self._buffer = deque(m for m in self._buffer if (m.topic(), m.partition()) not in partitions)
+            self._buffer = deque(run for run in self._buffer if run.holding.partition not in partitions)
+        if self._of is not None and self._of.partition in partitions:
+            self._iterated = self._of = None
+
+    def forked(self) -> None:
+        """This is a copy in another process, where nothing may be handed out: see ``check``. Takes no lock, which
+        somebody may have held when this process began."""
+        self._iterated = None
 
     def use(self, client: KafkaConsumer) -> None:
         """Fetches with this client from now on."""
@@ -353,7 +477,7 @@ class Fetcher:
                     self._renew(holding)
         self._fetch_what_is_live()
 
-    def stop(self, partitions: Iterable[TopicPartition]) -> None:
+    def stop(self, partitions: Collection[TopicPartition]) -> None:
         """From now on hands out nothing of these."""
         with self._lock:
             for partition in partitions:
@@ -362,6 +486,7 @@ class Fetcher:
                     holding.stopping = True
                     self._failing.discard(holding)
                     self._live.pop(partition, None)
+            self._purge(set(partitions))
 
     def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether the application has a record of these; if so, the connector is woken when it no longer has."""
@@ -393,6 +518,7 @@ class Fetcher:
             self._held.clear()
             self._live.clear()
             self._buffer.clear()
+            self._iterated = self._of = None
             self._in_hand.clear()
             self._failing.clear()
         self._fetch_what_is_live()

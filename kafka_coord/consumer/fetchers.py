@@ -52,6 +52,8 @@ def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> d
         # The first record after a start waits for the fetch in flight to return: 500 ms by default.
         "fetch.wait.max.ms": 50,
         "fetch.error.backoff.ms": 100,
+        # Where enough is fetched ahead, over all partitions, librdkafka leaves each alone for so long: 1 s by default.
+        "fetch.queue.backoff.ms": 10,
         "reconnect.backoff.max.ms": 1_000,
         **given,
         "enable.auto.commit": False,
@@ -80,7 +82,7 @@ class KafkaFetchers:
         streams: int,
         reset: OffsetReset,
         auto_commit: bool,
-        may_hand_out: Callable[[], bool],
+        hands_out_until: Callable[[], float],
         check: Callable[[], None],
         wake: Callable[[], None],
     ) -> None:
@@ -96,7 +98,8 @@ class KafkaFetchers:
         self._ends_at = 0.0
         self._unresolved: set[TopicPartition] = set()
         self.streams = tuple(
-            Fetcher(number, reset=reset, may_hand_out=may_hand_out, check=check, wake=wake) for number in range(streams)
+            Fetcher(number, reset=reset, hands_out_until=hands_out_until, check=check, wake=wake)
+            for number in range(streams)
         )
         self._stream_of: dict[TopicPartition, Fetcher] = {}
         name, number = libversion()
@@ -319,6 +322,7 @@ _CONSUMER_ONLY = frozenset(
         "group.id",
         "fetch.wait.max.ms",
         "fetch.error.backoff.ms",
+        "fetch.queue.backoff.ms",
         "isolation.level",
     }
 )

@@ -31,6 +31,9 @@ class Stream:
         Calling it says that the record got before is done with: that one counts as consumed. Raises what
         :class:`~kafka_coord.Consumer` says.
         """
+        record = self._fetcher.next_of_run()
+        if record is not None:
+            return record
         self._check_process()
         return self._fetcher.take_one(timeout_s)
 
@@ -49,7 +52,14 @@ class Stream:
     def __iter__(self) -> Iterator[Record]:
         return self
 
+    def forked(self) -> None:
+        """This is a copy in another process: the next call says so."""
+        self._fetcher.forked()
+
     def __next__(self) -> Record:
+        record = self._fetcher.next_of_run()
+        if record is not None:
+            return record
         self._check_process()
         try:
             while True:

@@ -14,7 +14,7 @@ def make_fetchers() -> fetchers.KafkaFetchers:
         streams=1,
         reset=OffsetReset.EARLIEST,
         auto_commit=True,
-        may_hand_out=lambda: True,
+        hands_out_until=lambda: float("inf"),
         check=lambda: None,
         wake=lambda: None,
     )

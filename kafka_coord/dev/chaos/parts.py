@@ -39,6 +39,8 @@ class Part:
     work_s: float = 0.0
     session_timeout_ms: int = 6_000
     rejoin_grace_ms: int = 0
+    iterates: bool = False
+    """Whether it takes record by record instead of batches."""
     socket: bool = False
     """Whether it takes part over a socket; ``channel`` is where it asks for the coordinator then."""
     channel: str = ""
@@ -50,6 +52,7 @@ class Part:
         """Its kind in words."""
         words = [self.kind]
         words += ["socket"] if self.socket else []
+        words += ["iterates"] if self.iterates else []
         words += ["slow"] if self.work_s else []
         words += [f"{self.streams} streams"] if self.streams > 1 else []
         words += ["eager"] if self.mode == "eager" else []
@@ -75,13 +78,13 @@ def cast(*, third_party: bool, spark: bool = False) -> tuple[Part, ...]:
     Spark."""
     a, b, c = (f"{PREFIX}{letter}" for letter in "abc")
     parts = [
-        *(Part(f"auto-{n}", "auto", (a,), rejoin_grace_ms=8_000 if n == 3 else 0) for n in (1, 2, 3)),
+        *(Part(f"auto-{n}", "auto", (a,), rejoin_grace_ms=8_000 if n == 3 else 0, iterates=n == 2) for n in (1, 2, 3)),
         *(Part(f"manual-{n}", "manual", (a, b), commit_every=150) for n in (1, 2, 3)),
         *(Part(f"pattern-{n}", "pattern", pattern=f"{PREFIX}.*", streams=2) for n in (1, 2)),
         Part("slow-1", "slow", (c,), work_s=1.2, batch=300),
         Part("slow-2", "slow", (c,)),
         *(Part(f"eager-{n}", EAGER_GROUP, (b,), mode="eager") for n in (1, 2)),
-        Part("mixed-1", "mixed", (c,)),
+        Part("mixed-1", "mixed", (c,), iterates=True),
         Part("mixed-2", "mixed", (c,), kind="third-party" if third_party else "library"),
     ]
     parts += [

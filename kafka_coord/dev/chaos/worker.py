@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from kafka_coord import Consumer
 from kafka_coord.consumer.consumer import Partition
+from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.stream import Stream
 from kafka_coord.dev.chaos.journal import ConsumerWriter
 from kafka_coord.dev.chaos.member import AGAIN_S, run
@@ -96,7 +97,7 @@ class Work:
         uncommitted = 0
         while not self._asked_to_stop.is_set() and not self._failed.is_set():
             since = time.monotonic()
-            records = stream.consume(self._part.batch, _WAIT_S)
+            records = self._next(stream)
             if not records:
                 if self._part.commit_every and uncommitted:
                     uncommitted = 0
@@ -111,6 +112,12 @@ class Work:
             if self._part.commit_every and uncommitted >= self._part.commit_every:
                 uncommitted = 0
                 self._commit()
+
+    def _next(self, stream: Stream) -> list[Record]:
+        if not self._part.iterates:
+            return stream.consume(self._part.batch, _WAIT_S)
+        record = stream.poll(_WAIT_S)
+        return [record] if record is not None else []
 
     def _commit(self) -> None:
         """Commits all that was handed out of what is held, by its offsets: what then raises nothing is stored."""

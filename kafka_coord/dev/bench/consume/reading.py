@@ -36,11 +36,16 @@ class Way(StrEnum):
     """How records are read."""
 
     BARE = "bare"
-    """``confluent_kafka.Consumer.consume``, all partitions assigned by hand."""
+    """``confluent_kafka.Consumer.consume``, all partitions assigned by hand, with librdkafka's own settings."""
+    BARE_SET = "bare, our settings"
+    """The same, with the settings this project's consumer gives librdkafka."""
     BATCH = "batch"
     """``kafka_coord.Consumer.consume``."""
     ITERATION = "iteration"
     """``for record in kafka_coord.Consumer``."""
+
+
+_BARE = frozenset({Way.BARE, Way.BARE_SET})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ class Read:
 
 def read(task: Task, ready: Callable[[], None]) -> Read:
     """Raises :class:`~kafka_coord.errors.KafkaCoordError` where the records do not come."""
-    with _bare(task) if task.way is Way.BARE else _ours(task) as batches:
+    with _bare(task) if task.way in _BARE else _ours(task) as batches:
         count, first, latency = 0, 0, []
         began = cpu_began = 0.0
         if task.latency:
@@ -110,8 +115,10 @@ def read(task: Task, ready: Callable[[], None]) -> Read:
 
 @contextmanager
 def _bare(task: Task) -> Iterator[Batches]:
-    settings = {**client_settings(task.group, "bare", {}), "bootstrap.servers": task.bootstrap}
-    consumer = BareConsumer(settings)
+    settings = {"group.id": task.group, "enable.auto.commit": False, "auto.offset.reset": "error"}
+    if task.way is Way.BARE_SET:
+        settings = client_settings(task.group, "bare", {})
+    consumer = BareConsumer({**settings, "bootstrap.servers": task.bootstrap})
     start = OFFSET_END if task.latency else OFFSET_BEGINNING
     consumer.assign([At(task.topic, partition, start) for partition in range(task.partitions)])
 

@@ -30,8 +30,8 @@ from kafka_coord.errors import BrokerError, KafkaCoordError, Timeout
 
 _WITHIN_S = 300.0
 _LEAST_SHARE = {Way.BATCH: 0.90, Way.ITERATION: 0.60}
-"""Of the bare client's records a second."""
-_LATENCY_WAYS = (Way.BARE, Way.BATCH)
+"""Of the bare client's records a second, as it comes."""
+_LATENCY_WAYS = (Way.BARE, Way.BARE_SET, Way.BATCH)
 
 _numbers = itertools.count(1)
 
@@ -175,7 +175,9 @@ def _answer(answers: IO[bytes], log: Path) -> Read:
 
 def throughput(reads: Sequence[Read]) -> Table:
     rows = []
-    bare = Spread.of([one.records_per_s for one in reads if one.way is Way.BARE])
+    bare, bare_set = (
+        Spread.of([one.records_per_s for one in reads if one.way is way]) for way in (Way.BARE, Way.BARE_SET)
+    )
     for way in Way:
         found = [one for one in reads if one.way is way]
         if not found:
@@ -189,6 +191,7 @@ def throughput(reads: Sequence[Read]) -> Table:
                 "least_records_per_s": round(rates.least),
                 "most_records_per_s": round(rates.most),
                 "share_of_bare": round(rates.median / bare.median, 3) if bare else None,
+                "share_of_bare_set": round(rates.median / bare_set.median, 3) if bare_set else None,
                 "cpu_s_per_million": round(Spread.some([one.cpu_s_per_million for one in found]).median, 2),
             }
         )

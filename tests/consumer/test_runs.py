@@ -1,0 +1,108 @@
+"""Iterating over a run of records of one partition: what happens to the partition meanwhile ends the run at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from kafka_coord import Consumer, ConsumerError
+from tests.consumer.by_hand import HandCoordinator
+from tests.consumer.conftest import partitions_of
+from tests.consumer.reading import read
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.kafka
+
+_COUNT = 200
+
+
+@pytest.fixture
+def begun(
+    make_consumer: Callable[..., Consumer],
+    make_topic: Callable[..., str],
+    coordinator: HandCoordinator,
+    produce: Callable[..., list[bytes]],
+) -> tuple[Consumer, str]:
+    """A consumer that has iterated over 10 records of partition 0, and has more of them at hand."""
+    topic = make_topic(partitions=2)
+    produce(topic, 0, _COUNT)
+    produce(topic, 1, _COUNT)
+    consumer = make_consumer(topics=[topic], auto_commit_interval_ms=50)
+    coordinator.run_start(consumer.consumer_id, dict.fromkeys(partitions_of(topic, 0), 0))
+    assert [record.offset for record in read(consumer, 10)] == list(range(10))
+    return consumer, topic
+
+
+def test_a_stop_ends_the_run_and_commits_what_was_handed_out_of_it(
+    begun: tuple[Consumer, str], coordinator: HandCoordinator
+):
+    consumer, topic = begun
+    moving, staying = partitions_of(topic, 0, 1)
+    coordinator.run_start(consumer.consumer_id, {staying: 0})
+    command = coordinator.stop(consumer.consumer_id, [moving])
+    eventually(lambda: moving not in consumer.assignment())
+    assert not coordinator.acknowledged(command)  # the tenth record is still in hand
+    record = consumer.poll(10)
+    assert record is not None
+    assert (record.partition, record.offset) == (1, 0)
+    coordinator.await_acknowledged(command)
+    assert coordinator.offset(moving) == 10
+
+
+def test_a_start_meanwhile_does_not_end_it_and_nothing_is_skipped(
+    begun: tuple[Consumer, str], coordinator: HandCoordinator
+):
+    consumer, topic = begun
+    coordinator.run_start(consumer.consumer_id, dict.fromkeys(partitions_of(topic, 1), 0))
+    found = read(consumer, 2 * _COUNT - 10)
+    assert [r.offset for r in found if r.partition == 0] == list(range(10, _COUNT))
+    assert [r.offset for r in found if r.partition == 1] == list(range(_COUNT))
+
+
+def test_seek_and_pause_end_it(begun: tuple[Consumer, str]):
+    consumer, topic = begun
+    (partition,) = partitions_of(topic, 0)
+    consumer.seek(partition, 150)
+    assert [record.offset for record in read(consumer, 3)] == [150, 151, 152]
+    consumer.pause([partition])
+    assert consumer.poll(0.3) is None
+    consumer.resume([partition])
+    assert [record.offset for record in read(consumer, 2)] == [153, 154]
+
+
+def test_a_batch_goes_on_where_it_was_left(begun: tuple[Consumer, str]):
+    consumer, _ = begun
+    batch = consumer.consume(20, 10)
+    assert [record.offset for record in batch] == list(range(10, 30))
+    assert [record.offset for record in read(consumer, 3)] == [30, 31, 32]
+
+
+def test_what_was_handed_out_is_consumed_when_the_next_is_asked_for(
+    begun: tuple[Consumer, str], coordinator: HandCoordinator
+):
+    consumer, topic = begun
+    (partition,) = partitions_of(topic, 0)
+    eventually(lambda: coordinator.offset(partition) == 9)  # the tenth is in hand
+    consumer.commit()
+    assert coordinator.offset(partition) == 10
+    read(consumer, 1)
+    assert consumer.position(partition) == 11
+    assert coordinator.offset(partition) == 10
+    read(consumer, 1)
+    eventually(lambda: coordinator.offset(partition) == 11)
+
+
+def test_a_forked_copy_hands_out_nothing_of_it(begun: tuple[Consumer, str]):
+    consumer, _ = begun
+    child = os.fork()
+    if child == 0:
+        try:
+            consumer.poll(0.1)
+        except ConsumerError:
+            os._exit(0)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert [record.offset for record in read(consumer, 1)] == [10]
