@@ -269,6 +269,8 @@ class ServeSettings:
         default="INFO", metadata=_allowed("DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     )
     look_interval_ms: int | None = _tuning(100, 3_600_000)
+    settled_after_ms: int | None = _tuning(0, 3_600_000)
+    whole_look_interval_ms: int | None = _tuning(1_000, 24 * 3_600_000)
     retry_backoff_ms: int | None = _tuning(1, 600_000)
     retry_backoff_max_ms: int | None = _tuning(1, 3_600_000)
     channel_retirement_ms: int | None = _tuning(60_000, 7 * 86_400_000)

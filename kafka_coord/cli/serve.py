@@ -232,7 +232,14 @@ def options_of(serve_settings: ServeSettings) -> CoordinatorOptions:
     """What is set of the coordinator's options; the others keep their defaults."""
     from kafka_coord.coordinator.options import CoordinatorOptions
 
-    names = ("look_interval_ms", "retry_backoff_ms", "retry_backoff_max_ms", "channel_retirement_ms")
+    names = (
+        "look_interval_ms",
+        "settled_after_ms",
+        "whole_look_interval_ms",
+        "retry_backoff_ms",
+        "retry_backoff_max_ms",
+        "channel_retirement_ms",
+    )
     given = {name: getattr(serve_settings, name) for name in names}
     return CoordinatorOptions(**{name: value for name, value in given.items() if value is not None})
 

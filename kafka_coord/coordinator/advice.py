@@ -13,6 +13,7 @@ _BELOW_A_GROUP = {
     " --topic {name}:{partition} --to-offset N --execute",
     "paused": "it counts as a pause: kafka-coord groups resume {group}",
     "history": "nothing to do: it is replaced at the next decision",
+    "settled": "nothing to do: it is replaced once the group is at rest",
     "channel": "its consumer obeys nothing behind it and is evicted in time: delete the znode",
 }
 _ELSEWHERE = {

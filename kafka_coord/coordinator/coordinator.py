@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -26,6 +26,7 @@ from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests, answer_op
+from kafka_coord.coordinator.resting import settled_as_of
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth, StoreUnavailable
 from kafka_coord.model import Member, Request, Unreadable
 from kafka_coord.model.names import is_legal
@@ -35,6 +36,9 @@ from kafka_coord.zk.store import GetData, Node, Op, ReadResult, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
+
+_FEW_CONSUMERS = 1_000
+"""So many registrations are read along at startup, in one request with what tells whether they have to be."""
 
 
 class ConsumerCoordinator:
@@ -142,20 +146,27 @@ class ConsumerCoordinator:
         self.requests.clear()
 
     def _read_what_is_listed(self) -> None:
-        """All that the listeners were told the names of, in one request: brokers, requests, and who is registered in
-        each group, which fills the registry. And makes sure of the znodes everything else is below."""
+        """All that the listeners were told the names of: brokers, requests, and who is registered in each group, which
+        fills the registry; of a group that has been at rest since before the election, what was written down of it
+        then. And makes sure of the znodes everything else is below."""
         brokers, asked = self._brokers.listed or (), self._asked.listed or ()
         listed, self._members.listed = self._members.listed or {}, None
         groups = {group: [name for name in names if is_legal(name)] for group, names in listed.items()}
+        few = sum(map(len, groups.values())) <= _FEW_CONSUMERS
         consumers = [(group, name) for group, names in groups.items() for name in names]
         paths = (
             [*layout.PERSISTENT_ROOTS],
             [layout.broker(broker) for broker in brokers],
             [layout.request(name) for name in asked],
-            [layout.registration(*consumer) for consumer in consumers],
+            [path for group in groups for path in (layout.settled(group), layout.ids(group))],
+            [layout.registration(*consumer) for consumer in consumers] if few else [],
         )
         found = iter(read_each(self._store, [GetData(path) for some in paths for path in some]))
-        roots, of_brokers, of_requests, registrations = ([*islice(found, len(some))] for some in paths)
+        roots, of_brokers, of_requests, of_groups, registrations = ([*islice(found, len(some))] for some in paths)
+        resting = self._take_settled(groups, of_groups)
+        if not few:
+            consumers = [(group, name) for group, name in consumers if group not in resting]
+            registrations = [*read_each(self._store, [GetData(layout.registration(*one)) for one in consumers])]
         for path, root in zip(layout.PERSISTENT_ROOTS, roots, strict=True):
             if root is None:  # somebody deleted it since this instance registered
                 self._store.ensure_path(path)
@@ -163,7 +174,22 @@ class ConsumerCoordinator:
         self._brokers.begin(of_brokers)
         self._partitions.begin()
         self._asked.begin(of_requests)
-        self._take_members(groups, consumers, registrations)
+        self._take_members({g: names for g, names in groups.items() if g not in resting}, consumers, registrations)
+        self.queue.calm(resting)
+
+    def _take_settled(self, groups: Iterable[str], nodes: Sequence[ReadResult | Unreadable]) -> frozenset[str]:
+        """The groups that were written down as at rest, and whose members have been the same since."""
+        resting = set()
+        for number, group in enumerate(groups):
+            node, ids = nodes[2 * number : 2 * number + 2]
+            settled = settled_as_of(layout.settled(group), node, ids) if self._options.settled_after_ms else None
+            if settled is not None:
+                self.registry.put(group, settled.subscriptions)
+                self.handler.resting.begin(group, settled)
+                resting.add(group)
+            elif node is not None:
+                self.handler.resting.exists(group)
+        return frozenset(resting)
 
     def _take_members(
         self,
@@ -174,7 +200,7 @@ class ConsumerCoordinator:
         members: dict[str, list[Member]] = {group: [] for group in groups}
         decoded: dict[str, dict[str, tuple[int, object]]] = {group: {} for group in groups}
         for (group, name), node in zip(consumers, nodes, strict=True):
-            if isinstance(node, Node):
+            if isinstance(node, Node) and group in groups:
                 where = layout.registration(group, name)
                 try:
                     found = decode_member(where, node)

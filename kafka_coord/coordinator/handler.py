@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -22,6 +21,7 @@ from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.reading import report
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests
+from kafka_coord.coordinator.resting import RestingGroups, spread
 from kafka_coord.coordinator.steps import AT_REST, AnswerRequest, GroupState, Plan
 from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.errors import Fenced, MultiFailed, NoAuth, NotEmpty, StoreError, StoreUnavailable
@@ -35,6 +35,8 @@ MAX_SENTENCE_CHARS = 2_000
 
 GROUPS_AT_ONCE = 16
 """So many groups that are due together are looked at together."""
+GLANCES_AT_ONCE = 128
+"""So many, where it is only asked whether they still are at rest."""
 LOOK_AGAIN_S = 0.05
 """How soon a group that was sent commands is looked at again, if no event of it comes before."""
 
@@ -97,6 +99,8 @@ class RebalanceRequestHandler:
         self._decisions = DecisionLog(store)
         self._mending = Mending()
         self._matching = Matching()
+        self.resting = RestingGroups(store, catalog, options)
+        """Filled at startup, and the handler's from the first step on."""
         self._timers: dict[str, GroupTimers] = {}
         self._decoded: dict[str, Decoded] = {}
         self._failures: dict[str, int] = {}
@@ -128,18 +132,59 @@ class RebalanceRequestHandler:
         first = self._queue.take(timeout_s) if timeout_s > 0 else self._queue.take_now()
         if first is None:
             return False
-        groups = [first]
-        while len(groups) < GROUPS_AT_ONCE and (other := self._queue.take_now()) is not None:
-            if other in groups:  # something happened to it since it was taken
-                self._queue.request(other)
-                break
-            groups.append(other)
+        glances = self._may_glance(first)
+        groups = self._together(first, glances=glances)
         self._looking_at = frozenset(groups)
         try:
-            self._look_and_handle(groups)
+            if glances:
+                self._glance(groups)
+            else:
+                self._look_and_handle(groups)
         finally:
             self._looking_at = frozenset()
         return True
+
+    def _may_glance(self, group: str) -> bool:
+        """Whether it is enough to ask if the group that was taken last is still at rest."""
+        return self._queue.last_was_calm and self.resting.rests(group) and not self._requests.of_group(group)
+
+    def _together(self, first: str, *, glances: bool) -> list[str]:
+        """The group that was taken, and those to be looked at in the same way with it."""
+        groups = {first: None}
+        most = GLANCES_AT_ONCE if glances else GROUPS_AT_ONCE
+        while len(groups) < most and (other := self._queue.take_now()) is not None:
+            if other in groups:  # something happened to it since it was taken
+                self._queue.request(other)
+                break
+            if self._may_glance(other) != glances:
+                if self._queue.last_was_calm:
+                    self._queue.put_back(other)
+                else:
+                    self._queue.request(other)
+                break
+            groups[other] = None
+        return list(groups)
+
+    def _glance(self, groups: list[str]) -> None:
+        """Asks whether these still are at rest; who is not is looked at."""
+        try:
+            found = self.resting.glance(groups)
+        except StoreError as error:
+            for group in groups:
+                self._again_later(group, error)
+            return
+        for group, at_rest in zip(groups, found, strict=True):
+            if not at_rest:
+                self.resting.stir(group)
+                self._queue.request(group)
+                continue
+            self.passes += 1
+            self._failures.pop(group, None)
+            if group not in self.outcomes:
+                members = self.resting.members(group)
+                state = GroupState.STABLE if members else GroupState.EMPTY
+                self.outcomes[group] = Outcome(state, f"at rest, as found by the coordinator before: {members} members")
+            self._queue.request_at(group, self._interval_end(group))
 
     def _look_and_handle(self, groups: list[str]) -> None:
         looks: Mapping[str, Look | StoreError | None] = {}
@@ -168,6 +213,22 @@ class RebalanceRequestHandler:
             with self._troubles_of(group):
                 self._finish(decided, written or self._leading.executor.write_prepared(decided.prepared))
                 self._failures.pop(group, None)
+        self._write_down(ready)
+
+    def _write_down(self, decided: Iterable[_Decided]) -> None:
+        """That groups are at rest, for whoever is elected next."""
+        found = {one.plan.group: self.resting.unwritten(one.look) for one in decided}
+        ops = {group: op for group, op in found.items() if op is not None}
+        if not ops or not self._may_go_on():
+            return
+        try:
+            self.resting.write(self._leading.executor, ops)
+        except Fenced as error:
+            self._depose(error)
+        except StoreError as error:
+            log.info("could not write down that groups are at rest groups=%d: %s", len(ops), error)
+            for group in ops:
+                self.resting.doubt(group)
 
     def _may_go_on(self) -> bool:
         return not (self.closed or self.deposed) and self._leading.still()
@@ -180,9 +241,11 @@ class RebalanceRequestHandler:
         except Fenced as error:
             self._depose(error)
         except StoreError as error:
+            self.resting.stir(group)
             self._again_later(group, error)
         except Exception:
             log.exception("cannot handle group=%s: looking again later", group)
+            self.resting.stir(group)
             self._again_later(group, None)
 
     def _depose(self, error: Fenced) -> None:
@@ -225,6 +288,7 @@ class RebalanceRequestHandler:
                 self._timers.setdefault(group, GroupTimers()),
                 self._decoded.setdefault(group, Decoded()),
                 with_history=bool(requests) and not self._decisions.knows(group),
+                with_zxids=self.resting.wants_zxids(group),
             )
             glances.append(glance)
         found = observe(self._store, glances, epoch=self._leading.epoch, options=self._options)
@@ -262,6 +326,10 @@ class RebalanceRequestHandler:
         self._mending.remember(look, plan if written.units else None)
         self._settle(plan, look.observation, written)
         self._arm(group, look.observation, written)
+        if written.units:
+            self.resting.stir(group)
+        elif (again := self.resting.looked(look, plan)) is not None:
+            self._queue.request_at(group, again)
         self._schedule(group, plan, self._timers[group], written)
 
     def _settle(self, decided: Plan, observation: Observation, written: Written) -> None:
@@ -318,10 +386,13 @@ class RebalanceRequestHandler:
             else:
                 self._queue.request(group)
         if timers.next_due is not None:
+            self.resting.due(group, timers.next_due)
             self._queue.request_at(group, timers.next_due)
-        spread = 0.75 + zlib.crc32(group.encode()) % 1000 / 2000
-        interval_ms = self._options.look_interval_ms * (0.05 if written.unreadable else 1.0)
-        self._queue.request_at(group, now + interval_ms * spread / 1000)
+        self._queue.request_at(group, self._interval_end(group, 0.05 if written.unreadable else 1.0))
+
+    def _interval_end(self, group: str, part: float = 1.0) -> float:
+        """When it is looked at if nothing happens to it."""
+        return self._store.clock.monotonic() + part * self._options.look_interval_ms * spread(group) / 1000
 
     def _again_later(self, group: str, error: StoreError | None) -> None:
         """What was written is consistent by itself; what was not is decided anew from a fresh look."""
@@ -369,5 +440,6 @@ class RebalanceRequestHandler:
         self._decisions.forget(group)
         self._mending.forget(group)
         self._matching.forget(group)
+        self.resting.forget(group)
         for memory in (self._timers, self._decoded, self._failures, self._reported, self.outcomes):
             memory.pop(group, None)

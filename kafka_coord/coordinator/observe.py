@@ -21,6 +21,7 @@ from kafka_coord.model import (
     Request,
     TopicInfo,
     Unreadable,
+    Zxids,
     history_from_json,
     parse_command_id,
 )
@@ -31,7 +32,7 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, Read, ReadResult, S
 
 T = TypeVar("T")
 
-_READS_WHOLE, _READS_EACH = 7, 3
+_READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,14 @@ class Look:
     """What a look gives: the observation for ``plan``, and what the executor must know beside it.
 
     ``missing`` are the group's persistent parents that do not exist yet and that a write must create; ``history`` is
-    the znode of its decisions where the glance asked for it and there is one that may be read.
+    the znode of its decisions where the glance asked for it and there is one that may be read; ``zxids`` tell which
+    state of the group this is, or an earlier one, where the glance asked for that.
     """
 
     observation: Observation
     missing: frozenset[str]
     history: Node | None = None
+    zxids: Zxids | None = None
 
 
 class Decoded:
@@ -71,7 +74,8 @@ class Decoded:
 @dataclass(frozen=True, slots=True)
 class Glance:
     """What a look at one group begins with: whatever is known of it that is not on ZooKeeper, or was read before.
-    ``with_history``: its decisions are read along, which the next one is written to."""
+    ``with_history``: its decisions are read along, which the next one is written to; ``with_zxids``: it is told which
+    state of the group is looked at."""
 
     group: str
     topics: Mapping[str, TopicInfo]
@@ -79,6 +83,48 @@ class Glance:
     timers: GroupTimers
     decoded: Decoded
     with_history: bool = False
+    with_zxids: bool = False
+
+
+def unchanged(store: Store, resting: Sequence[tuple[str, Zxids]]) -> list[bool]:
+    """Whether these groups are still in the states they were at rest in, and nobody forbids their rebalances: six small
+    reads each, whatever their size. Raises :class:`StoreUnavailable`."""
+    reads: list[Read] = [GetData(layout.PAUSED)]
+    for group, _ in resting:
+        reads += (*_reads_of_zxids(group), GetData(layout.group(group)), GetData(layout.assignment(group)))
+        reads.append(GetData(layout.paused(group)))
+    paused_everywhere, *answers = read_each(store, reads)
+    found = []
+    for number, (_, zxids) in enumerate(resting):
+        ids, owners, channel, group_node, target, paused = answers[6 * number : 6 * (number + 1)]
+        now = _zxids(group_node, ids, owners, channel, target)
+        at_rest = now is not None and zxids.hold(now.ids, now)
+        found.append(at_rest and paused is None and paused_everywhere is None)
+    return found
+
+
+def _reads_of_zxids(group: str) -> list[Read]:
+    """Of the znodes whose children matter: a listing does not tell as of which zxid it is."""
+    return [GetData(layout.ids(group)), GetData(layout.owners(group)), GetData(layout.channels(group))]
+
+
+def _zxids(
+    group: ReadResult | Unreadable,
+    ids: ReadResult | Unreadable,
+    owners: ReadResult | Unreadable,
+    channel: ReadResult | Unreadable,
+    assignment: ReadResult | Unreadable,
+) -> Zxids | None:
+    """``None`` where not all may be read."""
+    if any(isinstance(found, Unreadable) for found in (group, ids, owners, channel, assignment)):
+        return None
+    return Zxids(
+        group=group.stat.mzxid if isinstance(group, Node) else 0,
+        ids=ids.stat.pzxid if isinstance(ids, Node) else 0,
+        owners=owners.stat.pzxid if isinstance(owners, Node) else 0,
+        channel=channel.stat.pzxid if isinstance(channel, Node) else 0,
+        assignment=assignment.stat.mzxid if isinstance(assignment, Node) else 0,
+    )
 
 
 def observe(
@@ -117,6 +163,7 @@ class _Looking:
         self._whole: Sequence[ReadResult | Unreadable] = ()
         self._names: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] = ((), (), ())
         self._history: ReadResult | Unreadable = None
+        self._listed: Sequence[ReadResult | Unreadable] = ()
         self._asked: Sequence[str] = ()
         self._each: dict[str, Sequence[ReadResult | Unreadable]] = {}
         """By consumer: registration, ledger, commands, all three from the same request."""
@@ -127,6 +174,7 @@ class _Looking:
         group = self._glance.group
         self._asked = self._glance.decoded.consumers
         return [
+            *(_reads_of_zxids(group) if self._glance.with_zxids else ()),  # before what they are the zxids of
             GetData(layout.group(group)),
             GetChildren(layout.ids(group)),
             GetChildren(layout.owners(group)),
@@ -140,8 +188,10 @@ class _Looking:
 
     def each(self) -> list[Read]:
         """Everybody else of it, once the answers to :meth:`whole` are there."""
-        self._whole = self.answers[:_READS_WHOLE]
-        self._take(self.answers[_READS_WHOLE:])
+        count = _READS_ZXIDS if self._glance.with_zxids else 0
+        self._listed, answers = self.answers[:count], self.answers[count:]
+        self._whole = answers[:_READS_WHOLE]
+        self._take(answers[_READS_WHOLE:])
         self._history = self.answers[-1] if self._glance.with_history else None
         group_node, ids, owners, channels, *_ = self._whole
         self._asked = ()
@@ -236,7 +286,14 @@ class _Looking:
         parents = {layout.owners(group): owners, layout.channels(group): channels, layout.ids(group): ids}
         absent = {path for path, listing in parents.items() if listing is None}
         absent |= {layout.channel(group, c) for c in members if c not in seen_channels}
-        return Look(observation, frozenset(absent), self._history if isinstance(self._history, Node) else None)
+        history = self._history if isinstance(self._history, Node) else None
+        return Look(observation, frozenset(absent), history, self._as_of())
+
+    def _as_of(self) -> Zxids | None:
+        if not self._listed:
+            return None
+        ids, owners, channel = self._listed
+        return _zxids(self._whole[0], ids, owners, channel, self._whole[4])
 
 
 def _highest_decided(reading: _Reading, group: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from kafka_coord.model import Member, Subscription
 
@@ -20,7 +20,10 @@ class GroupRegistry:
 
     def update(self, group: str, members: Iterable[Member]) -> bool:
         """Takes the group's interests from its members, replacing what was known; whether they are others now."""
-        subscriptions = {id(m.subscription): m.subscription for m in members}.values()
+        return self.put(group, {id(m.subscription): m.subscription for m in members}.values())
+
+    def put(self, group: str, subscriptions: Collection[Subscription]) -> bool:
+        """As :meth:`update`, from the subscriptions themselves."""
         topics = frozenset(t for s in subscriptions if not s.is_wildcard for t in s.topics)
         wildcards = {(s.kind, s.pattern): s for s in subscriptions if s.is_wildcard}
         with self._lock:

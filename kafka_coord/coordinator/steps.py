@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kafka_coord.model import Assignment, Command, Ledger, PartitionSet, Request
+from kafka_coord.model import Assignment, Command, Ledger, Observation, PartitionSet, Request
 
 
 class GroupState(StrEnum):
@@ -125,3 +125,14 @@ class Plan:
     state: GroupState
     sentence: str
     steps: tuple[Step, ...] = ()
+
+    def quiet(self, observation: Observation) -> bool:
+        """Whether nothing is to be done about the group, nor waited for, until something happens to it."""
+        return (
+            self.state in AT_REST
+            and not self.steps
+            and not observation.unreadable
+            and not observation.in_grace
+            and not observation.requests
+            and not any(channel.commands for channel in observation.channels.values())
+        )

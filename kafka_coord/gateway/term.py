@@ -11,6 +11,7 @@ from functools import partial
 from kafka_coord.channel.messages import Ask, Code, Ping, Registered, Resume, write_command
 from kafka_coord.channel.operations import Registration, decode_command, eviction_op, in_order
 from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.coordinator.resting import settled_as_of
 from kafka_coord.errors import MalformedValue, MembershipLost, NoNode
 from kafka_coord.gateway.fenced_store import FencedStore
 from kafka_coord.gateway.members import Connection, Obeying, SocketMember
@@ -75,6 +76,14 @@ class Term:
         """Finds the socket consumers of earlier coordinators, and gives each its whole session timeout again. Raises
         :class:`StoreUnavailable`: begin again."""
         names = [name for name in self.store.children(layout.GROUPS) if is_legal(name)]
+        found = self.store.read_many(
+            [read for name in names for read in (GetData(layout.settled(name)), GetData(layout.ids(name)))]
+        )
+        names = [  # of a group with socket consumers it is never written down that it is at rest
+            name
+            for number, name in enumerate(names)
+            if settled_as_of(layout.settled(name), *found[2 * number : 2 * number + 2]) is None
+        ]
         listings = self.store.read_many([GetChildren(layout.ids(name)) for name in names])
         consumers = [
             (group, consumer)

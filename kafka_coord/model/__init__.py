@@ -26,6 +26,7 @@ from kafka_coord.model.operations import (
     history_to_json,
 )
 from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicPartition
+from kafka_coord.model.settled import Settled, Zxids
 from kafka_coord.model.streams import Streams
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "Pause",
     "Request",
     "RequestType",
+    "Settled",
     "StartFetcher",
     "StartPoint",
     "StopFetcher",
@@ -57,6 +59,7 @@ __all__ = [
     "TopicInfo",
     "TopicPartition",
     "Unreadable",
+    "Zxids",
     "command_from_json",
     "history_from_json",
     "history_to_json",

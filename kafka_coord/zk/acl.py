@@ -168,6 +168,7 @@ RULES = (
     Rule(f"{_GROUP}/paused", "rw", ""),
     Rule(f"{_GROUP}/assignment", "r", ""),
     Rule(f"{_GROUP}/history", "r", ""),
+    Rule(f"{_GROUP}/settled", "r", ""),
     Rule(f"{_GROUP}/owners", "r", ""),
     Rule(f"{_GROUP}/owners/<consumer>", "r", ""),
     Rule(f"{_GROUP}/ids", "r", "cdr", why="to register and to leave"),

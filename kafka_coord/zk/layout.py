@@ -94,5 +94,10 @@ def history(group_name: str) -> str:
     return f"{GROUPS}/{group_name}/history"
 
 
+def settled(group_name: str) -> str:
+    """That nothing is to be done about a group, and as of which state of it."""
+    return f"{GROUPS}/{group_name}/settled"
+
+
 def paused(group_name: str) -> str:
     return f"{GROUPS}/{group_name}/paused"

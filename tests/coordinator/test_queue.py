@@ -2,7 +2,7 @@
 
 import threading
 
-from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.coordinator.queue import CALM_EVERY, RebalanceRequestQueue
 from kafka_coord.zk.clock import SystemClock
 from tests.coordinator.clock import ManualClock
 from tests.waiting import eventually
@@ -91,3 +91,47 @@ def test_concurrent_requests_lose_none():
     for thread in threads:
         thread.join()
     assert seen == set(names)
+
+
+def test_what_only_time_has_made_due_goes_behind_what_happened_but_for_every_eighth():
+    clock = ManualClock()
+    queue = RebalanceRequestQueue(clock)
+    for number in range(2):
+        queue.request_at(f"calm-{number}", clock.now + 1)
+    clock.advance(2)
+    for number in range(10):
+        queue.request(f"event-{number}")
+    found = []
+    while (group := queue.take_now()) is not None:
+        found.append(group)
+        assert queue.last_was_calm == group.startswith("calm")
+    assert found[:7] == [f"event-{number}" for number in range(7)]
+    assert found[CALM_EVERY - 1] == "calm-0"
+    assert found[-1] == "calm-1"
+    assert len(found) == 12
+
+
+def test_groups_found_at_rest_are_calm_until_something_happens_to_them():
+    queue = RebalanceRequestQueue(ManualClock())
+    for group in ("a", "b", "c"):
+        queue.request(group)
+    queue.calm({"a", "b", "not there"})
+    queue.request("b")
+    assert [(queue.take_now(), queue.last_was_calm) for _ in range(3)] == [("c", False), ("b", False), ("a", True)]
+    assert queue.take_now() is None
+
+
+def test_a_calm_group_that_is_put_back_is_taken_again_unless_something_has_happened():
+    clock = ManualClock()
+    queue = RebalanceRequestQueue(clock)
+    queue.put_back("a")
+    assert (queue.take_now(), queue.last_was_calm) == ("a", True)
+    queue.request("a")
+    queue.put_back("a")
+    assert (queue.take_now(), queue.last_was_calm) == ("a", False)
+    assert queue.take_now() is None
+    queue.put_back("a")
+    assert len(queue) == 1
+    assert queue.next_due() == clock.now
+    queue.clear()
+    assert queue.take_now() is None

@@ -137,6 +137,7 @@ def populate(store: KazooStore) -> None:
                 layout.paused(group),
                 layout.assignment(group),
                 layout.history(group),
+                layout.settled(group),
                 layout.ledger(group, "c1"),
                 layout.registration(group, "c1"),
                 layout.command(group, "c1", "stop-0000000000"),

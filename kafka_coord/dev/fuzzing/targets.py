@@ -39,6 +39,7 @@ from kafka_coord.model import (
     Member,
     Pause,
     Request,
+    Settled,
     history_from_json,
 )
 from kafka_coord.model import json_fields as fields
@@ -159,6 +160,18 @@ _VALUES = (
         lambda value: CoordinatorInfo.from_json(value, _WHERE),
         _to_json,
         {"brokerid": 1, "epoch": 7, "timestamp": "1732060800000", "endpoints": {"channel": "h:1", "http": "h:2"}},
+    ),
+    _json_target(
+        "settled",
+        lambda value: Settled.from_json(value, _WHERE),
+        _to_json,
+        {
+            "zxids": {"group": 12, "ids": 13, "owners": 14, "channel": 15, "assignment": 0},
+            "topics": "digest",
+            "members": 2,
+            "wanted": ["flights", "routes"],
+            "patterns": [["white_list", "flights|routes.*"], ["black_list", "x"]],
+        },
     ),
     _json_target(
         "history",

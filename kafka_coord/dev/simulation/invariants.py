@@ -8,13 +8,24 @@ from typing import Protocol
 
 from kafka_coord.channel.operations import decode_command, decode_offset
 from kafka_coord.dev.simulation.server import Change, SimulatedZooKeeper, Transaction
-from kafka_coord.model import Assignment, Ledger, PartitionSet, StopFetcher, TopicPartition, parse_command_id
+from kafka_coord.model import (
+    Assignment,
+    Ledger,
+    PartitionSet,
+    Settled,
+    StopFetcher,
+    TopicPartition,
+    Zxids,
+    parse_command_id,
+)
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import ANY_VERSION, Check, WatchType
 
 _TOKEN_PATH = re.compile(r"/consumers/groups/([^/]+)/channel/([^/]+)")
-_GROUP_PATH = re.compile(r"/consumers/groups/([^/]+)/(ids|owners|channel|offsets|assignment)(?:/([^/]+))?(?:/([^/]+))?")
+_GROUP_PATH = re.compile(
+    r"/consumers/groups/([^/]+)/(ids|owners|channel|offsets|assignment|settled)(?:/([^/]+))?(?:/([^/]+))?"
+)
 
 
 class InvariantBroken(AssertionError):
@@ -65,6 +76,7 @@ class Judge:
         """How many offsets were set by an operator."""
         self._offsets: dict[tuple[str, TopicPartition], int] = {}
         self._generations: dict[str, tuple[int, int]] = {}
+        self._settled: tuple[int, Settled] | None = None
         self._epoch = -1
         self.broken: InvariantBroken | None = None
         server.observers.append(self.on_transaction)
@@ -97,6 +109,8 @@ class Judge:
             self._one_holder(group)
         for change, match in found:
             self._of_a_consumer(match, change, transaction, served)
+        for group in sorted(touched):
+            self._at_rest(group)
 
     def _of_a_consumer(
         self, match: re.Match[str], change: Change, transaction: Transaction, served: Mapping[str, str]
@@ -308,6 +322,38 @@ class Judge:
         ledger = self.ledgers.get(group, {}).get(consumer)
         if ledger is not None and change.before is not None and ledger.incarnation == change.before.czxid:
             self.crashed(group, ledger.held)
+
+    def _at_rest(self, group: str) -> None:
+        """What is written down of a group at rest holds for as long as its zxids do."""
+        node = self._tree.nodes.get(layout.settled(group))
+        if node is None:
+            return
+        if self._settled is None or self._settled[0] != node.mzxid:
+            self._settled = node.mzxid, Settled.from_json(fields.load(node.data, group), group)
+        if self._settled[1].zxids != self._zxids(group):
+            return
+        ids, target = self._tree.nodes.get(layout.ids(group)), self.targets.get(group)
+        ledgers = self.ledgers.get(group, {})
+        members = sorted(ids.children) if ids is not None else []
+        self._check(sorted(ledgers) == members, f"{group} counts as at rest with {members}, ledgers are {ledgers}")
+        for consumer in members:
+            registration = self._tree.nodes[layout.registration(group, consumer)]
+            ledger, channel = ledgers[consumer], self._tree.nodes[layout.channel(group, consumer)]
+            owned = target.members.get(consumer, PartitionSet()) if target is not None else PartitionSet()
+            self._check(
+                (ledger.incarnation, ledger.owned) == (registration.czxid, owned)
+                and not ledger.stopping
+                and not any(parse_command_id(name) for name in channel.children),
+                f"{group} counts as at rest, and {consumer} has {ledger} of {owned} and is told {channel.children}",
+            )
+
+    def _zxids(self, group: str) -> Zxids:
+        nodes = self._tree.nodes
+        written = [nodes.get(path) for path in (layout.group(group), layout.assignment(group))]
+        listed = [nodes.get(path) for path in (layout.ids(group), layout.owners(group), layout.channels(group))]
+        of_group, of_target = (node.mzxid if node is not None else 0 for node in written)
+        ids, owners, channel = (node.pzxid if node is not None else 0 for node in listed)
+        return Zxids(of_group, ids, owners, channel, of_target)
 
     # --- what applications saw ---------------------------------------------------------------------------------------
 

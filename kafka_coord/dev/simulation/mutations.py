@@ -12,7 +12,7 @@ from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
-from kafka_coord.coordinator import translate
+from kafka_coord.coordinator import observe, translate
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.handler import RebalanceRequestHandler
 from kafka_coord.coordinator.offsets import read_start_offsets
@@ -21,10 +21,11 @@ from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.dev.simulation.applications import SimulatedFetchers
 from kafka_coord.gateway.fenced_store import FencedStore
 from kafka_coord.gateway.term import Term
-from kafka_coord.model import NO_PARTITIONS, Ledger
+from kafka_coord.model import NO_PARTITIONS, Ledger, Zxids
+from kafka_coord.zk import layout
 from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
-from kafka_coord.zk.store import Check
+from kafka_coord.zk.store import Check, GetData
 
 Patch = tuple[Any, str, Any]
 
@@ -209,6 +210,22 @@ def _called_stored_unwritten() -> Patch:
     return SocketLink, "acknowledge", acknowledge
 
 
+def _settled_whatever_has_happened() -> Patch:
+    return Zxids, "hold", lambda _self, _ids, _now=None: True
+
+
+def _zxids_of_after_the_look() -> Patch:
+    def as_of(self: Any) -> Any:
+        if not self._listed:
+            return None
+        group = self._glance.group
+        paths = (layout.group(group), layout.ids(group), layout.owners(group), layout.channels(group))
+        found = self._store.read_many([GetData(path) for path in (*paths, layout.assignment(group))])
+        return observe._zxids(*found)
+
+    return observe._Looking, "_as_of", as_of
+
+
 def _gateway_without_epoch_check() -> Patch:
     return FencedStore, "multi", lambda self, ops: self._store.multi(ops)
 
@@ -237,6 +254,8 @@ MUTATIONS: dict[str, Callable[[], Patch]] = {
     "proof from when an answer is heard": _proof_from_when_it_is_heard,
     "no new session timeout after an election": _no_new_session_after_an_election,
     "consumed meanwhile and called stored": _called_stored_unwritten,
+    "settled, whatever has happened": _settled_whatever_has_happened,
+    "zxids of after the look": _zxids_of_after_the_look,
 }
 
 

@@ -44,6 +44,8 @@ FAULTS = frozenset(
     }
 )
 SOCKET_SESSIONS_MS = (3_000, 6_000, 12_000)
+SETTLED_AFTER_MS = (0, 1, 200, 2_000)
+"""0: never. The default would come after all that a history is about."""
 LOOK_INTERVALS_MS = (20_000, 600_000)
 """With the longer one nothing but events brings a group to rest in time: one that is lost is noticed."""
 ENCORES = 3
@@ -178,7 +180,9 @@ class World:
         self.calm = not faults
         self.log = SimulatedLog()
         self.partitions = {TOPIC: self.rng.randint(2, 6)}
-        self.options = CoordinatorOptions(look_interval_ms=self.rng.choice(LOOK_INTERVALS_MS))
+        look_interval_ms = self.rng.choice(LOOK_INTERVALS_MS)
+        rest = random.Random(f"rest {seed}")  # noqa: S311  histories of before stay what they were, but for this
+        self.options = CoordinatorOptions(look_interval_ms, settled_after_ms=rest.choice(SETTLED_AFTER_MS))
         self.kind = GroupKind.drawn(self.rng, random.Random(f"more {seed}"))  # noqa: S311
         self.occurred: Counter[str] = Counter()
         self._doomed: set[int] = set()

@@ -15,7 +15,7 @@ from kafka_coord.monitor.audit.report import Finding, Report, Rule
 from kafka_coord.monitor.audit.state import GroupState, Moment, Outstanding, Registered, World
 from kafka_coord.monitor.audit.tree import Change, Step
 
-_COORDINATORS_OWN = frozenset({Kind.LEDGER, Kind.TARGET, Kind.HISTORY, Kind.TOPIC_OFFSETS})
+_COORDINATORS_OWN = frozenset({Kind.LEDGER, Kind.TARGET, Kind.HISTORY, Kind.SETTLED, Kind.TOPIC_OFFSETS})
 
 
 class Judge:

@@ -27,6 +27,7 @@ class Kind(Enum):
     COMMAND = auto()
     TARGET = auto()
     HISTORY = auto()
+    SETTLED = auto()
     TOPIC_OFFSETS = auto()
     OFFSET = auto()
     PAUSED = auto()
@@ -57,6 +58,7 @@ _BELOW_GROUP = {
     ("offsets", 2): Kind.OFFSET,
     ("assignment", 0): Kind.TARGET,
     ("history", 0): Kind.HISTORY,
+    ("settled", 0): Kind.SETTLED,
     ("paused", 0): Kind.PAUSED,
 }
 _PARENTS = (
