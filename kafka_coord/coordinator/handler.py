@@ -326,7 +326,7 @@ class RebalanceRequestHandler:
         self._mending.remember(look, plan if written.units else None)
         self._settle(plan, look.observation, written)
         self._arm(group, look.observation, written)
-        if written.units:
+        if plan.steps:
             self.resting.stir(group)
         elif (again := self.resting.looked(look, plan)) is not None:
             self._queue.request_at(group, again)

@@ -16,7 +16,7 @@ TELLING = {
     "bit cleared after looking": frozenset({"rebalance"}),
     "an acknowledgement called done before it is written": frozenset({"expire", "rebalance"}),
     "proof from when an answer is heard": frozenset({"freeze"}),
-    "consumed meanwhile and called stored": frozenset({"cut", "rebalance"}),
+    "consumed meanwhile and called stored": frozenset({"cut", "grow", "rebalance"}),
 }
 """Faults to look under for defects that others hide, for a while: with all of them it takes some hundred seeds."""
 

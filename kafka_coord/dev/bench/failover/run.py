@@ -32,7 +32,7 @@ _TOPIC = "flights"
 _STABLE = str(GroupState.STABLE)
 _WITHIN_S = 120.0
 _PER_GROUP_S = 0.25
-_REST_S, _RESTS_WITHIN = 1.0, 60
+_RESTS_WITHIN = 30
 _BAR_GROUPS, _BAR_LOOKED_MS, _BAR_MIB = 10_000, 5_000.0, 1_024.0
 
 
@@ -46,7 +46,8 @@ class Ending(StrEnum):
 @dataclass(frozen=True, slots=True)
 class FailoverOptions:
     """``sizes`` are numbers of groups, of ``consumers`` each; each ending happens ``repeat`` times. ``idle_s`` is for
-    how long the coordinator is then watched with nothing to do. ``judged``: whether the figures are held against the
+    how long the coordinator is then watched with nothing to do, once nothing has been written for ``rest_s``: that is
+    longer than it takes a group to be written down as at rest. ``judged``: whether the figures are held against the
     bars."""
 
     sizes: tuple[int, ...] = (10, 1_000, 10_000)
@@ -54,13 +55,16 @@ class FailoverOptions:
     repeat: int = 3
     session_timeout_ms: int = 6_000
     idle_s: float = 60.0
+    rest_s: float = 8.0
     judged: bool = True
 
     def to_json(self) -> Mapping[str, Any]:
         return asdict(self) | {"sizes": list(self.sizes)}
 
 
-SMOKE = FailoverOptions(sizes=(5,), consumers=3, repeat=1, session_timeout_ms=2_000, idle_s=1.0, judged=False)
+SMOKE = FailoverOptions(
+    sizes=(5,), consumers=3, repeat=1, session_timeout_ms=2_000, idle_s=1.0, rest_s=0.2, judged=False
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,7 @@ class _Stage:
                 "peak_mib": round(self._instance(elected).peak_mib()),
             }
         self._instances[1].start(self._store)
+        self._at_rest()
 
     def fail(self, ending: Ending) -> Failover:
         """The elected instance ends while one member leaves its group; it comes back as a standby."""
@@ -195,12 +200,7 @@ class _Stage:
     def idle(self) -> Idle:
         """Nothing happens for a while, once what the last failover led to is written."""
         elected = self._instance(self._elected.now() or 0)
-        first = zxid_now(self._store)
-        for _ in range(_RESTS_WITHIN):
-            time.sleep(_REST_S)
-            before, first = first, zxid_now(self._store)
-            if first == before + 1:
-                break
+        first = self._at_rest()
         with Meter(elected.process.pid or 0) as meter:
             time.sleep(self._options.idle_s)
             cpu_s = meter.cpu_s()
@@ -208,6 +208,16 @@ class _Stage:
         return Idle(
             self._count - 1, round(100 * cpu_s / self._options.idle_s, 2), written, round(elected.peak_mib(), 1)
         )
+
+    def _at_rest(self) -> int:
+        """Waits until nothing is written any more, that groups are at rest neither; the last zxid."""
+        first = zxid_now(self._store)
+        for _ in range(_RESTS_WITHIN):
+            time.sleep(self._options.rest_s)
+            before, first = first, zxid_now(self._store)
+            if first == before + 1:
+                break
+        return first
 
     def _started_ns(self, since_ns: int) -> int:
         """When a member was first started since then; what is written down late of before is left out."""
