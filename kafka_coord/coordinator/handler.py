@@ -27,7 +27,7 @@ from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.errors import Fenced, MultiFailed, NoAuth, NotEmpty, StoreError, StoreUnavailable
 from kafka_coord.model import GroupSettings, Observation, Unreadable
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Store, WatchEvent
+from kafka_coord.zk.store import Store, WatchEvent, WatchType
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,9 @@ GROUPS_AT_ONCE = 16
 """So many groups that are due together are looked at together."""
 GLANCES_AT_ONCE = 128
 """So many, where it is only asked whether they still are at rest."""
+GATHER_S = 0.01
+"""How long others are waited for when one of several acknowledgements has come: a look and a write for all cost less
+than for each. The last one is not waited with."""
 LOOK_AGAIN_S = 0.05
 """How soon a group that was sent commands is looked at again, if no event of it comes before."""
 
@@ -105,7 +108,7 @@ class RebalanceRequestHandler:
         self._decoded: dict[str, Decoded] = {}
         self._failures: dict[str, int] = {}
         self._reported: dict[str, frozenset[Unreadable]] = {}
-        self._armed: set[str] = set()
+        self._armed: dict[str, set[str]] = {}
         self.outcomes: dict[str, Outcome] = {}
         self._looking_at: frozenset[str] = frozenset()
         self.deposed = False
@@ -358,24 +361,27 @@ class RebalanceRequestHandler:
             if consumer in observation.members
             for command in channel.commands
         ]
-        wanted = [path for path in (*outstanding, *written.commands) if path not in self._armed]
+        if not outstanding and not written.commands:
+            self._armed.pop(group, None)
+            return
+        armed = self._armed.setdefault(group, set())
+        wanted = [path for path in (*outstanding, *written.commands) if path not in armed]
         if not wanted:
             return
 
         def fired(event: WatchEvent) -> None:
-            self._armed.discard(event.path)
-            self._queue.request(group)
+            armed.discard(event.path)
+            if armed and event.type is WatchType.DELETED:  # others are about to come: one look for all
+                self._queue.request_at(group, self._store.clock.monotonic() + GATHER_S, event=True)
+            else:
+                self._queue.request(group)
 
-        self._armed.update(wanted)
+        armed.update(wanted)
         try:
-            found = self._store.exists_many(wanted, fired)
+            self._store.watch_gone(wanted, fired)
         except StoreError:
-            self._armed.difference_update(wanted)
+            armed.difference_update(wanted)
             raise
-        gone = [path for path, stat in zip(wanted, found, strict=True) if stat is None]
-        if gone:
-            self._armed.difference_update(gone)
-            self._queue.request(group)
 
     def _schedule(self, group: str, decided: Plan, timers: GroupTimers, written: Written) -> None:
         now = self._store.clock.monotonic()
@@ -441,5 +447,5 @@ class RebalanceRequestHandler:
         self._mending.forget(group)
         self._matching.forget(group)
         self.resting.forget(group)
-        for memory in (self._timers, self._decoded, self._failures, self._reported, self.outcomes):
+        for memory in (self._armed, self._timers, self._decoded, self._failures, self._reported, self.outcomes):
             memory.pop(group, None)

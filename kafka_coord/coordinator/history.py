@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan, SetTarget, WriteLedger
 from kafka_coord.errors import MalformedValue, NoNode
@@ -20,6 +21,7 @@ from kafka_coord.model import (
     history_to_json,
 )
 from kafka_coord.model import json_fields as fields
+from kafka_coord.model.operations import MAX_HISTORY
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Clock, Create, Node, Op, SetData, Store
 
@@ -72,6 +74,21 @@ class _Progress:
     settling: bool = False
 
 
+class _Encoded(NamedTuple):
+    """A decision as it is written; what is in a history already is not encoded again for the next one."""
+
+    generation: int
+    data: bytes
+
+    @classmethod
+    def of(cls, decision: Decision) -> _Encoded:
+        return cls(decision.generation, fields.dump(decision.to_json()))
+
+
+_ENVELOPE = fields.dump(history_to_json(())).replace(b"[]", b"[%b]")
+"""The znode's value around its decisions."""
+
+
 class DecisionLog:
     """Follows each group's newest decision until it is settled. One thread.
 
@@ -83,7 +100,7 @@ class DecisionLog:
         self._store = store
         self._clock: Clock = store.clock
         self._open: dict[str, _Progress] = {}
-        self._written: OrderedDict[str, tuple[tuple[Decision, ...], int]] = OrderedDict()
+        self._written: OrderedDict[str, tuple[Sequence[_Encoded], int]] = OrderedDict()
 
     def observe(self, plan: Plan, observation: Observation) -> tuple[Op, ...]:
         """The history writes that belong to this pass: one when a target is decided, one when it is settled."""
@@ -124,9 +141,10 @@ class DecisionLog:
         """Somebody has read the znode meanwhile."""
         path = layout.history(group)
         try:
-            self._keep(group, history_from_json(fields.load(node.data, path), path), node.stat.version)
+            decisions = history_from_json(fields.load(node.data, path), path)
         except MalformedValue:
             return  # it is read again when it is written, and reported
+        self._keep(group, [_Encoded.of(one) for one in decisions], node.stat.version)
 
     def forget(self, group: str) -> None:
         self._open.pop(group, None)
@@ -173,24 +191,24 @@ class DecisionLog:
             return (), self._store.get(path)
 
     def _write(self, group: str, decision: Decision) -> tuple[Op, ...]:
-        decisions, version = self._known(group)
-        kept = (*(d for d in decisions if d.generation != decision.generation), decision)
-        data = fields.dump(history_to_json(kept))
-        while len(data) > MAX_HISTORY_BYTES and len(kept) > 1:
+        known, version = self._known(group)
+        kept = [one for one in known if one.generation != decision.generation][1 - MAX_HISTORY :]
+        kept.append(_Encoded.of(decision))
+        while sum(len(one.data) for one in kept) > MAX_HISTORY_BYTES and len(kept) > 1:
             kept = kept[len(kept) // 2 :]
-            data = fields.dump(history_to_json(kept))
         self._keep(group, kept, version + 1)
+        data = _ENVELOPE % b",".join(one.data for one in kept)
         path = layout.history(group)
         return (Create(path, data),) if version < 0 else (SetData(path, data, version),)
 
-    def _keep(self, group: str, decisions: tuple[Decision, ...], version: int) -> None:
+    def _keep(self, group: str, decisions: Sequence[_Encoded], version: int) -> None:
         self._written[group] = decisions, version
         while len(self._written) > MAX_REMEMBERED:
             self._written.popitem(last=False)
 
-    def _known(self, group: str) -> tuple[tuple[Decision, ...], int]:
+    def _known(self, group: str) -> tuple[Sequence[_Encoded], int]:
         """(what the znode holds, its version, -1 for none)."""
         if group in self._written:
             return self._written.pop(group)
         decisions, node = self._read(group)
-        return decisions, -1 if node is None else node.stat.version
+        return [_Encoded.of(one) for one in decisions], -1 if node is None else node.stat.version

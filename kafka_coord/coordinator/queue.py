@@ -30,6 +30,8 @@ class RebalanceRequestQueue:
         self._groups_being_rebalanced: set[str] = set()
         self._rebalance_request_queue: deque[str] = deque()
         self._calm: dict[str, None] = {}
+        self._happened: set[str] = set()
+        """Those whose next timer is for something that has happened."""
         self._taken = 0
         self.last_was_calm = False
         """Whether nothing had happened to the group taken last. For who takes."""
@@ -43,6 +45,7 @@ class RebalanceRequestQueue:
             if self._closed or (group in self._groups_being_rebalanced and group not in self._calm):
                 return
             self._calm.pop(group, None)
+            self._happened.discard(group)
             self._groups_being_rebalanced.add(group)
             self._rebalance_request_queue.append(group)
             self._changed.notify()
@@ -64,9 +67,12 @@ class RebalanceRequestQueue:
                 else:
                     self._rebalance_request_queue.append(group)
 
-    def request_at(self, group: str, due: float) -> None:
-        """Requests the group at ``clock.monotonic() == due``, unless an earlier moment is set already."""
+    def request_at(self, group: str, due: float, *, event: bool = False) -> None:
+        """Requests the group at ``clock.monotonic() == due``, unless an earlier moment is set already; for something
+        that has happened to it, or for the time that has passed."""
         with self._changed:
+            if event and not self._closed:
+                self._happened.add(group)
             if self._closed or self._due.get(group, float("inf")) <= due:
                 return
             self._due[group] = due
@@ -111,6 +117,7 @@ class RebalanceRequestQueue:
             self._groups_being_rebalanced.clear()
             self._rebalance_request_queue.clear()
             self._calm.clear()
+            self._happened.clear()
             self._timers.clear()
             self._due.clear()
 
@@ -129,7 +136,13 @@ class RebalanceRequestQueue:
             if self._due.get(group) != due:
                 continue  # an earlier moment was set since
             del self._due[group]
-            if group not in self._groups_being_rebalanced:
+            if group in self._happened:
+                self._happened.discard(group)
+                if group not in self._groups_being_rebalanced or group in self._calm:
+                    self._calm.pop(group, None)
+                    self._groups_being_rebalanced.add(group)
+                    self._rebalance_request_queue.append(group)
+            elif group not in self._groups_being_rebalanced:
                 self._groups_being_rebalanced.add(group)
                 self._calm[group] = None
         if not self._rebalance_request_queue and not self._calm:

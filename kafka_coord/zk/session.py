@@ -304,6 +304,17 @@ class KazooStore(Store):
             self._set_watches(since, chunk, watcher)
         return Armed(listings, stats, tuple(found[read] for read in reads))
 
+    def watch_gone(self, paths: Sequence[str], watcher: Watcher) -> None:
+        if len(paths) > 1 and kazoo_private.can_remember_watches(self._client):
+            try:
+                for chunk in bulk.watch_chunks([(WatchOf.DATA, self._at(path)) for path in paths]):
+                    self._set_watches(self._client.last_zxid, chunk, watcher)
+            except Unsupported as error:
+                log.debug("watching one by one reason='%s'", error)
+            else:
+                return
+        super().watch_gone(paths, watcher)
+
     def _set_watches(self, since: int, wanted: Sequence[tuple[WatchOf, str]], watcher: Watcher) -> None:
         """``wanted`` with absolute paths."""
         of_data: list[tuple[str, _Watch]] = []

@@ -232,6 +232,12 @@ class Store(Protocol):
         stats = self.exists_many(data, watcher) if data else ()
         return Armed(listings, stats, self.read_many(reads) if reads else ())
 
+    def watch_gone(self, paths: Sequence[str], watcher: Watcher) -> None:
+        """Has ``watcher`` told when each of these znodes is deleted; at once of those that are gone already."""
+        for path, stat in zip(paths, self.exists_many(paths, watcher), strict=True):
+            if stat is None:
+                watcher(WatchEvent(WatchType.DELETED, path))
+
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
         """Many reads at once: one multi-read per chunk on servers ≥ 3.6, pipelined reads on older ones."""
 

@@ -135,3 +135,19 @@ def test_a_calm_group_that_is_put_back_is_taken_again_unless_something_has_happe
     assert queue.next_due() == clock.now
     queue.clear()
     assert queue.take_now() is None
+
+
+def test_what_is_gathered_is_no_calm_group_when_it_is_due():
+    clock = ManualClock()
+    queue = RebalanceRequestQueue(clock)
+    queue.request_at("calm", clock.now + 1)
+    queue.request_at("delays", clock.now + 0.01, event=True)
+    queue.request_at("delays", clock.now + 60)
+    assert queue.take_now() is None
+    clock.advance(1)
+    assert [(queue.take_now(), queue.last_was_calm) for _ in range(2)] == [("delays", False), ("calm", True)]
+    queue.request_at("delays", clock.now + 0.01, event=True)
+    queue.request("delays")
+    assert queue.take_now() == "delays"
+    clock.advance(1)
+    assert (queue.take_now(), queue.last_was_calm) == ("delays", True)

@@ -234,3 +234,21 @@ def test_a_request_for_watches_stays_within_its_size() -> None:
     assert max(map(len, requests)) <= bulk.MAX_REQUEST_BYTES + 100
     assert len(chunks) == 4
     assert list(bulk.watch_chunks([])) == []
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one by one"])
+def test_what_is_deleted_is_told_and_what_is_gone_already_too(
+    store: KazooStore, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    monkeypatch.setattr(kazoo_private, "can_remember_watches", lambda _client: at_once)
+    store.multi([Create("/p"), Create("/p/a"), Create("/p/b"), Create("/p/c")])
+    store.delete("/p/b")
+    events: list[WatchEvent] = []
+    store.watch_gone(["/p/a", "/p/b", "/p/c"], events.append)
+    eventually(lambda: events == [WatchEvent(WatchType.DELETED, "/p/b")])
+    open_store().multi([Delete("/p/a"), Delete("/p/c")])
+    eventually(
+        lambda: {(event.type, event.path) for event in events[1:]} == {(WatchType.DELETED, f"/p/{n}") for n in "ac"}
+    )
+    store.watch_gone(["/p/a"], events.append)
+    assert events[3:] == [WatchEvent(WatchType.DELETED, "/p/a")]
