@@ -54,6 +54,7 @@ class _Fetching:
                 while not self._ended.is_set():
                     read()
             finally:
+                self._note(What.LEAVING, ())
                 leave()
 
         self._ended.clear()
@@ -64,7 +65,6 @@ class _Fetching:
         """Whether it ran."""
         if self._thread is None:
             return False
-        self._note(What.LEAVING, ())
         self._ended.set()
         self._thread.join(_ENDS_S)
         self._thread = None
