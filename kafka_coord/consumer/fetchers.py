@@ -61,7 +61,9 @@ def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> d
         "enable.partition.eof": False,
         "auto.offset.reset": "error",  # reset by the fetcher, see there
     }
-    _client({name: value for name, value in settings.items() if name != "bootstrap.servers"}).close()
+    tried = _client({name: value for name, value in settings.items() if name != "bootstrap.servers"})
+    # One time in ten librdkafka takes a second to close a client that was only just made.
+    threading.Thread(target=tried.close, name="kafka-coord-settings", daemon=True).start()
     return settings
 
 

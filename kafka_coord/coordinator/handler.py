@@ -40,7 +40,7 @@ GLANCES_AT_ONCE = 128
 GATHER_S = 0.01
 """How long others are waited for when one of several acknowledgements has come: a look and a write for all cost less
 than for each. The last one is not waited with."""
-LOOK_AGAIN_S = 0.05
+LOOK_AGAIN_S = 0.5
 """How soon a group that was sent commands is looked at again, if no event of it comes before."""
 
 _LEAVES = {("ids", 2), ("owners", 2), ("channel", 3), ("offsets", 3)}
