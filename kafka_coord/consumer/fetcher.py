@@ -14,11 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
-from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from kafka_coord.consumer.assigned_client import AssignedClient, Key
 from kafka_coord.consumer.holding import Holding
@@ -28,6 +27,8 @@ from kafka_coord.errors import BrokerError, ConsumerError, NoOffset
 from kafka_coord.model import NO_OFFSET, TopicPartition
 
 log = logging.getLogger(__name__)
+
+_monotonic = time.monotonic
 
 _IDLE_SLICE_S = 0.1
 """How long to wait at most with nothing to fetch: Python sees signals only in between."""
@@ -46,7 +47,8 @@ _UNKNOWN_TO_BROKER = frozenset(
 )
 _FORBIDDEN = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED})
 
-_error, _topic, _partition = methodcaller("error"), methodcaller("topic"), methodcaller("partition")
+_error, _topic, _partition = Message.error, Message.topic, Message.partition
+"""Called by C for each message of a batch: several times faster than anything in Python that calls them."""
 
 
 class _Run:
@@ -165,12 +167,36 @@ class Fetcher:
             return None
         with self._lock:
             rest, holding = self._iterated, self._of
-            if rest is None or holding is None or self._failing or time.monotonic() >= self._until:
+            if rest is None or holding is None or self._failing or _monotonic() >= self._until:
                 return None
-            for message in rest:
+            message = next(rest, None)
+            if message is not None:
                 return self._handed(holding, message)
             self._iterated = None
         return None
+
+    def iterate(self, take_next: Callable[[], Record]) -> Iterator[Record]:
+        """Records as they come: :meth:`next_of_run`, written out where each call counts, and ``take_next`` where it has
+        none."""
+        lock = self._lock
+        while True:
+            record = None
+            if self._iterated is not None:
+                with lock:
+                    rest, holding = self._iterated, self._of
+                    if rest is not None and holding is not None and not self._failing and _monotonic() < self._until:
+                        message = next(rest, None)
+                        if message is not None:
+                            offset = message.offset()
+                            holding.consumed = holding.position
+                            holding.position = offset + 1
+                            self._in_hand.add(holding)
+                            self.records += 1
+                            topic, partition = holding.partition
+                            record = Record(topic, partition, offset, message)
+                        else:
+                            self._iterated = None
+            yield take_next() if record is None else record
 
     def _handed(self, holding: Holding, message: Any) -> Record:
         """One record of a run; what was handed out before of the run is done with. The lock is held."""

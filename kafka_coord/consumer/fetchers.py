@@ -62,9 +62,13 @@ def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> d
         "auto.offset.reset": "error",  # reset by the fetcher, see there
     }
     tried = _client({name: value for name, value in settings.items() if name != "bootstrap.servers"})
-    # One time in ten librdkafka takes a second to close a client that was only just made.
-    threading.Thread(target=tried.close, name="kafka-coord-settings", daemon=True).start()
+    threading.Thread(target=_close, args=(tried,), name="kafka-coord-settings", daemon=True).start()
     return settings
+
+
+def _close(client: KafkaConsumer) -> None:
+    """Where nobody waits for it: one time in ten librdkafka takes a second for a client that was only just made."""
+    client.close()
 
 
 def _client(settings: Mapping[str, Any]) -> KafkaConsumer:

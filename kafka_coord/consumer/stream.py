@@ -50,21 +50,24 @@ class Stream:
         return frozenset(holding.partition for holding in self._fetcher.holdings() if not holding.stopping)
 
     def __iter__(self) -> Iterator[Record]:
-        return self
+        try:
+            yield from self._fetcher.iterate(self._take)
+        except ConsumerClosed:
+            return
 
     def forked(self) -> None:
         """This is a copy in another process: the next call says so."""
         self._fetcher.forked()
 
     def __next__(self) -> Record:
-        record = self._fetcher.next_of_run()
-        if record is not None:
-            return record
-        self._check_process()
         try:
-            while True:
-                record = self._fetcher.take_one(1.0)
-                if record is not None:
-                    return record
+            return self._fetcher.next_of_run() or self._take()
         except ConsumerClosed:
             raise StopIteration from None
+
+    def _take(self) -> Record:
+        self._check_process()
+        while True:
+            record = self._fetcher.take_one(1.0)
+            if record is not None:
+                return record

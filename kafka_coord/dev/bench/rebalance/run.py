@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, cost, summary
 from kafka_coord.dev.bench.rebalance.journal import What
-from kafka_coord.dev.bench.rebalance.stage import GUEST, Crews, Stage, stage
+from kafka_coord.dev.bench.rebalance.stage import GUEST, STILL_S, Crews, Stage, stage
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.java import find_java
@@ -102,6 +102,7 @@ class _Group:
                 self._crews.all("join")
                 return self._cost(event, self._options.members)
             case Event.JOIN:
+                time.sleep(STILL_S)  # as before the join that it is compared with
                 self._crews.guest.do("join")
                 return self._cost(event, self._options.members + 1)
             case Event.LEAVE:

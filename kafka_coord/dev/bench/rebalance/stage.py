@@ -38,7 +38,7 @@ GUEST = "zguest"
 _STUCK = "stuck"
 _BROKER_ID = 1
 _WITHIN_S = 120.0
-_STILL_S = 0.3
+STILL_S = 0.3
 """For how long nothing new may be decided for an event to be over."""
 
 
@@ -168,7 +168,7 @@ class Quiet:
                 and found.members == members
                 and found.settled_ms is not None
             )
-            if found is not None and settled and not self._changed.wait(_STILL_S):
+            if found is not None and settled and not self._changed.wait(STILL_S):
                 return found
             if not settled:
                 self._changed.wait(0.5)
@@ -206,7 +206,7 @@ class Stage:
         value = plain_member(_STUCK, TOPIC, _STUCK).registration_value(self.store)
         self.store.multi(register_ops(_STUCK, _STUCK, value))
         awaited(lambda: self.store.children(path), _WITHIN_S, "a command for the stuck member")
-        time.sleep(_STILL_S)  # whatever else is done for it
+        time.sleep(STILL_S)  # whatever else is done for it
         try:
             yield
         finally:
