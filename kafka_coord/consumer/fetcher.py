@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
+from operator import length_hint
 from typing import Any
 
 from confluent_kafka import Consumer as KafkaConsumer
@@ -55,19 +56,53 @@ class _Run:
     """Records of one partition that came one after the other, fetched under one serial of its holding. What is asked
     once for a run, and not for each of its records, is most of what a record costs."""
 
-    __slots__ = ("holding", "messages", "serial")
+    __slots__ = ("holding", "records", "serial")
 
-    def __init__(self, holding: Holding, messages: list[Any]) -> None:
+    def __init__(self, holding: Holding, records: list[Record]) -> None:
         self.holding = holding
         self.serial = holding.serial
-        self.messages = messages
+        self.records = records
 
-    def from_position(self) -> list[Any]:
+    def from_position(self) -> list[Record]:
         """Those that are not handed out yet."""
         position = self.holding.position
-        if self.messages[0].offset() >= position:
-            return self.messages
-        return [message for message in self.messages if message.offset() >= position]
+        if self.records[0].offset >= position:
+            return self.records
+        return [record for record in self.records if record.offset >= position]
+
+
+class _Iterated:
+    """A run that is handed out record by record, by ``next(rest)`` and nothing else: no lock, and nothing written down.
+    How far that has come is found out when somebody wants to know (:meth:`account`), and it goes no further once
+    :meth:`end` has taken what is left. Each of the three is one call into C, so that none happens in the midst of
+    another; ``account`` and ``end`` are called with the fetcher's lock held."""
+
+    __slots__ = ("_accounted", "_records", "holding", "rest")
+
+    def __init__(self, holding: Holding, records: list[Record]) -> None:
+        self.holding = holding
+        self._records = records
+        self._accounted = 0
+        self.rest = iter(records)
+
+    def account(self) -> int:
+        """Brings the holding up to date: what was handed out before the last record is done with. How many more records
+        were handed out than at the last time."""
+        return self._up_to(len(self._records) - length_hint(self.rest))
+
+    def end(self) -> tuple[int, list[Record]]:
+        """As :meth:`account`, and what was left."""
+        left = list(self.rest)
+        return self._up_to(len(self._records) - len(left)), left
+
+    def _up_to(self, handed: int) -> int:
+        more = handed - self._accounted
+        if more:
+            self._accounted = handed
+            holding = self.holding
+            holding.consumed = self._records[handed - 2].offset + 1 if handed > 1 else holding.position
+            holding.position = self._records[handed - 1].offset + 1
+        return more
 
 
 class Fetcher:
@@ -87,7 +122,7 @@ class Fetcher:
         wake: Callable[[], None],
     ) -> None:
         self.number = number
-        self.records = 0
+        self._records = 0
         self.last_taker: int | None = None
         """The thread that took records last."""
         self.lost_uncommitted = False
@@ -105,10 +140,8 @@ class Fetcher:
         self._live: dict[Key, Holding] = {}
         self._failing: set[Holding] = set()
         self._buffer: deque[_Run] = deque()
-        self._iterated: Iterator[Any] | None = None
-        """What is left of the run that is handed out record by record, ``_of`` whom, and ``_until`` when (monotonic):
-        nothing of it any more as soon as anybody wants something of its partition."""
-        self._of: Holding | None = None
+        self._iterated: _Iterated | None = None
+        """The run that is handed out record by record, until ``_until`` (monotonic)."""
         self._until = 0.0
         self._errors: list[tuple[Holding, KafkaError]] = []
         self._in_hand: set[Holding] = set()
@@ -163,49 +196,31 @@ class Fetcher:
     def next_of_run(self) -> Record | None:
         """The next record of the run being iterated over, if there is one that may be handed out without asking
         anything but the clock; ``None``: ask :meth:`take_one`. The one before is done with."""
-        if self._iterated is None:
+        iterated = self._iterated
+        if iterated is None or self._failing or _monotonic() >= self._until:
             return None
-        with self._lock:
-            rest, holding = self._iterated, self._of
-            if rest is None or holding is None or self._failing or _monotonic() >= self._until:
-                return None
-            message = next(rest, None)
-            if message is not None:
-                return self._handed(holding, message)
-            self._iterated = None
-        return None
+        return next(iterated.rest, None)
 
     def iterate(self, take_next: Callable[[], Record]) -> Iterator[Record]:
         """Records as they come: :meth:`next_of_run`, written out where each call counts, and ``take_next`` where it has
         none."""
-        lock = self._lock
         while True:
-            record = None
-            if self._iterated is not None:
-                with lock:
-                    rest, holding = self._iterated, self._of
-                    if rest is not None and holding is not None and not self._failing and _monotonic() < self._until:
-                        message = next(rest, None)
-                        if message is not None:
-                            offset = message.offset()
-                            holding.consumed = holding.position
-                            holding.position = offset + 1
-                            self._in_hand.add(holding)
-                            self.records += 1
-                            topic, partition = holding.partition
-                            record = Record(topic, partition, offset, message)
-                        else:
-                            self._iterated = None
-            yield take_next() if record is None else record
+            iterated = self._iterated
+            if iterated is not None:
+                rest = iterated.rest
+                while _monotonic() < self._until and not self._failing:
+                    record = next(rest, None)
+                    if record is None:
+                        break
+                    yield record
+            yield take_next()
 
-    def _handed(self, holding: Holding, message: Any) -> Record:
-        """One record of a run; what was handed out before of the run is done with. The lock is held."""
-        offset = message.offset()
-        holding.consumed = holding.position
-        holding.position = offset + 1
-        self._in_hand.add(holding)
-        self.records += 1
-        return Record(holding.partition.topic, holding.partition.partition, offset, message)
+    @property
+    def records(self) -> int:
+        """How many were handed out."""
+        with self._lock:
+            self._account()
+            return self._records
 
     def _enter(self) -> None:
         me = threading.get_ident()
@@ -219,9 +234,10 @@ class Fetcher:
 
     def settle(self) -> None:
         """The application came back: what it had in hand counts as consumed."""
-        if not self._in_hand and not self.orphans_in_hand:
+        if not self._in_hand and not self.orphans_in_hand and self._iterated is None:
             return
         with self._lock:
+            self._account()
             for holding in self._in_hand:
                 holding.settle()
             self._nothing_in_hand()
@@ -237,21 +253,19 @@ class Fetcher:
         if not self._may_hand_out():
             return records
         with self._lock:
-            self._put_back()
+            self._end_run(put_back=True)
             while len(records) < limit and (run := self._next_run()) is not None:
-                holding, messages = run.holding, run.from_position()
+                found = run.from_position()
                 room = limit - len(records)
-                if len(messages) > room:
-                    run.messages = messages[room:]
+                if len(found) > room:
+                    run.records = found[room:]
                     self._buffer.appendleft(run)
-                    messages = messages[:room]
-                if not messages:
-                    continue
-                topic, partition = holding.partition
-                records += [Record(topic, partition, message.offset(), message) for message in messages]
-                holding.position = records[-1].offset + 1
-                self._in_hand.add(holding)
-            self.records += len(records)
+                    found = found[:room]
+                if found:
+                    records += found
+                    run.holding.position = found[-1].offset + 1
+                    self._in_hand.add(run.holding)
+            self._records += len(records)
         return records
 
     def _hand_out_one(self) -> Record | None:
@@ -262,14 +276,35 @@ class Fetcher:
         with self._lock:
             self._until = until
             while True:
-                if self._iterated is not None and self._of is not None:
-                    for message in self._iterated:
-                        return self._handed(self._of, message)
+                if self._iterated is not None:
+                    record = next(self._iterated.rest, None)
+                    if record is not None:
+                        return record
+                    self._end_run()
                 run = self._next_run()
                 if run is None:
-                    self._iterated = self._of = None
                     return None
-                self._iterated, self._of = iter(run.from_position()), run.holding
+                self._iterated = _Iterated(run.holding, run.from_position())
+
+    def _account(self) -> None:
+        """Writes down what was handed out of the run being iterated over. The lock is held."""
+        if self._iterated is not None:
+            self._handed(self._iterated, self._iterated.account())
+
+    def _end_run(self, *, put_back: bool = False) -> None:
+        """Nothing more is handed out of the run being iterated over; what is left is dropped, or the next to be handed
+        out. The lock is held."""
+        iterated, self._iterated = self._iterated, None
+        if iterated is not None:
+            more, left = iterated.end()
+            self._handed(iterated, more)
+            if put_back and left:
+                self._buffer.appendleft(_Run(iterated.holding, left))
+
+    def _handed(self, iterated: _Iterated, more: int) -> None:
+        if more:
+            self._in_hand.add(iterated.holding)
+            self._records += more
 
     def _may_hand_out(self) -> bool:
         """Raises what keeps a partition from going on."""
@@ -290,14 +325,6 @@ class Fetcher:
             if self._live.get(run.holding.partition) is run.holding and run.serial == run.holding.serial:
                 return run
         return None
-
-    def _put_back(self) -> None:
-        """What is left of the run that was iterated over is the next to be handed out. The lock is held."""
-        if self._iterated is not None and self._of is not None:
-            rest = list(self._iterated)
-            if rest:
-                self._buffer.appendleft(_Run(self._of, rest))
-        self._iterated = self._of = None
 
     def _raise_failing(self) -> None:
         with self._lock:
@@ -326,7 +353,8 @@ class Fetcher:
                     key = (topic, partition)
                     holding = self._live.get(key)
                     if holding is not None and serials.get(key) == holding.serial:
-                        self._buffer.append(_Run(holding, list(found)))
+                        records = [Record(topic, partition, message.offset(), message) for message in found]
+                        self._buffer.append(_Run(holding, records))
 
     def _without_errors(self, messages: list[Any], serials: Mapping[Key, int]) -> list[Any]:
         """The records among these; the errors are noted. The lock is held."""
@@ -394,6 +422,7 @@ class Fetcher:
 
     def _wanted(self) -> dict[Key, tuple[int, int]]:
         with self._lock:
+            self._account()
             return {key: (holding.serial, holding.fetch_from) for key, holding in self._live.items()}
 
     def _fetch_what_is_live(self) -> None:
@@ -412,13 +441,15 @@ class Fetcher:
     def _purge(self, partitions: set[TopicPartition]) -> None:
         if self._buffer:
             self._buffer = deque(run for run in self._buffer if run.holding.partition not in partitions)
-        if self._of is not None and self._of.partition in partitions:
-            self._iterated = self._of = None
+        if self._iterated is not None and self._iterated.holding.partition in partitions:
+            self._end_run()
 
     def forked(self) -> None:
         """This is a copy in another process, where nothing may be handed out: see ``check``. Takes no lock, which
         somebody may have held when this process began."""
-        self._iterated = None
+        iterated, self._iterated = self._iterated, None
+        if iterated is not None:
+            iterated.end()
 
     def use(self, client: KafkaConsumer) -> None:
         """Fetches with this client from now on."""
@@ -429,16 +460,20 @@ class Fetcher:
         """Fetches nothing any more, and closes the client."""
         with self._lock:
             self._live.clear()
+            self._end_run()
         self._client.close()
         self._changed.set()
 
     # --- the application's wishes, any thread ------------------------------------------------------------------------
 
     def holding(self, partition: Key) -> Holding | None:
-        return self._held.get(partition)
+        with self._lock:
+            self._account()
+            return self._held.get(partition)
 
     def holdings(self) -> list[Holding]:
         with self._lock:
+            self._account()
             return list(self._held.values())
 
     def seek(self, holding: Holding, offset: int) -> None:
@@ -446,6 +481,7 @@ class Fetcher:
         with self._lock:
             if self._held.get(holding.partition) is not holding:
                 return
+            self._purge({holding.partition})
             holding.move_to(offset)
             holding.failure = None
             self._failing.discard(holding)
@@ -464,6 +500,7 @@ class Fetcher:
     def snapshot(self, *, with_in_hand: bool) -> dict[TopicPartition, int]:
         """For a commit of all that was consumed: counts what is in hand as consumed if told so."""
         with self._lock:
+            self._account()
             if with_in_hand:
                 for holding in self._in_hand:
                     holding.settle()
@@ -475,6 +512,7 @@ class Fetcher:
     def ask(self, holding: Holding, offset: int) -> None:
         """The application commits ``offset`` of this partition by itself."""
         with self._lock:
+            self._account()
             holding.asked = offset
             holding.consumed = max(holding.consumed, offset)
             if holding.consumed == holding.position and holding in self._in_hand:
@@ -517,26 +555,28 @@ class Fetcher:
     def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether the application has a record of these; if so, the connector is woken when it no longer has."""
         with self._lock:
+            self._account()
             if any(self._held.get(partition) in self._in_hand for partition in partitions):
                 self._settling_wakes = True
                 return True
             return False
 
-    def release(self, partitions: Iterable[TopicPartition]) -> list[Holding]:
+    def release(self, partitions: Collection[TopicPartition]) -> list[Holding]:
         """Lets stopped partitions go: no longer fetched, what is queued of them dropped."""
         with self._lock:
+            self._purge(set(partitions))
             released = [holding for p in partitions if (holding := self._held.pop(p, None)) is not None]
             for holding in released:
                 self._live.pop(holding.partition, None)
                 self._in_hand.discard(holding)
                 self._failing.discard(holding)
-            self._purge({holding.partition for holding in released})
         self._fetch_what_is_live()
         return released
 
     def abandon(self) -> None:
         """Lets everything go at once (the lost-connection procedure)."""
         with self._lock:
+            self._end_run()
             self.orphans_in_hand = self.orphans_in_hand or bool(self._in_hand)
             self.lost_uncommitted = self.lost_uncommitted or any(
                 holding.position > max(holding.committed, 0) for holding in self._held.values()
@@ -544,7 +584,6 @@ class Fetcher:
             self._held.clear()
             self._live.clear()
             self._buffer.clear()
-            self._iterated = self._of = None
             self._in_hand.clear()
             self._failing.clear()
         self._fetch_what_is_live()
@@ -552,11 +591,13 @@ class Fetcher:
     def uncommitted(self, *, auto_commit: bool) -> dict[TopicPartition, int]:
         """What there is to commit of what is held."""
         with self._lock:
+            self._account()
             return offsets_of(self._held.values(), auto_commit=auto_commit)
 
     def stored(self, offsets: Mapping[TopicPartition, int]) -> None:
         """These offsets are in ZooKeeper now."""
         with self._lock:
+            self._account()
             for partition, offset in offsets.items():
                 holding = self._held.get(partition)
                 if holding is not None:

@@ -1,0 +1,69 @@
+"""How far a run has come that one thread iterates over without a lock, while another ends it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kafka_coord.consumer.fetcher import _Iterated
+from kafka_coord.consumer.holding import Holding
+from kafka_coord.consumer.record import Record
+from kafka_coord.model import TopicPartition
+
+PARTITION = TopicPartition("flights", 0)
+
+
+def records(count: int) -> list[Record]:
+    """With every third offset missing, as of a compacted topic."""
+    return [Record("flights", 0, offset, None) for offset in range(count * 2) if offset % 3][:count]
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_the_record_before_the_last_is_done_with_and_the_last_is_in_hand():
+    holding = Holding(PARTITION, 0)
+    run = _Iterated(holding, records(5))  # offsets 1, 2, 4, 5, 7
+    assert run.account() == 0
+    assert (holding.consumed, holding.position) == (0, 0)
+    next(run.rest)
+    assert run.account() == 1
+    assert (holding.consumed, holding.position) == (0, 2)
+    next(run.rest), next(run.rest)
+    assert run.account() == 2
+    assert (holding.consumed, holding.position) == (3, 5)
+    assert run.account() == 0
+    more, left = run.end()
+    assert (more, [record.offset for record in left]) == (0, [5, 7])
+    assert next(run.rest, None) is None
+
+
+@pytest.mark.usefixtures("hasty")
+def test_each_record_is_handed_out_or_left_whenever_it_ends():
+    for waits in range(200):
+        holding, given = Holding(PARTITION, 0), records(3_000)
+        run, taken, begun = _Iterated(holding, given), list[Record](), threading.Event()
+
+        def take(run: _Iterated = run, taken: list[Record] = taken, begun: threading.Event = begun) -> None:
+            begun.set()
+            while (record := next(run.rest, None)) is not None:
+                taken.append(record)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        begun.wait()
+        counted = sum(run.account() for _ in range(waits % 20))
+        more, left = run.end()
+        thread.join()
+        assert taken + left == given
+        assert counted + more == len(taken)
+        assert holding.position == (taken[-1].offset + 1 if taken else 0)
