@@ -112,10 +112,11 @@ def serve(
 
 def run_service(settings: Settings, broker_id: int) -> None:
     """Runs until asked to stop, or until the service ends by itself (and then raises what ended it)."""
+    from kafka_coord.coordinator.collecting import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.gateway.office import ServiceOffice
 
-    with stopping_at_signals(_say_stopping) as asked:
+    with stopping_at_signals(_say_stopping) as asked, collecting_rarely():
         stopping = asked.event
         store = _connect_patiently(settings, stopping)
         if store is None:

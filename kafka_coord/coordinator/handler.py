@@ -176,6 +176,9 @@ class RebalanceRequestHandler:
             for group in groups:
                 self._again_later(group, error)
             return
+        except Exception:
+            log.exception("cannot tell whether groups are at rest groups=%d: looking at each", len(groups))
+            found = [False] * len(groups)
         for group, at_rest in zip(groups, found, strict=True):
             if not at_rest:
                 self.resting.stir(group)
@@ -220,8 +223,12 @@ class RebalanceRequestHandler:
 
     def _write_down(self, decided: Iterable[_Decided]) -> None:
         """That groups are at rest, for whoever is elected next."""
-        found = {one.plan.group: self.resting.unwritten(one.look) for one in decided}
-        ops = {group: op for group, op in found.items() if op is not None}
+        ops = {}
+        for one in decided:
+            with self._troubles_of(one.plan.group):
+                op = self.resting.unwritten(one.look)
+                if op is not None:
+                    ops[one.plan.group] = op
         if not ops or not self._may_go_on():
             return
         try:

@@ -78,11 +78,17 @@ def found(bars: Sequence[object]) -> list[bool | None]:
 
 def test_the_slowest_case_decides_whether_a_bar_is_met():
     fast = [timed(1_000, 40, 50, 60), timed(2_500, 200), timed(5_000, 450)]
-    assert found(bars(fast)) == [True, True, True]
+    assert found(bars(fast)) == [True, True, True, None]
     slow = [*fast, timed(1_000, 20, 101, 102, what=What.ASSIGN)]
-    assert found(bars(slow)) == [False, True, True]
-    assert found(bars([timed(2_500, 200), timed(5_000, 470)])) == [None, True, False]
-    assert found(bars([timed(1_000, 500, event=Event.FIRST)])) == [None, None, None]
+    assert found(bars(slow)) == [False, True, True, None]
+    assert found(bars([timed(2_500, 200), timed(5_000, 470)])) == [None, True, False, None]
+    alone = [
+        timed(1_250, 20, what=What.ASSIGN),
+        timed(2_500, 45, what=What.ASSIGN),
+        timed(5_000, 110, what=What.ASSIGN),
+    ]
+    assert found(bars(alone)) == [None, True, None, False]
+    assert found(bars([timed(1_000, 500, event=Event.FIRST)])) == [None, None, None, None]
 
 
 def test_growth_is_told_of_sizes_of_which_one_is_twice_the_other():

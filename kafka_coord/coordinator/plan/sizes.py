@@ -22,13 +22,15 @@ _START_POINT = len('"":{"offset":-9223372036854775808,"stream":999},') + 16
 """With what the same partition adds to the ledger in the same multi: in a range, and in a stream."""
 _START_TOPIC = 3 * len('"":{},') + 64 + len(" -9223372036854775808")
 """What a topic takes besides its name, three times, and its partitions: its identity is in the ledger too."""
+_STREAM_BYTES = len('"":{"999":"2147483647"},')
 _SURE = 200_000
 
 
 def target_bytes(assignment: Assignment) -> int:
     """Exact where it could be too much, else an upper bound."""
     bound = sum(len(consumer) + 10 + _ranges_bound(found) for consumer, found in assignment.members.items())
-    bound += sum(len(found) for found in assignment.streams.values()) * 12
+    for consumer, streams in assignment.streams.items():
+        bound += len(consumer) + 10 + sum(len(topic) + _STREAM_BYTES for topic, _ in streams)
     if bound + ENVELOPE_BYTES <= MAX_TARGET_BYTES:
         return bound + ENVELOPE_BYTES
     return len(dump(assignment.to_json())) + ENVELOPE_BYTES
@@ -38,17 +40,28 @@ def ledger_bytes(ledger: Ledger) -> int:
     """Exact where it could matter, an upper bound where it is small. Twice the bound of what is held leaves room for
     streams and topic identities."""
     if ledger.place is None and len(ledger.held) < 5_000:
-        bound = 2 * (_ranges_bound(ledger.held)) + 80 * len(ledger.held.topics) + 300
+        bound = 2 * _singles_bound(ledger.held) + 80 * len(ledger.held.topics) + 300
         if bound <= _SURE:
             return bound
     return len(dump(ledger.to_json()))
 
 
-def _ranges_bound(partitions: PartitionSet) -> int:
+def _singles_bound(partitions: PartitionSet) -> int:
     """Bytes of the partitions in a value when no two numbers are neighbours."""
     return sum(
         len(topic) + 6 + len(numbers) * (len(str(max(numbers))) + 1) for topic, numbers in partitions.unordered()
     )
+
+
+def _ranges_bound(partitions: PartitionSet) -> int:
+    """The same when each number missing between the first and the last parts two runs, and each run is written as two
+    numbers: far less for partitions that are neighbours, as those of a target mostly are."""
+    bound = 0
+    for topic, numbers in partitions.unordered():
+        last = max(numbers)
+        missing = last - min(numbers) + 1 - len(numbers)
+        bound += len(topic) + 6 + min(len(numbers), 2 * (missing + 1)) * (len(str(last)) + 1)
+    return bound
 
 
 def fitting(
