@@ -24,7 +24,7 @@ from kafka_coord.consumer.assigned_client import AssignedClient, Key
 from kafka_coord.consumer.holding import Holding
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.reset import OffsetReset
-from kafka_coord.errors import BrokerError, ConsumerError, NoOffset
+from kafka_coord.errors import BrokerError, ConsumerClosed, ConsumerError, NoOffset
 from kafka_coord.model import NO_OFFSET, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -34,8 +34,13 @@ _monotonic = time.monotonic
 _IDLE_SLICE_S = 0.1
 """How long to wait at most with nothing to fetch: Python sees signals only in between."""
 
-_BATCH = 500
-"""How many records are taken from librdkafka at once (Kafka's ``max.poll.records``)."""
+MAX_POLL_RECORDS = 500
+"""Kafka's ``max.poll.records``."""
+
+_BATCH = 320
+"""How many messages are taken from librdkafka at once, but for who asks for more than ``MAX_POLL_RECORDS``. Of each a
+record is made: together they stay below the 700 new objects after which Python looks for cycles of garbage, if the
+application lets go of a batch before the next."""
 
 _UNKNOWN_TO_BROKER = frozenset(
     {
@@ -53,55 +58,56 @@ _error, _topic, _partition = Message.error, Message.topic, Message.partition
 
 
 class _Run:
-    """Records of one partition that came one after the other, fetched under one serial of its holding. What is asked
-    once for a run, and not for each of its records, is most of what a record costs."""
+    """Messages of one partition that came one after the other, fetched under one serial of its holding. What is asked
+    once for a run, and not for each of its messages, is most of what a record costs."""
 
-    __slots__ = ("holding", "records", "serial")
+    __slots__ = ("holding", "messages", "serial")
 
-    def __init__(self, holding: Holding, records: list[Record]) -> None:
+    def __init__(self, holding: Holding, messages: list[Any]) -> None:
         self.holding = holding
         self.serial = holding.serial
-        self.records = records
+        self.messages = messages
 
-    def from_position(self) -> list[Record]:
+    def from_position(self) -> list[Any]:
         """Those that are not handed out yet."""
         position = self.holding.position
-        if self.records[0].offset >= position:
-            return self.records
-        return [record for record in self.records if record.offset >= position]
+        if self.messages[0].offset() >= position:
+            return self.messages
+        return [message for message in self.messages if message.offset() >= position]
 
 
 class _Iterated:
-    """A run that is handed out record by record, by ``next(rest)`` and nothing else: no lock, and nothing written down.
-    How far that has come is found out when somebody wants to know (:meth:`account`), and it goes no further once
-    :meth:`end` has taken what is left. Each of the three is one call into C, so that none happens in the midst of
-    another; ``account`` and ``end`` are called with the fetcher's lock held."""
+    """A run that is handed out message by message, by ``next(rest)`` and nothing else: no lock, and nothing written
+    down. A record is made of each only then: five hundred at once would have Python's collector look for cycles among
+    them every time. How far that has come is found out when somebody wants to know (:meth:`account`), and it goes no
+    further once :meth:`end` has taken what is left. Each of the three is one call into C, so that none happens in the
+    midst of another; ``account`` and ``end`` are called with the fetcher's lock held."""
 
-    __slots__ = ("_accounted", "_records", "holding", "rest")
+    __slots__ = ("_accounted", "_messages", "holding", "rest")
 
-    def __init__(self, holding: Holding, records: list[Record]) -> None:
+    def __init__(self, holding: Holding, messages: list[Any]) -> None:
         self.holding = holding
-        self._records = records
+        self._messages = messages
         self._accounted = 0
-        self.rest = iter(records)
+        self.rest = iter(messages)
 
     def account(self) -> int:
         """Brings the holding up to date: what was handed out before the last record is done with. How many more records
         were handed out than at the last time."""
-        return self._up_to(len(self._records) - length_hint(self.rest))
+        return self._up_to(len(self._messages) - length_hint(self.rest))
 
-    def end(self) -> tuple[int, list[Record]]:
+    def end(self) -> tuple[int, list[Any]]:
         """As :meth:`account`, and what was left."""
         left = list(self.rest)
-        return self._up_to(len(self._records) - len(left)), left
+        return self._up_to(len(self._messages) - len(left)), left
 
     def _up_to(self, handed: int) -> int:
         more = handed - self._accounted
         if more:
             self._accounted = handed
             holding = self.holding
-            holding.consumed = self._records[handed - 2].offset + 1 if handed > 1 else holding.position
-            holding.position = self._records[handed - 1].offset + 1
+            holding.consumed = self._messages[handed - 2].offset() + 1 if handed > 1 else holding.position
+            holding.position = self._messages[handed - 1].offset() + 1
         return more
 
 
@@ -199,21 +205,26 @@ class Fetcher:
         iterated = self._iterated
         if iterated is None or self._failing or _monotonic() >= self._until:
             return None
-        return next(iterated.rest, None)
+        message = next(iterated.rest, None)
+        return None if message is None else Record(message)
 
     def iterate(self, take_next: Callable[[], Record]) -> Iterator[Record]:
-        """Records as they come: :meth:`next_of_run`, written out where each call counts, and ``take_next`` where it has
-        none."""
+        """Records as they come, until the consumer is closed: :meth:`next_of_run`, written out where each call counts,
+        and ``take_next`` where it has none."""
         while True:
             iterated = self._iterated
             if iterated is not None:
                 rest = iterated.rest
                 while _monotonic() < self._until and not self._failing:
-                    record = next(rest, None)
-                    if record is None:
+                    message = next(rest, None)
+                    if message is None:
                         break
-                    yield record
-            yield take_next()
+                    yield Record(message)
+            try:
+                record = take_next()
+            except ConsumerClosed:
+                return
+            yield record
 
     @property
     def records(self) -> int:
@@ -258,12 +269,12 @@ class Fetcher:
                 found = run.from_position()
                 room = limit - len(records)
                 if len(found) > room:
-                    run.records = found[room:]
+                    run.messages = found[room:]
                     self._buffer.appendleft(run)
                     found = found[:room]
                 if found:
-                    records += found
-                    run.holding.position = found[-1].offset + 1
+                    records += map(Record, found)
+                    run.holding.position = found[-1].offset() + 1
                     self._in_hand.add(run.holding)
             self._records += len(records)
         return records
@@ -277,9 +288,9 @@ class Fetcher:
             self._until = until
             while True:
                 if self._iterated is not None:
-                    record = next(self._iterated.rest, None)
-                    if record is not None:
-                        return record
+                    message = next(self._iterated.rest, None)
+                    if message is not None:
+                        return Record(message)
                     self._end_run()
                 run = self._next_run()
                 if run is None:
@@ -335,7 +346,11 @@ class Fetcher:
     def _fill(self, timeout_s: float, limit: int) -> None:
         """Waits for records for a moment; those that come are in the buffer afterwards."""
         self._changed.clear()
-        if self._buffer or not self._live or not self._client.fetch(timeout_s, max(limit, _BATCH), self._take_in):
+        if (
+            self._buffer
+            or not self._live
+            or not self._client.fetch(timeout_s, _BATCH if limit <= MAX_POLL_RECORDS else limit, self._take_in)
+        ):
             self._changed.wait(min(timeout_s, _IDLE_SLICE_S))
         while self._errors:
             self._on_error(*self._errors.pop())
@@ -353,8 +368,7 @@ class Fetcher:
                     key = (topic, partition)
                     holding = self._live.get(key)
                     if holding is not None and serials.get(key) == holding.serial:
-                        records = [Record(topic, partition, message.offset(), message) for message in found]
-                        self._buffer.append(_Run(holding, records))
+                        self._buffer.append(_Run(holding, list(found)))
 
     def _without_errors(self, messages: list[Any], serials: Mapping[Key, int]) -> list[Any]:
         """The records among these; the errors are noted. The lock is held."""

@@ -10,21 +10,29 @@ _TIMESTAMP_TYPES = ("none", "create", "log_append")
 class Record:
     """One record. Immutable; ``topic``, ``partition``, ``offset`` as in Kafka.
 
-    It keeps librdkafka's message and reads key, value, timestamp and headers from it when asked: building half a
-    million full objects a second is what made earlier forms of this class the slowest part of the consumer.
+    It keeps librdkafka's message and reads everything from it when asked: building a million full objects a second is
+    what made earlier forms of this class the slowest part of the consumer.
     """
 
-    __slots__ = ("_message", "offset", "partition", "topic")
+    __slots__ = ("_message",)
 
-    topic: str
-    partition: int
-    offset: int
-
-    def __init__(self, topic: str, partition: int, offset: int, message: Any) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
+    def __init__(self, message: Any) -> None:
         self._message = message
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._message.topic()  # type: ignore[no-any-return]
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self._message.partition()  # type: ignore[no-any-return]
+
+    @property
+    def offset(self) -> int:
+        """Its place in the partition."""
+        return self._message.offset()  # type: ignore[no-any-return]
 
     @property
     def key(self) -> bytes | None:
@@ -54,8 +62,8 @@ class Record:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Records can be pickled (handed to another process); what arrives is a copy."""
-        copied = _CopiedMessage(self.key, self.value, self._message.timestamp(), list(self.headers))
-        return Record, (self.topic, self.partition, self.offset, copied)
+        asked = ("topic", "partition", "offset", "key", "value", "timestamp", "headers")
+        return Record, (_CopiedMessage({name: getattr(self._message, name)() for name in asked}),)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Record):
@@ -78,27 +86,30 @@ class Record:
 
 
 class _CopiedMessage:
-    """The four methods of a librdkafka message that :class:`Record` reads, over plain values."""
+    """What :class:`Record` reads of a librdkafka message, as plain values."""
 
-    __slots__ = ("_headers", "_key", "_timestamp", "_value")
+    __slots__ = ("_values",)
 
-    def __init__(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: tuple[int, int],
-        headers: list[tuple[str, bytes | None]],
-    ) -> None:
-        self._key, self._value, self._timestamp, self._headers = key, value, timestamp, headers
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def topic(self) -> str:
+        return self._values["topic"]  # type: ignore[no-any-return]
+
+    def partition(self) -> int:
+        return self._values["partition"]  # type: ignore[no-any-return]
+
+    def offset(self) -> int:
+        return self._values["offset"]  # type: ignore[no-any-return]
 
     def key(self) -> bytes | None:
-        return self._key
+        return self._values["key"]  # type: ignore[no-any-return]
 
     def value(self) -> bytes | None:
-        return self._value
+        return self._values["value"]  # type: ignore[no-any-return]
 
     def timestamp(self) -> tuple[int, int]:
-        return self._timestamp
+        return self._values["timestamp"]  # type: ignore[no-any-return]
 
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        return self._headers
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return self._values["headers"]  # type: ignore[no-any-return]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kafka_coord.consumer.fetcher import Fetcher
+from kafka_coord.consumer.fetcher import MAX_POLL_RECORDS, Fetcher
 from kafka_coord.consumer.record import Record
 from kafka_coord.errors import ConsumerClosed
 from kafka_coord.model import TopicPartition
 
-DEFAULT_MAX_RECORDS = 500
-"""Kafka's ``max.poll.records``."""
+DEFAULT_MAX_RECORDS = MAX_POLL_RECORDS
 
 
 class Stream:
@@ -50,10 +49,7 @@ class Stream:
         return frozenset(holding.partition for holding in self._fetcher.holdings() if not holding.stopping)
 
     def __iter__(self) -> Iterator[Record]:
-        try:
-            yield from self._fetcher.iterate(self._take)
-        except ConsumerClosed:
-            return
+        return self._fetcher.iterate(self._take)
 
     def forked(self) -> None:
         """This is a copy in another process: the next call says so."""

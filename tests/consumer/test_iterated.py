@@ -5,20 +5,30 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from kafka_coord.consumer.fetcher import _Iterated
 from kafka_coord.consumer.holding import Holding
-from kafka_coord.consumer.record import Record
 from kafka_coord.model import TopicPartition
 
 PARTITION = TopicPartition("flights", 0)
 
 
-def records(count: int) -> list[Record]:
+@dataclass(frozen=True)
+class Message:
+    """What is asked of librdkafka's message."""
+
+    at: int
+
+    def offset(self) -> int:
+        return self.at
+
+
+def messages(count: int) -> list[Message]:
     """With every third offset missing, as of a compacted topic."""
-    return [Record("flights", 0, offset, None) for offset in range(count * 2) if offset % 3][:count]
+    return [Message(offset) for offset in range(count * 2) if offset % 3][:count]
 
 
 @pytest.fixture
@@ -32,7 +42,7 @@ def hasty() -> Iterator[None]:
 
 def test_the_record_before_the_last_is_done_with_and_the_last_is_in_hand():
     holding = Holding(PARTITION, 0)
-    run = _Iterated(holding, records(5))  # offsets 1, 2, 4, 5, 7
+    run = _Iterated(holding, messages(5))  # offsets 1, 2, 4, 5, 7
     assert run.account() == 0
     assert (holding.consumed, holding.position) == (0, 0)
     next(run.rest)
@@ -43,20 +53,20 @@ def test_the_record_before_the_last_is_done_with_and_the_last_is_in_hand():
     assert (holding.consumed, holding.position) == (3, 5)
     assert run.account() == 0
     more, left = run.end()
-    assert (more, [record.offset for record in left]) == (0, [5, 7])
+    assert (more, [message.offset() for message in left]) == (0, [5, 7])
     assert next(run.rest, None) is None
 
 
 @pytest.mark.usefixtures("hasty")
 def test_each_record_is_handed_out_or_left_whenever_it_ends():
     for waits in range(200):
-        holding, given = Holding(PARTITION, 0), records(3_000)
-        run, taken, begun = _Iterated(holding, given), list[Record](), threading.Event()
+        holding, given = Holding(PARTITION, 0), messages(3_000)
+        run, taken, begun = _Iterated(holding, given), list[Message](), threading.Event()
 
-        def take(run: _Iterated = run, taken: list[Record] = taken, begun: threading.Event = begun) -> None:
+        def take(run: _Iterated = run, taken: list[Message] = taken, begun: threading.Event = begun) -> None:
             begun.set()
-            while (record := next(run.rest, None)) is not None:
-                taken.append(record)
+            while (message := next(run.rest, None)) is not None:
+                taken.append(message)
 
         thread = threading.Thread(target=take)
         thread.start()
@@ -66,4 +76,4 @@ def test_each_record_is_handed_out_or_left_whenever_it_ends():
         thread.join()
         assert taken + left == given
         assert counted + more == len(taken)
-        assert holding.position == (taken[-1].offset + 1 if taken else 0)
+        assert holding.position == (taken[-1].offset() + 1 if taken else 0)
