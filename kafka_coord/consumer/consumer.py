@@ -18,12 +18,13 @@ from typing import Any, Literal, Self, overload
 from kafka_coord.channel.operations import eviction_op
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.counters import ConsumerStats
+from kafka_coord.consumer.fetcher import DEFAULT_MAX_RECORDS
 from kafka_coord.consumer.fetchers import KafkaFetchers, client_settings
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.reset import OffsetReset
 from kafka_coord.consumer.running import ConnectorThread
 from kafka_coord.consumer.settings import between, membership, offset_reset, one_of, stream_count
-from kafka_coord.consumer.stream import DEFAULT_MAX_RECORDS, Stream
+from kafka_coord.consumer.stream import Stream
 from kafka_coord.consumer.ways import SocketWay, Way, ZooKeeperWay
 from kafka_coord.errors import (
     BrokerError,

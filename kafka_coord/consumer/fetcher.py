@@ -34,12 +34,12 @@ _monotonic = time.monotonic
 _IDLE_SLICE_S = 0.1
 """How long to wait at most with nothing to fetch: Python sees signals only in between."""
 
-MAX_POLL_RECORDS = 500
+DEFAULT_MAX_RECORDS = 500
 """Kafka's ``max.poll.records``."""
 
 _BATCH = 320
-"""How many messages are taken from librdkafka at once, but for who asks for more than ``MAX_POLL_RECORDS``. Of each a
-record is made: together they stay below the 700 new objects after which Python looks for cycles of garbage, if the
+"""How many messages are taken from librdkafka at once, but for who asks for more than ``DEFAULT_MAX_RECORDS``. Of each
+a record is made: together they stay below the 700 new objects after which Python looks for cycles of garbage, if the
 application lets go of a batch before the next."""
 
 _UNKNOWN_TO_BROKER = frozenset(
@@ -78,10 +78,12 @@ class _Run:
 
 class _Iterated:
     """A run that is handed out message by message, by ``next(rest)`` and nothing else: no lock, and nothing written
-    down. A record is made of each only then: five hundred at once would have Python's collector look for cycles among
-    them every time. How far that has come is found out when somebody wants to know (:meth:`account`), and it goes no
-    further once :meth:`end` has taken what is left. Each of the three is one call into C, so that none happens in the
-    midst of another; ``account`` and ``end`` are called with the fetcher's lock held."""
+    down. How far that has come is found out when somebody wants to know (:meth:`account`), and it goes no further once
+    :meth:`end` has taken what is left. Each of the three is one call into C, so that none happens in the midst of
+    another; ``account`` and ``end`` are called with the fetcher's lock held.
+
+    A record is made of a message only when it is handed out: with all of them at once Python's collector would look for
+    cycles among them every time."""
 
     __slots__ = ("_accounted", "_messages", "holding", "rest")
 
@@ -346,11 +348,8 @@ class Fetcher:
     def _fill(self, timeout_s: float, limit: int) -> None:
         """Waits for records for a moment; those that come are in the buffer afterwards."""
         self._changed.clear()
-        if (
-            self._buffer
-            or not self._live
-            or not self._client.fetch(timeout_s, _BATCH if limit <= MAX_POLL_RECORDS else limit, self._take_in)
-        ):
+        at_once = limit if limit > DEFAULT_MAX_RECORDS else _BATCH
+        if self._buffer or not self._live or not self._client.fetch(timeout_s, at_once, self._take_in):
             self._changed.wait(min(timeout_s, _IDLE_SLICE_S))
         while self._errors:
             self._on_error(*self._errors.pop())

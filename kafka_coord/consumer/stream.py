@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kafka_coord.consumer.fetcher import MAX_POLL_RECORDS, Fetcher
+from kafka_coord.consumer.fetcher import DEFAULT_MAX_RECORDS, Fetcher
 from kafka_coord.consumer.record import Record
 from kafka_coord.errors import ConsumerClosed
 from kafka_coord.model import TopicPartition
-
-DEFAULT_MAX_RECORDS = MAX_POLL_RECORDS
 
 
 class Stream:
