@@ -99,8 +99,20 @@ def break_connection(client: KazooClient) -> None:
 
 
 def gave_up(client: KazooClient) -> bool:
-    """Whether kazoo's connection thread has ended by itself (refused credentials, an error nobody expected)."""
-    return client.client_state in {KeeperState.CLOSED, KeeperState.AUTH_FAILED}
+    """Whether kazoo's connection thread has ended by itself (refused credentials, an error nobody expected).
+
+    A client that was started is in state ``CLOSED`` as well until its thread has looked up the names of the servers:
+    only the thread tells the two apart. Where it cannot be had, a client that takes its time counts as one that ended.
+    """
+    if client.client_state not in {KeeperState.CLOSED, KeeperState.AUTH_FAILED}:
+        return False
+    running = getattr(getattr(getattr(client, "_connection", None), "_connection_routine", None), "is_alive", None)
+    return running is None or not running()
+
+
+def looks_for_servers(client: KazooClient) -> bool:
+    """Whether a client that was started has not tried to reach a server yet: it looks up their names."""
+    return client.client_state == KeeperState.CLOSED and not gave_up(client)
 
 
 def is_read_only(client: KazooClient) -> bool:

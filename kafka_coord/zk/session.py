@@ -158,17 +158,16 @@ class KazooStore(Store):
         servers = ", ".join(self._where.servers)
         deadline = self._clock.monotonic() + timeout_s
         self._client.start_async()
-        given_up = False
+        found = True
         while not self._session.wait_connected(min(0.25, max(0.0, deadline - self._clock.monotonic()))):
-            if given_up and kazoo_private.gave_up(self._client):
-                unknown = self._where.unknown_hosts()
-                if len(unknown) == len(self._where.servers):
-                    raise StoreUnavailable(f"no address is known for {', '.join(unknown)}: check the name and the DNS")
+            if kazoo_private.gave_up(self._client):
                 raise StoreUnavailable(
                     f"ZooKeeper at {servers} was reached but the connection was refused: check the credentials, "
                     "SASL and TLS settings of both sides"
                 )
-            given_up = kazoo_private.gave_up(self._client)
+            found, before = not kazoo_private.looks_for_servers(self._client), found
+            if not (found or before) and len(unknown := self._where.unknown_hosts()) == len(self._where.servers):
+                raise StoreUnavailable(f"no address is known for {', '.join(unknown)}: check the name and the DNS")
             if self._clock.monotonic() >= deadline:
                 raise StoreUnavailable(
                     f"no ZooKeeper at {servers} took the connection within {timeout_s:g} s: check that it runs, that "

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -187,6 +189,24 @@ def test_a_client_that_gave_up_is_started_again(open_store: OpenStore) -> None:
 
     eventually(lambda: store.session.session_id not in {0, before} and store.session.state is SessionState.CONNECTED)
     assert store.children("/") == ()
+
+
+def test_a_name_that_takes_its_time_to_be_looked_up_is_waited_for(
+    zk_hosts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then kazoo's state is that of a client that was refused."""
+    look_up = socket.getaddrinfo
+
+    def slowly(*arguments: Any, **more: Any) -> Any:
+        time.sleep(1.0)
+        return look_up(*arguments, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slowly)
+    store = connect(zk_hosts)
+    try:
+        assert store.session.state is SessionState.CONNECTED
+    finally:
+        store.close()
 
 
 def test_a_host_name_nobody_knows_is_called_that():
