@@ -53,6 +53,7 @@ from kafka_coord.zk.store import (
     ReadResult,
     Session,
     SessionListener,
+    SessionState,
     SetData,
     Stat,
     Store,
@@ -161,10 +162,7 @@ class KazooStore(Store):
         found = True
         while not self._session.wait_connected(min(0.25, max(0.0, deadline - self._clock.monotonic()))):
             if kazoo_private.gave_up(self._client):
-                raise StoreUnavailable(
-                    f"ZooKeeper at {servers} was reached but the connection was refused: check the credentials, "
-                    "SASL and TLS settings of both sides"
-                )
+                raise self._refused()
             found, before = not kazoo_private.looks_for_servers(self._client), found
             if not (found or before) and len(unknown := self._where.unknown_hosts()) == len(self._where.servers):
                 raise StoreUnavailable(f"no address is known for {', '.join(unknown)}: check the name and the DNS")
@@ -175,12 +173,20 @@ class KazooStore(Store):
                 )
         self._session.start()
 
+    def _refused(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"ZooKeeper at {', '.join(self._where.servers)} was reached but the connection was refused: check the "
+            "credentials, SASL and TLS settings of both sides"
+        )
+
     def check_chroot(self, *, create: bool) -> None:
         """Makes sure of the chroot; raises :class:`NoNode` where it is missing and not to be created."""
         # As a multi-read, so that an old server that drops the connection for it does so now, and not under way.
         try:
             (found,) = self.read_many([GetData("/")])
-        except NoAuth:
+        except NoAuth as error:
+            if self._session.state is not SessionState.CONNECTED:  # kazoo connects first and sends credentials then
+                raise self._refused() from error
             return  # it may not be read, so it exists
         if found is not None:
             return

@@ -12,7 +12,7 @@ import pytest
 from kafka_coord.dev.java import find_java
 from kafka_coord.dev.ports import LOOPBACK, free_port
 from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
-from kafka_coord.errors import NoAuth
+from kafka_coord.errors import NoAuth, StoreUnavailable
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.acl import AclPlan, Identity
 from kafka_coord.zk.acl_tree import apply, compare
@@ -118,6 +118,11 @@ def works_by_the_plan(hosts: str, plan: AclPlan, coordinator: ZkOptions, consume
 def test_users_of_sasl_are_identities(server: Server):
     plan = AclPlan((Identity("sasl", "coordinator"),), consumers={"delays": (Identity("sasl", "delays"),)})
     works_by_the_plan(server.plain, plan, sasl("coordinator", "one", plan), sasl("delays", "three", plan))
+
+
+def test_a_wrong_password_is_told_before_anything_is_asked(server: Server):
+    with pytest.raises(StoreUnavailable, match="was reached but the connection was refused: check the credentials"):
+        connect(server.plain, session_timeout_ms=5_000, options=sasl("delays", "not-three"))
 
 
 def test_subjects_of_client_certificates_are_identities(server: Server):
