@@ -511,6 +511,11 @@ class SocketLink:
             self._here()
             return tuple(sorted(self._membership.commands)) if self._membership is not None else (), ()
 
+    def unwatch(self) -> None:
+        """Tells no watcher of anything any more."""
+        with self._news:
+            self._watchers.clear()
+
     def read(self, command: CommandId) -> Command | None:
         with self._news:
             obeying = self._membership.commands.get(command) if self._membership is not None else None

@@ -34,7 +34,7 @@ from kafka_coord.errors import (
 from kafka_coord.model import Command, CommandId, CommandType, Member, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, Stat, Store, Watcher
+from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, Stat, Store, Watcher, WatchEvent, WatchType
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +62,9 @@ class ConsumerChannel:
         self._registration_path = layout.registration(group, consumer)
         self._stored: set[TopicPartition] = set()
         self._abandoned: set[int] = set()
+        self._watcher: Watcher | None = None
+        self._followed = False
+        """Whether the watcher is told of every command that comes, for as long as the connection lives."""
 
     # --- registration ----------------------------------------------------------------------------------------------
 
@@ -147,9 +150,41 @@ class ConsumerChannel:
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
         """The commands in the order to obey them, and the names of children that are none.
 
+        ``watcher`` hears of what comes after: of each command by its own path (``CREATED``) where the server is able
+        to, else that something has changed; and of anything else that asks for another look, in the same way. What this
+        consumer deletes by obeying it may be told or not.
+
         Raises ``NoNode`` when the channel itself is gone, which means that the registration is too.
         """
-        return in_order(self._store.children(self._path, watcher))
+        once = watcher if watcher is not None and not self._follows(watcher) else None
+        return in_order(self._store.children(self._path, once))
+
+    def _follows(self, watcher: Watcher) -> bool:
+        self._watcher = watcher
+        if not self._followed:
+            self._followed = True  # first: that it ends may be told before the answer comes
+            try:
+                followed = self._store.follow(self._path, self._told)
+            except BaseException:
+                self._followed = False
+                raise
+            if not followed:
+                self._followed = False
+        return self._followed
+
+    def _told(self, event: WatchEvent) -> None:
+        watcher = self._watcher
+        if event.path == self._path:  # the connection broke, or the channel is gone, or is there again
+            self._followed = False
+            event = WatchEvent(WatchType.CHILD, self._path)
+        if watcher is not None and event.type is not WatchType.DELETED:
+            watcher(event)
+
+    def unwatch(self) -> None:
+        """Tells the watcher of :meth:`outstanding` no more."""
+        self._watcher = None
+        self._followed = False
+        self._store.unfollow(self._path, self._told)
 
     def read(self, command: CommandId) -> Command | None:
         """``None`` when it was taken back. Raises :class:`MalformedValue`."""

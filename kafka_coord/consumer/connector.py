@@ -294,6 +294,7 @@ class Connector:
         self.failure = error
         self.done = True
         self._unlisten()
+        self._channel.unwatch()
         self._refuse_commits()
         self._wake()
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kafka_coord.channel.interface import Channel
-from kafka_coord.channel.operations import Offsets, Registration
+from kafka_coord.channel.operations import Offsets, Registration, in_order
 from kafka_coord.consumer.counters import Counters
 from kafka_coord.consumer.fetching import Fetchers
 from kafka_coord.errors import MalformedValue, MembershipLost
 from kafka_coord.model import NO_OFFSET, Command, CommandId, StartFetcher, StopFetcher, TopicPartition
-from kafka_coord.zk.store import WatchEvent
+from kafka_coord.zk.store import WatchEvent, WatchType
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ class Obedience:
         self._on_start = on_start
         self._on_stop = on_stop
         self._queue: deque[CommandId] = deque()
+        self._arrived: deque[CommandId] = deque()
+        """What came since the last look, put there by whichever thread hears of it."""
         self._obeying: _Obeying | None = None
         self._reported: set[str] = set()
         self._changed = True
@@ -65,6 +67,7 @@ class Obedience:
     def reset(self) -> None:
         """Forgets what an incarnation that is gone was told."""
         self._queue.clear()
+        self._arrived.clear()
         self._obeying = None
         self._reported.clear()
         self._changed = True
@@ -80,15 +83,23 @@ class Obedience:
         """
         if self._changed or now >= self.look_due:
             self._look(now)
-        while self._queue:
+        while self._next() is not None:
             if not self._obey_next(registration, self._queue[0]):
                 # The fetchers wake the connector when it can go on; this is for safety.
                 return now + _RETRY_S
             self._queue.popleft()
         return self.look_due
 
+    def _next(self) -> CommandId | None:
+        while self._arrived:
+            command_id = self._arrived.popleft()
+            if command_id not in self._queue:
+                self._queue.append(command_id)
+        return self._queue[0] if self._queue else None
+
     def _look(self, now: float) -> None:
         self._changed = False
+        self._arrived.clear()  # what has come is seen now
         try:
             commands, strays = self._channel.outstanding(self._on_event)
         except BaseException:
@@ -102,8 +113,13 @@ class Obedience:
         for name in strays:
             self._report(name, "is not a command's name; it is left alone")
 
-    def _on_event(self, _event: WatchEvent) -> None:
-        self._changed = True
+    def _on_event(self, event: WatchEvent) -> None:
+        name = event.path.rpartition("/")[2]
+        commands = in_order((name,))[0] if event.type is WatchType.CREATED else ()
+        if commands:
+            self._arrived.extend(commands)
+        else:
+            self._changed = True
         self._wake()
 
     def _report(self, name: str, what: str) -> None:

@@ -236,6 +236,27 @@ class SetWatches:
         """There is nothing in the answer."""
 
 
+class AddWatch:
+    """Asks for a persistent recursive watch (request type 106, ZooKeeper 3.6): each znode made, changed or deleted at
+    ``path`` (absolute, chroot included) or below is told by its own path, again and again
+    (``org.apache.zookeeper.AddWatchMode``). ``before_sending`` as in :class:`SetWatches`."""
+
+    type = 106
+    _PERSISTENT_RECURSIVE = 1
+
+    def __init__(self, path: str, before_sending: Callable[[], None]) -> None:
+        self.path = path
+        self._before_sending = before_sending
+
+    def serialize(self) -> bytes:
+        self._before_sending()
+        path = self.path.encode()
+        return _INT.pack(len(path)) + path + _INT.pack(self._PERSISTENT_RECURSIVE)
+
+    def deserialize(self, _buffer: bytes, _offset: int) -> None:
+        """There is nothing in the answer."""
+
+
 class MultiReadAnswer:
     """Results in the order of the reads, an ``int`` being an error code; and how long the answer was."""
 

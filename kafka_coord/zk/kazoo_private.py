@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from kazoo.client import KazooClient
+from kazoo.protocol.serialization import Watch as WatchWire
 from kazoo.protocol.states import KeeperState, WatchedEvent
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,29 @@ def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Call
         return answer
 
     connection._invoke = listening
+    return True
+
+
+def on_watch_events(client: KazooClient, tell: Callable[[int, str], None]) -> bool:
+    """Has ``tell(type, path)`` called for every watch event the server sends, on kazoo's connection thread, once kazoo
+    has called its own watchers.
+
+    kazoo looks watchers up by the path of the event, once each: it cannot have any that stay, or are told of what is
+    below their path. Returns False where events cannot be seen; znodes are then watched one change at a time.
+    """
+    connection = getattr(client, "_connection", None)
+    read = getattr(connection, "_read_watch_event", None)
+    if connection is None or read is None:
+        log.warning("cannot follow znodes reason='this kazoo has no ConnectionHandler._read_watch_event'")
+        return False
+
+    def listening(buffer: bytes, offset: int) -> Any:
+        answer = read(buffer, offset)
+        event, _ = WatchWire.deserialize(buffer, offset)
+        tell(event.type, event.path)
+        return answer
+
+    connection._read_watch_event = listening
     return True
 
 

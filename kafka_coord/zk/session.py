@@ -29,11 +29,12 @@ from kafka_coord.errors import (
 )
 from kafka_coord.zk import bulk, kazoo_private
 from kafka_coord.zk.acl_tree import AclChange, FoundAcl
-from kafka_coord.zk.bulk import MultiRead, MultiWrite, SetWatches, WatchOf, to_stat
+from kafka_coord.zk.bulk import AddWatch, MultiRead, MultiWrite, SetWatches, WatchOf, to_stat
 from kafka_coord.zk.calls import Calls, Unsupported
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.connect_string import ConnectString, parse_connect_string
 from kafka_coord.zk.failures import translated
+from kafka_coord.zk.following import Following
 from kafka_coord.zk.kazoo_handler import KazooHandler
 from kafka_coord.zk.kazoo_session import KazooSession
 from kafka_coord.zk.options import ZkOptions, to_kazoo
@@ -145,6 +146,9 @@ class KazooStore(Store):
         self._prefix = len(where.chroot.encode())
         self._acl_size = acl_size(options.longest_acls())
         self._multi_read_refused_in = 0  # the session in which a server did not know it
+        self._following_refused_in = 0
+        self._following = Following(self._client, where.relative)
+        self._session.listen(self._following.session_is)
         self._pid = os.getpid()
         self._closing = threading.Lock()
         self._closed = False
@@ -319,6 +323,25 @@ class KazooStore(Store):
             else:
                 return
         super().watch_gone(paths, watcher)
+
+    def follow(self, path: str, watcher: Watcher) -> bool:
+        session_id = self._session.session_id
+        refused = session_id in {self._following_refused_in, self._multi_read_refused_in}  # both are new in 3.6
+        if refused or not (self._following.possible and self._options.multi_read):
+            return False
+        absolute = self._at(path)
+        request = AddWatch(absolute, before_sending=partial(self._following.remember, absolute, watcher))
+        try:
+            self._calls.ask("follow", path, lambda: kazoo_private.call(self._client, request))
+        except (NoAuth, Unsupported) as error:
+            log.info("watching one change at a time path=%s reason='%s'", path, error)
+            self._following_refused_in = session_id
+            self.unfollow(path, watcher)
+            return False
+        return True
+
+    def unfollow(self, path: str, watcher: Watcher) -> None:
+        self._following.forget(self._at(path), watcher)
 
     def _set_watches(self, since: int, wanted: Sequence[tuple[WatchOf, str]], watcher: Watcher) -> None:
         """``wanted`` with absolute paths."""

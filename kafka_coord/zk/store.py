@@ -238,6 +238,18 @@ class Store(Protocol):
             if stat is None:
                 watcher(WatchEvent(WatchType.DELETED, path))
 
+    def follow(self, path: str, watcher: Watcher) -> bool:
+        """Has ``watcher`` told of every znode made (``CREATED``) or deleted (``DELETED``) right below ``path``, by its
+        path, and of ``path`` itself, from now on, until it is told that the connection broke (``CONNECTION``): one
+        request for all of them. False where that cannot be had (before ZooKeeper 3.6); then nothing is told but
+        perhaps that the connection broke."""
+        del path, watcher
+        return False
+
+    def unfollow(self, path: str, watcher: Watcher) -> None:
+        """Tells ``watcher`` no more of what it follows there."""
+        del path, watcher
+
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
         """Many reads at once: one multi-read per chunk on servers ≥ 3.6, pipelined reads on older ones."""
 

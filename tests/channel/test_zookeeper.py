@@ -11,9 +11,10 @@ from kafka_coord.channel.operations import Registration, command_op
 from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
 from kafka_coord.errors import MembershipLost, NoNode, StoreUnavailable
 from kafka_coord.model import CommandType, PartitionSet, StopFetcher, TopicPartition
-from kafka_coord.zk import connect, layout
+from kafka_coord.zk import connect, kazoo_private, layout
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.session import KazooStore
+from kafka_coord.zk.store import SessionState, WatchEvent, WatchType
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.zookeeper
@@ -193,3 +194,78 @@ def test_a_channel_that_is_gone_is_not_taken_for_an_empty_one(
         channel.outstanding()
     with pytest.raises(MembershipLost):
         channel.commit(registration, {T[0]: 1})
+
+
+@pytest.mark.parametrize("follows", [True, False], ids=["followed", "watched once"])
+def test_every_command_is_heard_of_and_no_acknowledgement_asks_for_another_look(
+    channel: ConsumerChannel, registration: Registration, give: Callable[[], str], store: KazooStore, follows: bool
+) -> None:
+    """Where commands are followed; a watch that fires once has to be set again each time."""
+    if not follows:
+        store._following.possible = False
+    heard: list[WatchEvent] = []
+    assert channel.outstanding(heard.append) == ((), ())
+
+    first = give()
+    eventually(lambda: heard)
+    (command,), _ = channel.outstanding(heard.append)
+    channel.acknowledge(registration, command, {})
+    second = give()
+
+    if follows:
+        eventually(lambda: [event.path for event in heard] == [first, second])
+    else:
+        eventually(lambda: {(event.type, event.path) for event in heard} == {(WatchType.CHILD, command_parent(first))})
+
+
+def test_who_watches_no_more_hears_nothing_and_who_watches_again_does(
+    channel: ConsumerChannel, give: Callable[[], str], store: KazooStore
+) -> None:
+    before: list[WatchEvent] = []
+    after: list[WatchEvent] = []
+    channel.outstanding(before.append)
+    channel.unwatch()
+    first = give()
+    channel.outstanding(after.append)
+    second = give()
+    eventually(lambda: [event.path for event in after] == [second])
+    assert not before
+    assert {command.name for command in channel.outstanding()[0]} == {
+        path.rpartition("/")[2] for path in (first, second)
+    }
+
+
+def command_parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def test_who_watches_is_told_that_the_connection_broke_and_hears_of_commands_after_it(
+    channel: ConsumerChannel, give: Callable[[], str], store: KazooStore
+) -> None:
+    heard: list[WatchEvent] = []
+    channel.outstanding(heard.append)
+    kazoo_private.break_connection(store._client)
+    eventually(lambda: [event.type for event in heard] == [WatchType.CHILD])
+    eventually(lambda: store.session.state is SessionState.CONNECTED)
+
+    channel.outstanding(heard.append)
+    path = give()
+
+    eventually(lambda: [event.path for event in heard[1:]] == [path])
+
+
+def test_a_channel_that_was_removed_and_made_again_is_watched_on(
+    channel: ConsumerChannel, registration: Registration, give: Callable[[], str], store: KazooStore
+) -> None:
+    heard: list[WatchEvent] = []
+    channel.outstanding(heard.append)
+    store.delete(layout.channel("g", "c"))
+    eventually(lambda: heard)
+    with pytest.raises(NoNode):
+        channel.outstanding(heard.append)
+    store.ensure_path(layout.channel("g", "c"))
+    channel.outstanding(heard.append)
+    path = give()
+    eventually(lambda: heard[-1].path == path)
+    assert [event.path for event in heard].count(path) == 1
+    assert registration.consumer == "c"

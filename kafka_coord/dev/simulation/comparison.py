@@ -76,6 +76,8 @@ def _call(rng: random.Random) -> tuple[str, Call]:
         return f"exists {path} {watched}", lambda store, watcher: store.exists(path, watcher if watched else None)
     if kind == 8 and watched:
         return "arm", lambda store, watcher: store.arm(_PATHS, _PATHS, watcher, [*map(GetData, _PATHS)])
+    if kind == 8 and rng.random() < 0.5:
+        return f"follow {path}", lambda store, watcher: store.follow(path, watcher)
     if kind == 8:
         return "listings", lambda store, _: store.children_many(_PATHS)
     return "read", lambda store, _: store.read_many([kind(p) for p in _PATHS for kind in (GetData, GetChildren)])

@@ -162,6 +162,7 @@ class Replica(Tree):
         super().__init__()
         self._data: dict[str, dict[int, dict[Watcher, None]]] = {}
         self._child: dict[str, dict[int, dict[Watcher, None]]] = {}
+        self._followed: dict[str, dict[int, dict[Watcher, None]]] = {}
         self._sessions: dict[int, ServerSession] = {}
 
     def connected(self, session: ServerSession) -> None:
@@ -171,7 +172,7 @@ class Replica(Tree):
         """Forgets the session's watches; gives them."""
         self._sessions.pop(session.session_id, None)
         found = []
-        for watches in (self._data, self._child):
+        for watches in (self._data, self._child, self._followed):
             for path in list(watches):
                 watchers = watches[path].pop(session.session_id, {})
                 found += [(path, watcher) for watcher in watchers]
@@ -186,6 +187,13 @@ class Replica(Tree):
     def watch_children(self, path: str, session_id: int, watcher: Watcher | None) -> None:
         if watcher is not None:
             self._child.setdefault(path, {}).setdefault(session_id, {})[watcher] = None
+
+    def follow(self, path: str, session_id: int, watcher: Watcher) -> None:
+        """A watch that stays, of the znode and those right below it."""
+        self._followed.setdefault(path, {}).setdefault(session_id, {})[watcher] = None
+
+    def unfollow(self, path: str, session_id: int, watcher: Watcher) -> None:
+        self._followed.get(path, {}).get(session_id, {}).pop(watcher, None)
 
     def apply(self, transaction: Transaction) -> None:
         Tree.apply(self, transaction)
@@ -202,6 +210,10 @@ class Replica(Tree):
         if kind in {WatchType.CHILD, WatchType.DELETED}:
             for session_id, watchers in self._child.pop(path, {}).items():
                 told.setdefault(session_id, []).extend(watchers)
+        if kind in {WatchType.CREATED, WatchType.DELETED}:
+            for followed in (path, parent_of(path)):
+                for session_id, followers in self._followed.get(followed, {}).items():
+                    told.setdefault(session_id, []).extend(followers)
         for session_id, found in told.items():
             session = self._sessions.get(session_id)
             if session is not None:
@@ -213,6 +225,8 @@ class SimulatedZooKeeper:
 
     def __init__(self, replicas: int = 1, first_zxid: int = 0) -> None:
         self.tree = Tree()
+        self.can_follow = True
+        """Whether it has watches that stay, as servers have from ZooKeeper 3.6 on."""
         self.replicas = tuple(Replica() for _ in range(replicas))
         self.log: list[Transaction] = []
         self.sessions: dict[int, ServerSession] = {}

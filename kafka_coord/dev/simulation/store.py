@@ -226,6 +226,14 @@ class SimulatedStore(Store):
 
         return self._ask(f"children of {len(paths)} paths from {paths[0] if paths else ''}", ask)
 
+    def follow(self, path: str, watcher: Watcher) -> bool:
+        if self.server.can_follow:
+            self._ask(f"follow {path}", lambda: self.replica.follow(path, self._session.session_id, watcher))
+        return self.server.can_follow
+
+    def unfollow(self, path: str, watcher: Watcher) -> None:
+        self.replica.unfollow(path, self._session.session_id, watcher)
+
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
         def one(read: Read) -> ReadResult:
             try:

@@ -184,6 +184,7 @@ class World:
         look_interval_ms = self.rng.choice(LOOK_INTERVALS_MS)
         rest = random.Random(f"rest {seed}")  # noqa: S311  histories of before stay what they were, but for this
         self.options = CoordinatorOptions(look_interval_ms, settled_after_ms=rest.choice(SETTLED_AFTER_MS))
+        self.server.can_follow = rest.random() < 0.75
         self.kind = GroupKind.drawn(self.rng, random.Random(f"more {seed}"))  # noqa: S311
         self.occurred: Counter[str] = Counter()
         self._doomed: set[int] = set()

@@ -1,0 +1,142 @@
+"""Znodes that are followed: what is made and deleted below them is told for as long as the connection lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.errors import StoreUnavailable
+from kafka_coord.zk import bulk, kazoo_private
+from kafka_coord.zk.options import Acl, Digest, ZkOptions
+from kafka_coord.zk.session import KazooStore
+from kafka_coord.zk.store import Create, Delete, SessionState, SetData, WatchEvent, WatchType
+from tests.waiting import eventually
+from tests.zk.sessions import OpenStore
+
+pytestmark = pytest.mark.zookeeper
+
+CREATED, DELETED = WatchType.CREATED, WatchType.DELETED
+
+
+def told(events: list[WatchEvent]) -> list[tuple[WatchType, str]]:
+    return [(event.type, event.path) for event in events]
+
+
+def test_all_that_comes_and_goes_right_below_is_told_in_its_order_and_nothing_else(
+    store: KazooStore, open_store: OpenStore
+) -> None:
+    events: list[WatchEvent] = []
+    store.multi([Create("/p"), Create("/p/a")])
+    assert store.follow("/p", events.append)
+
+    other = open_store()
+    other.multi([Create("/p/b"), Create("/p/b/below"), SetData("/p/a", b"1"), SetData("/p", b"1"), Create("/q")])
+    other.multi([Delete("/p/a"), Create("/p/a"), Delete("/p/b/below")])
+    other.multi([Delete("/p/b"), Delete("/p/a"), Delete("/p")])
+    other.create("/p")
+
+    expected = [(CREATED, "/p/b"), (DELETED, "/p/a"), (CREATED, "/p/a"), (DELETED, "/p/b"), (DELETED, "/p/a")]
+    expected += [(DELETED, "/p"), (CREATED, "/p")]
+    eventually(lambda: told(events) == expected)
+
+
+def test_who_follows_twice_is_told_once_and_who_follows_no_more_not_at_all(store: KazooStore) -> None:
+    events: list[WatchEvent] = []
+    others: list[WatchEvent] = []
+    store.create("/p")
+    for watcher in (events.append, events.append, others.append):
+        assert store.follow("/p", watcher)
+    store.create("/p/a")
+    eventually(lambda: told(others) == [(CREATED, "/p/a")])
+    assert events == others
+
+    store.unfollow("/p", events.append)
+    store.delete("/p/a")
+    eventually(lambda: told(others)[1:] == [(DELETED, "/p/a")])
+    assert len(events) == 1
+
+
+def test_watches_that_fire_once_are_told_besides(store: KazooStore) -> None:
+    following: list[WatchEvent] = []
+    watching: list[WatchEvent] = []
+    store.create("/p")
+    assert store.follow("/p", following.append)
+    store.exists("/p/a", watching.append)
+    store.children("/p", watching.append)
+
+    store.create("/p/a")
+    store.create("/p/b")
+
+    eventually(lambda: told(following) == [(CREATED, "/p/a"), (CREATED, "/p/b")])
+    assert told(watching) == [(CREATED, "/p/a"), (WatchType.CHILD, "/p")]
+
+
+def test_a_broken_connection_is_told_and_ends_it(
+    zookeeper_server_factory: Callable[..., ZooKeeperServer], open_store: OpenStore
+) -> None:
+    store = open_store(zookeeper_server_factory().connect_string)
+    events: list[WatchEvent] = []
+    store.create("/p")
+    assert store.follow("/p", events.append)
+
+    kazoo_private.break_connection(store._client)
+    eventually(lambda: told(events) == [(WatchType.CONNECTION, "/p")])
+    eventually(lambda: store.session.state is SessionState.CONNECTED)
+    store.create("/p/unseen")
+    assert store.follow("/p", events.append)
+    store.create("/p/seen")
+
+    eventually(lambda: told(events)[1:] == [(CREATED, "/p/seen")])
+
+
+def test_below_a_chroot_paths_are_those_that_were_asked_for(
+    store: KazooStore, zk_hosts: str, open_store: OpenStore
+) -> None:
+    store.create("/deep")
+    deep = open_store(f"{zk_hosts}/deep")
+    events: list[WatchEvent] = []
+    assert deep.follow("/", events.append)
+    store.multi([Create("/beside"), Create("/deep/p")])
+    eventually(lambda: told(events) == [(CREATED, "/p")])
+
+
+def test_a_server_that_does_not_know_the_request_is_asked_once(
+    store: KazooStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The type number is raised to one no server knows, which is what 106 is to ZooKeeper 3.4 and 3.5."""
+    monkeypatch.setattr(bulk.AddWatch, "type", 2_222)
+    sent = []
+    call = kazoo_private.call
+    monkeypatch.setattr(kazoo_private, "call", lambda client, request: sent.append(1) or call(client, request))
+    events: list[WatchEvent] = []
+
+    assert [store.follow("/p", events.append) for _ in range(3)] == [False] * 3
+
+    assert len(sent) == 1
+    with suppress(StoreUnavailable):  # having refused, the server drops the connection
+        store.ensure_path("/p")
+    store.ensure_path("/p/a")
+    assert all(event.type is WatchType.CONNECTION for event in events)
+
+
+def test_a_kazoo_that_lets_no_event_be_seen_follows_nothing(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kazoo_private, "on_watch_events", lambda _client, _tell: False)
+    events: list[WatchEvent] = []
+    assert not open_store().follow("/p", events.append)
+    assert not open_store(options=ZkOptions(multi_read=False)).follow("/p", events.append)
+
+
+def test_what_may_not_be_read_is_not_told(open_store: OpenStore) -> None:
+    owner = open_store(options=ZkOptions(digest=Digest("o", "o"), acl=Acl.CREATOR_ONLY))
+    owner.create("/private")
+    stranger = open_store()
+    events: list[WatchEvent] = []
+    stranger.follow("/private", events.append)
+    owner.create("/private/secret")
+    stranger.sync()
+    assert not [event for event in events if event.path != "/private"]
