@@ -34,7 +34,7 @@ from kafka_coord.errors import (
 from kafka_coord.model import Command, CommandId, CommandType, Member, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, Stat, Store, Watcher, WatchEvent, WatchType
+from kafka_coord.zk.store import Check, Create, Delete, GetData, Node, Op, Stat, Store, Watcher, WatchEvent, WatchType
 
 log = logging.getLogger(__name__)
 
@@ -78,29 +78,35 @@ class ConsumerChannel:
         """
         if self._store.session.mine_until() <= self._store.clock.monotonic():
             raise StoreUnavailable("ZooKeeper was not heard of for so long that the session may have ended")
-        for _ in range(_ATTEMPTS):
-            found = self._existing(value)
+        for attempt in range(_ATTEMPTS):
+            if attempt > 0:  # most groups have been there before
+                self._store.ensure_path(layout.ids(self.group))
+                self._store.ensure_path(layout.channels(self.group))
+            node, channel = self._registered()
+            found = self._existing(value, node, channel)
             if found is not None:
                 return found
-            self._store.ensure_path(layout.ids(self.group))
-            self._store.ensure_path(self._path)
+            make = () if channel is not None else (Create(self._path),)
             try:
-                self._store.multi(register_ops(self.group, self.consumer, value))
+                self._store.multi((*make, *register_ops(self.group, self.consumer, value)))
             except MultiFailed as failure:
                 if isinstance(failure.cause, NoAuth):
                     raise failure.cause from failure
-                # NoNode: the coordinator retired the channel in between; NodeExists: somebody was faster
+                # NoNode: the group is new, or the coordinator retired the channel; NodeExists: somebody was faster
                 if not isinstance(failure.cause, (NoNode, NodeExists)):
                     raise
-        found = self._existing(value)
+        found = self._existing(value, *self._registered())
         if found is None:
             raise NoNode(f"{self._registration_path} was removed as often as it was made", self._registration_path)
         return found
 
-    def _existing(self, value: bytes) -> Registration | Holder | None:
-        try:
-            node = self._store.get(self._registration_path)
-        except NoNode:
+    def _registered(self) -> tuple[Node | None, Node | None]:
+        """The registration under this name, and its channel."""
+        node, channel = self._store.read_many([GetData(self._registration_path), GetData(self._path)])
+        return node if isinstance(node, Node) else None, channel if isinstance(channel, Node) else None
+
+    def _existing(self, value: bytes, node: Node | None, channel: Node | None) -> Registration | Holder | None:
+        if node is None:
             return None
         stat = node.stat
         if stat.ephemeral_owner != self._store.session.session_id:
@@ -110,12 +116,11 @@ class ConsumerChannel:
             return None
         if node.data != value:  # another consumer of this very session
             return Holder(stat.czxid, stat.ephemeral_owner, self._member(node))
-        channel = self._store.exists(self._path)
-        if channel is None or channel.mzxid != stat.czxid:
+        if channel is None or channel.stat.mzxid != stat.czxid:
             # Somebody else wrote to the channel since: what the token is can no longer be told. Start over.
             self._delete_own()
             return None
-        return Registration(self.group, self.consumer, stat.czxid, channel.version, stat.ephemeral_owner)
+        return Registration(self.group, self.consumer, stat.czxid, channel.stat.version, stat.ephemeral_owner)
 
     def _delete_own(self) -> None:
         try:

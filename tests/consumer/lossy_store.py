@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka_coord.errors import StoreUnavailable
-from kafka_coord.zk.store import Node, Op, OpResult, Store
+from kafka_coord.zk.store import Op, OpResult, Read, ReadResult, Store
 
 
 class LossyStore:
@@ -18,7 +18,7 @@ class LossyStore:
         self._lose: Callable[[Sequence[Op]], bool] | None = None
         self.lost = 0
         self.refused_at: float | None = None
-        self._refuse = False
+        self._refuse = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -27,16 +27,16 @@ class LossyStore:
         """Loses the answer of the next multi that is chosen."""
         self._lose = chosen
 
-    def refuse_next_get(self) -> None:
+    def refuse_next_read_of(self, path: str) -> None:
         """As if ZooKeeper were away for a moment; :attr:`refused_at` is when, on the monotonic clock."""
-        self._refuse = True
+        self._refuse = path
 
-    def get(self, *arguments: Any, **keywords: Any) -> Node:
-        if self._refuse:
-            self._refuse = False
+    def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
+        if any(read.path == self._refuse for read in reads):
+            self._refuse = ""
             self.refused_at = time.monotonic()
             raise StoreUnavailable("away, says the test")
-        return self._store.get(*arguments, **keywords)
+        return self._store.read_many(reads)
 
     def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
         results = self._store.multi(ops)

@@ -197,7 +197,7 @@ def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away(
     lossy = LossyStore(make_store(session_timeout_ms=1_000))
     second = make_consumer(consumer_id="c", store=lossy)
     time.sleep(1.0)
-    lossy.refuse_next_get()
+    lossy.refuse_next_read_of(layout.registration("g", "c"))
 
     with pytest.raises(ConsumerIdInUse):
         second.poll(20)

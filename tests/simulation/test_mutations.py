@@ -13,7 +13,7 @@ WITHIN_SEEDS = 200
 TELLING = {
     "no token check": frozenset({"freeze", "close", "cut", "evict"}),
     "no incarnation check by the consumer": frozenset({"kill", "freeze"}),
-    "bit cleared after looking": frozenset({"rebalance"}),
+    "bit cleared after looking": frozenset({"evict"}),
     "an acknowledgement called done before it is written": frozenset({"expire", "rebalance"}),
     "proof from when an answer is heard": frozenset({"freeze"}),
     "consumed meanwhile and called stored": frozenset({"cut", "grow", "rebalance"}),

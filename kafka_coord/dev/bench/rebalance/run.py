@@ -57,7 +57,7 @@ def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress:
                 for _ in range(times):
                     for event in events:
                         group.happen(event)
-                for event in events:
+                for event in events if times else ():
                     on_progress(_told(event, group.costs[event]))
             cpu_s, wall_s = meter.cpu_s(), time.monotonic() - began
     summaries = {str(event): summary(costs) for event, costs in group.costs.items() if costs}
@@ -72,7 +72,7 @@ def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress:
 
 def _program(options: RebalanceOptions) -> Iterator[tuple[Sequence[Event], int]]:
     """Events that are compared with each other happen in turn."""
-    yield (Event.COLD,), options.rarely
+    yield (Event.COLD,), max(1, options.rarely)  # with one the group begins
     yield (Event.JOIN, Event.LEAVE, Event.STUCK), options.repeat
     yield (Event.REBALANCE,), options.repeat
     yield (Event.KILL,), options.rarely
