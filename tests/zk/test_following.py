@@ -7,9 +7,11 @@ from contextlib import suppress
 
 import pytest
 
-from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.channel.operations import Registration
+from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import StoreUnavailable
-from kafka_coord.zk import bulk, kazoo_private
+from kafka_coord.zk import bulk, kazoo_private, layout
 from kafka_coord.zk.options import Acl, Digest, ZkOptions
 from kafka_coord.zk.session import KazooStore
 from kafka_coord.zk.store import Create, Delete, SessionState, SetData, WatchEvent, WatchType
@@ -120,6 +122,42 @@ def test_a_server_that_does_not_know_the_request_is_asked_once(
         store.ensure_path("/p")
     store.ensure_path("/p/a")
     assert all(event.type is WatchType.CONNECTION for event in events)
+
+
+def test_a_server_whose_watches_cannot_stay_has_them_set_one_change_at_a_time(
+    zookeeper_server_factory: Callable[..., ZooKeeperServer], open_store: OpenStore
+) -> None:
+    """``WatchManagerOptimized``, for servers with very many watches, refuses as if it could not read the request."""
+    manager = "org.apache.zookeeper.server.watch.WatchManagerOptimized"
+    settings = ZooKeeperSettings(jvm_properties={"zookeeper.watchManagerName": manager})
+    store = open_store(zookeeper_server_factory(settings=settings).connect_string)
+    assert isinstance(ConsumerChannel(store, "g", "c").register(b"{}"), Registration)
+    channel = ConsumerChannel(store, "g", "c")
+    heard: list[WatchEvent] = []
+
+    assert not store.follow("/p", heard.append)
+    assert channel.outstanding(heard.append) == ((), ())
+    store.create(layout.command("g", "c", "stop-fetcher-0000000001"))
+
+    eventually(lambda: told(heard) == [(WatchType.CHILD, layout.channel("g", "c"))])
+
+
+def test_a_server_that_hangs_up_at_the_request_is_not_asked_for_ever(
+    store: KazooStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serialize = bulk.AddWatch.serialize
+
+    def hung_up_on(request: bulk.AddWatch) -> bytes:
+        kazoo_private.break_connection(store._client)
+        return serialize(request)
+
+    monkeypatch.setattr(bulk.AddWatch, "serialize", hung_up_on)
+    events: list[WatchEvent] = []
+    for _ in range(3):
+        eventually(lambda: store.session.state is SessionState.CONNECTED)
+        with pytest.raises(StoreUnavailable):
+            store.follow("/p", events.append)
+    assert not store.follow("/p", events.append)
 
 
 def test_a_kazoo_that_lets_no_event_be_seen_follows_nothing(
