@@ -137,7 +137,7 @@ def test_a_server_whose_watches_cannot_stay_has_them_set_one_change_at_a_time(
 
     assert not store.follow("/p", heard.append)
     assert channel.outstanding(heard.append) == ((), ())
-    store.create(layout.command("g", "c", "stop-fetcher-0000000001"))
+    store.create(layout.command("g", "c", "stop-0000000001"))
 
     eventually(lambda: told(heard) == [(WatchType.CHILD, layout.channel("g", "c"))])
 
