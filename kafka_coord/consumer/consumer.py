@@ -15,6 +15,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
+from confluent_kafka import Message
+
 from kafka_coord.channel.operations import eviction_op
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.counters import ConsumerStats
@@ -255,6 +257,12 @@ class Consumer:
         All records got before are done with.
         """
         return self._only_stream().consume(max_records, timeout_s)
+
+    def consume_messages(self, max_messages: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Message]:
+        """As :meth:`consume`, with confluent-kafka's messages instead of records: as fast as its own consumer, and for
+        programs that were written for that. None of them is an error: those are raised, or mended.
+        """
+        return self._only_stream().consume_messages(max_messages, timeout_s)
 
     def __iter__(self) -> Iterator[Record]:
         """The records as they come, until the consumer is closed. It may be left and taken up again."""

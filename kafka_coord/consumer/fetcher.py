@@ -163,6 +163,10 @@ class Fetcher:
 
         Coming here says that all records handed out before are done with.
         """
+        return [*map(Record, self.take_messages(limit, timeout_s, limit if limit > DEFAULT_MAX_RECORDS else _BATCH))]
+
+    def take_messages(self, limit: int, timeout_s: float, at_once: int) -> list[Message]:
+        """As :meth:`take`, of the messages themselves; ``at_once`` are taken from librdkafka at most."""
         self._enter()
         try:
             self.lost_uncommitted = False
@@ -170,11 +174,11 @@ class Fetcher:
             deadline = time.monotonic() + timeout_s
             while True:
                 self._check()
-                records = self._hand_out(limit)
-                if records:
-                    return records
+                messages = self._hand_out(limit)
+                if messages:
+                    return messages
                 remaining = deadline - time.monotonic()
-                self._fill(max(0.0, remaining), limit)
+                self._fill(max(0.0, remaining), at_once)
                 if remaining <= 0:
                     self._check()
                     return self._hand_out(limit)
@@ -197,7 +201,7 @@ class Fetcher:
                 remaining = deadline - time.monotonic()
                 if record is not None or remaining <= 0:
                     return record
-                self._fill(remaining, 1)
+                self._fill(remaining, _BATCH)
         finally:
             self._taker = None
 
@@ -261,25 +265,25 @@ class Fetcher:
             self._settling_wakes = self.orphans_in_hand = False
             self._wake()
 
-    def _hand_out(self, limit: int) -> list[Record]:
-        records: list[Record] = []
+    def _hand_out(self, limit: int) -> list[Message]:
+        messages: list[Message] = []
         if not self._may_hand_out():
-            return records
+            return messages
         with self._lock:
             self._end_run(put_back=True)
-            while len(records) < limit and (run := self._next_run()) is not None:
+            while len(messages) < limit and (run := self._next_run()) is not None:
                 found = run.from_position()
-                room = limit - len(records)
+                room = limit - len(messages)
                 if len(found) > room:
                     run.messages = found[room:]
                     self._buffer.appendleft(run)
                     found = found[:room]
                 if found:
-                    records += map(Record, found)
+                    messages += found
                     run.holding.position = found[-1].offset() + 1
                     self._in_hand.add(run.holding)
-            self._records += len(records)
-        return records
+            self._records += len(messages)
+        return messages
 
     def _hand_out_one(self) -> Record | None:
         """The first record of what is left of the run being iterated over, else of the next one."""
@@ -345,10 +349,9 @@ class Fetcher:
         if failures:
             raise failures[0].with_traceback(None)
 
-    def _fill(self, timeout_s: float, limit: int) -> None:
+    def _fill(self, timeout_s: float, at_once: int) -> None:
         """Waits for records for a moment; those that come are in the buffer afterwards."""
         self._changed.clear()
-        at_once = limit if limit > DEFAULT_MAX_RECORDS else _BATCH
         if self._buffer or not self._live or not self._client.fetch(timeout_s, at_once, self._take_in):
             self._changed.wait(min(timeout_s, _IDLE_SLICE_S))
         while self._errors:

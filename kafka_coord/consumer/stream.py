@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from confluent_kafka import Message
+
 from kafka_coord.consumer.fetcher import DEFAULT_MAX_RECORDS, Fetcher
 from kafka_coord.consumer.record import Record
 from kafka_coord.errors import ConsumerClosed
@@ -41,6 +43,11 @@ class Stream:
         """
         self._check_process()
         return self._fetcher.take(max_records, timeout_s)
+
+    def consume_messages(self, max_messages: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Message]:
+        """As :meth:`consume`, with confluent-kafka's messages instead of records. None of them is an error."""
+        self._check_process()
+        return self._fetcher.take_messages(max_messages, timeout_s, max(max_messages, DEFAULT_MAX_RECORDS))
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions this stream fetches now."""

@@ -79,6 +79,27 @@ def test_a_batch_goes_on_where_it_was_left(begun: tuple[Consumer, str]):
     assert [record.offset for record in read(consumer, 3)] == [30, 31, 32]
 
 
+def test_messages_are_handed_out_as_records_are(begun: tuple[Consumer, str], coordinator: HandCoordinator):
+    consumer, topic = begun
+    messages = consumer.consume_messages(20, 10)
+    assert [(message.topic(), message.offset()) for message in messages] == [(topic, n) for n in range(10, 30)]
+    assert all(message.error() is None for message in messages)
+    (one,) = consumer.consume_messages(1, 10)
+    assert one.offset() == 30
+    batch = consumer.consume(5, 10)
+    assert [record.offset for record in batch] == list(range(31, 36))
+    assert [message.offset() for message in consumer.consume_messages(3, 10)] == [36, 37, 38]
+
+    (moving,) = partitions_of(topic, 0)
+    command = coordinator.stop(consumer.consumer_id, [moving])
+    eventually(lambda: moving not in consumer.assignment())
+    assert not coordinator.acknowledged(command)  # the last messages are still in hand
+    assert consumer.consume_messages(5, 0.2) == []
+    coordinator.await_acknowledged(command)
+    assert coordinator.offset(moving) == 39
+    assert consumer.stats.records == 10 + 29
+
+
 def test_what_was_handed_out_is_consumed_when_the_next_is_asked_for(
     begun: tuple[Consumer, str], coordinator: HandCoordinator
 ):

@@ -41,6 +41,8 @@ class Way(StrEnum):
     """The same, with the settings this project's consumer gives librdkafka."""
     BATCH = "batch"
     """``kafka_coord.Consumer.consume``."""
+    MESSAGES = "batch of messages"
+    """``kafka_coord.Consumer.consume_messages``."""
     ITERATION = "iteration"
     """``for record in kafka_coord.Consumer``."""
 
@@ -147,6 +149,10 @@ def _ours(task: Task) -> Iterator[Batches]:
             while True:
                 yield [record.value or b"" for record in consumer.consume(_BATCH, _WAIT_S)]
 
+        def by_messages() -> Batches:
+            while True:
+                yield [message.value() or b"" for message in consumer.consume_messages(_BATCH, _WAIT_S)]
+
         def one_by_one() -> Batches:
             given = 0
             while len(consumer.assignment()) < task.partitions:
@@ -160,7 +166,8 @@ def _ours(task: Task) -> Iterator[Batches]:
                 given += len(found)
                 yield found
 
-        yield by_batch() if task.way is Way.BATCH else one_by_one()
+        ways = {Way.BATCH: by_batch, Way.MESSAGES: by_messages, Way.ITERATION: one_by_one}
+        yield ways[task.way]()
 
 
 def main() -> int:
