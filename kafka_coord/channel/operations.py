@@ -60,10 +60,14 @@ class Registration:
 FENCE_LENGTH = 2
 
 
-def register_ops(group: str, consumer: str, value: bytes, *, ephemeral: bool = True) -> tuple[Op, ...]:
-    """Registers a consumer and gives the incarnation its token, in one request."""
+def register_ops(
+    group: str, consumer: str, value: bytes, *, has_channel: bool = True, ephemeral: bool = True
+) -> tuple[Op, ...]:
+    """Registers a consumer and gives the incarnation its token, in one request, which makes a missing channel first."""
+    channel = layout.channel(group, consumer)
     return (
-        SetData(layout.channel(group, consumer), b""),
+        *(() if has_channel else (Create(channel),)),
+        SetData(channel, b""),
         Create(layout.registration(group, consumer), value, ephemeral=ephemeral),
     )
 

@@ -34,12 +34,18 @@ from kafka_coord.errors import (
 from kafka_coord.model import Command, CommandId, CommandType, Member, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Check, Create, Delete, GetData, Node, Op, Stat, Store, Watcher, WatchEvent, WatchType
+from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, Stat, Store, Watcher, WatchEvent, WatchType
 
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
 """How often a request is rebuilt when the tree changed under it; each attempt starts from a fresh look."""
+
+
+def ensure_group(store: Store, group: str) -> None:
+    """Makes sure of what the registrations of a group, and its channels, are made below."""
+    store.ensure_path(layout.ids(group))
+    store.ensure_path(layout.channels(group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +86,13 @@ class ConsumerChannel:
             raise StoreUnavailable("ZooKeeper was not heard of for so long that the session may have ended")
         for attempt in range(_ATTEMPTS):
             if attempt > 0:  # most groups have been there before
-                self._store.ensure_path(layout.ids(self.group))
-                self._store.ensure_path(layout.channels(self.group))
+                ensure_group(self._store, self.group)
             node, channel = self._registered()
             found = self._existing(value, node, channel)
             if found is not None:
                 return found
-            make = () if channel is not None else (Create(self._path),)
             try:
-                self._store.multi((*make, *register_ops(self.group, self.consumer, value)))
+                self._store.multi(register_ops(self.group, self.consumer, value, has_channel=channel is not None))
             except MultiFailed as failure:
                 if isinstance(failure.cause, NoAuth):
                     raise failure.cause from failure
@@ -168,13 +172,12 @@ class ConsumerChannel:
         self._watcher = watcher
         if not self._followed:
             self._followed = True  # first: that it ends may be told before the answer comes
+            possible = False
             try:
-                followed = self._store.follow(self._path, self._told)
-            except BaseException:
-                self._followed = False
-                raise
-            if not followed:
-                self._followed = False
+                possible = self._store.follow(self._path, self._told)
+            finally:
+                if not possible:
+                    self._followed = False
         return self._followed
 
     def _told(self, event: WatchEvent) -> None:

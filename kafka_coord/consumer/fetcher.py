@@ -163,10 +163,14 @@ class Fetcher:
 
         Coming here says that all records handed out before are done with.
         """
-        return [*map(Record, self.take_messages(limit, timeout_s, limit if limit > DEFAULT_MAX_RECORDS else _BATCH))]
+        return [*map(Record, self._take(limit, timeout_s, limit if limit > DEFAULT_MAX_RECORDS else _BATCH))]
 
-    def take_messages(self, limit: int, timeout_s: float, at_once: int) -> list[Message]:
-        """As :meth:`take`, of the messages themselves; ``at_once`` are taken from librdkafka at most."""
+    def take_messages(self, limit: int, timeout_s: float) -> list[Message]:
+        """As :meth:`take`, of the messages themselves."""
+        return self._take(limit, timeout_s, max(limit, DEFAULT_MAX_RECORDS))
+
+    def _take(self, limit: int, timeout_s: float, at_once: int) -> list[Message]:
+        """``at_once`` are taken from librdkafka at most."""
         self._enter()
         try:
             self.lost_uncommitted = False

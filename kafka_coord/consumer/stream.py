@@ -47,7 +47,7 @@ class Stream:
     def consume_messages(self, max_messages: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Message]:
         """As :meth:`consume`, with confluent-kafka's messages instead of records. None of them is an error."""
         self._check_process()
-        return self._fetcher.take_messages(max_messages, timeout_s, max(max_messages, DEFAULT_MAX_RECORDS))
+        return self._fetcher.take_messages(max_messages, timeout_s)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions this stream fetches now."""

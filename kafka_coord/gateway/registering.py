@@ -15,7 +15,7 @@ from typing import Any
 
 from kafka_coord.channel.messages import Code, Register
 from kafka_coord.channel.operations import Registration, register_ops
-from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.channel.zookeeper import ConsumerChannel, ensure_group
 from kafka_coord.errors import (
     BadVersion,
     Fenced,
@@ -30,7 +30,7 @@ from kafka_coord.gateway.fenced_store import FencedStore
 from kafka_coord.gateway.members import SocketMember
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Create, Delete, GetData, Node, Op, OpResult, ReadResult, SetData, Stat
+from kafka_coord.zk.store import Delete, GetData, Node, Op, OpResult, ReadResult, SetData, Stat
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,8 @@ def register_all(store: FencedStore, wanted: Sequence[Registering]) -> None:
     left = list(wanted)
     for attempt in range(_ATTEMPTS):
         if attempt > 0:  # most groups have been there before
-            _make_groups(store, {one.group for one in left})
+            for group in sorted({one.group for one in left}):
+                ensure_group(store, group)
         left = _write(store, _look_at_all(store, left))
         if not left:
             return
@@ -139,25 +140,17 @@ def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Regi
     return possible
 
 
-def _make_groups(store: FencedStore, groups: set[str]) -> None:
-    for group in sorted(groups):
-        store.ensure_path(layout.ids(group))
-        store.ensure_path(layout.channels(group))
-
-
 def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Registration | Refusal | None:
     """``None``: it can be written, and ``one.ops`` are what."""
-    fresh = register_ops(one.group, one.consumer, one.value, ephemeral=False)
     if node is None:
-        make = (Create(layout.channel(one.group, one.consumer)),) if channel is None else ()
-        one.ops = (*make, *fresh)
+        one.ops = register_ops(one.group, one.consumer, one.value, has_channel=channel is not None, ephemeral=False)
         return None
     if node.data == one.value and channel is not None and channel.mzxid == node.stat.czxid:
         return Registration(one.group, one.consumer, node.stat.czxid, channel.version, 0)  # the reply was lost
     if channel is None or not _is_its_own(one.register, node):
         return _taken(one.consumer, _who(node), node.stat.czxid)
     # It comes back. Whoever registered in between has written to the channel, and this fails.
-    set_channel, create = fresh
+    set_channel, create = register_ops(one.group, one.consumer, one.value, ephemeral=False)
     token = SetData(set_channel.path, b"", channel.version)
     one.ops = (token, Delete(layout.registration(one.group, one.consumer)), create)
     return None

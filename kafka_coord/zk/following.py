@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable
 
 from kazoo.client import KazooClient
+from kazoo.protocol.connection import CREATED_EVENT, DELETED_EVENT
 from kazoo.protocol.states import Callback
 
 from kafka_coord.zk import kazoo_private
 from kafka_coord.zk.store import SessionState, Watcher, WatchEvent, WatchType
 
-_TOLD = {1: WatchType.CREATED, 2: WatchType.DELETED}
-"""Of the server's event types (``org.apache.zookeeper.Watcher.Event.EventType``)."""
+_TOLD = {CREATED_EVENT: WatchType.CREATED, DELETED_EVENT: WatchType.DELETED}
 
 
 class Following:

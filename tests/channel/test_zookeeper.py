@@ -215,7 +215,9 @@ def test_every_command_is_heard_of_and_no_acknowledgement_asks_for_another_look(
     if follows:
         eventually(lambda: [event.path for event in heard] == [first, second])
     else:
-        eventually(lambda: {(event.type, event.path) for event in heard} == {(WatchType.CHILD, command_parent(first))})
+        eventually(
+            lambda: {(event.type, event.path) for event in heard} == {(WatchType.CHILD, layout.channel("g", "c"))}
+        )
 
 
 def test_who_watches_no_more_hears_nothing_and_who_watches_again_does(
@@ -233,10 +235,6 @@ def test_who_watches_no_more_hears_nothing_and_who_watches_again_does(
     assert {command.name for command in channel.outstanding()[0]} == {
         path.rpartition("/")[2] for path in (first, second)
     }
-
-
-def command_parent(path: str) -> str:
-    return path.rpartition("/")[0]
 
 
 def test_who_watches_is_told_that_the_connection_broke_and_hears_of_commands_after_it(
