@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kazoo.exceptions import ConnectionLoss
@@ -17,6 +18,7 @@ from kazoo.exceptions import UnimplementedError as Unimplemented
 
 from kafka_coord.errors import NoNode, RequestTooLarge, SessionLost, StoreError, StoreUnavailable
 from kafka_coord.zk.failures import is_answer, translated
+from kafka_coord.zk.kazoo_handler import KazooHandler
 from kafka_coord.zk.kazoo_session import KazooSession
 from kafka_coord.zk.store import Clock, SessionState
 
@@ -35,17 +37,17 @@ class Calls:
     def __init__(
         self,
         session: KazooSession,
+        handler: KazooHandler,
         clock: Clock,
         servers: str,
         *,
-        raise_interrupt: Callable[[], None],
         timeout_s: float,
         max_request_bytes: int,
     ) -> None:
         self._session = session
         self._clock = clock
         self._servers = servers
-        self._raise_interrupt = raise_interrupt
+        self._handler = handler
         self._timeout_s = timeout_s
         self._max_request_bytes = max_request_bytes
         self._dropped_at = 0  # bytes of the large request the connection broke on; 0: none lately
@@ -57,7 +59,8 @@ class Calls:
         """Sends one request and waits for its answer, all before the deadline."""
         deadline = self._ready(doing, path)
         sent_at = self._clock.monotonic()
-        return self._await(send(), doing, path, sent_at, deadline, through_leader=through_leader, size=size)
+        result = self._handler.sent(send)
+        return self._await(result, doing, path, sent_at, deadline, through_leader=through_leader, size=size)
 
     def _ready(self, doing: str, path: str) -> float:
         """Waits until there is a connection; gives the deadline of the call."""
@@ -89,7 +92,6 @@ class Calls:
         through_leader: bool,
         size: int = 0,
     ) -> Any:
-        self._raise_interrupt()
         if result is None:
             raise Unsupported(f"{doing} {path}: this kazoo cannot send it", path)
         try:
@@ -148,7 +150,7 @@ class Calls:
             path = chunk[0] if isinstance(chunk[0], str) else chunk[0].path
             deadline = self._ready(doing, path)
             sent_at = self._clock.monotonic()
-            pending = [ask(item) for item in chunk]
+            pending = self._handler.sent(partial(_all, ask, chunk))
             for item, result in zip(chunk, pending, strict=True):
                 path = item if isinstance(item, str) else item.path
                 try:
@@ -158,3 +160,7 @@ class Calls:
                 except refusals as refused:
                     answers.append(refused)
         return answers
+
+
+def _all(ask: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    return [ask(item) for item in items]

@@ -3,7 +3,9 @@
 To send a request kazoo wakes its connection thread through a socket, inside a bare ``except`` that turns whatever is
 raised there into "Connection has been closed" (``KazooClient._call``, kazoo 2.10 and 2.11). A signal that arrives just
 then is often raised just there, because waking the other thread gives the interpreter away: the program that was to
-stop is told that its ZooKeeper session is over, and goes on.
+stop is told that its ZooKeeper session is over, and goes on. What kazoo makes of it goes into the request's result:
+there it is noticed, wherever it was raised. And the thread may not have been woken then: kazoo sends one request each
+time it is, so that from then on each would wait for the next one.
 
 A server that does not answer at all (its machine is off, a firewall drops what is sent) is waited for no longer than
 the Java client would: the session timeout divided by the number of servers, so that another one can still be reached in
@@ -17,11 +19,14 @@ from __future__ import annotations
 
 import select
 import socket
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import FrameType
 from typing import Any
 
-from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 
 _ALWAYS_TOLD = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
@@ -33,7 +38,8 @@ class KazooHandler(SequentialThreadingHandler):
         super().__init__()  # type: ignore[no-untyped-call]
         self._servers = servers
         self._raised: list[BaseException] = []
-        """What a signal handler raised while the connection thread was woken."""
+        """What a signal handler raised while a request was sent, and kazoo caught."""
+        self._waker: socket.socket | None = None
 
     def create_connection(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
         """As kazoo's; ``timeout`` is that of the session, in seconds."""
@@ -41,8 +47,12 @@ class KazooHandler(SequentialThreadingHandler):
         return super().create_connection(*args, timeout=each, **kwargs)  # type: ignore[no-untyped-call]
 
     def create_socket_pair(self) -> tuple[Any, Any]:
-        read, write = super().create_socket_pair()  # type: ignore[no-untyped-call]
-        return read, _Waker(write, self._raised)
+        read, self._waker = super().create_socket_pair()  # type: ignore[no-untyped-call]
+        return read, self._waker
+
+    def async_result(self) -> Any:
+        """What a request is answered with."""
+        return _Result(self, self._raised)
 
     def select(
         self, readers: Sequence[Any], writers: Sequence[Any], _: Sequence[Any], timeout: float | None = None
@@ -62,27 +72,44 @@ class KazooHandler(SequentialThreadingHandler):
 
         return ready(readers, select.POLLIN), ready(writers, select.POLLOUT), []
 
-    def raise_interrupt(self) -> None:
-        """Raises what was kept back; to be called by whoever sent a request, once it is sent."""
+    def sent(self, send: Callable[[], Any]) -> Any:
+        """What ``send`` gives, which hands one request or more to kazoo; a signal that comes meanwhile is raised."""
+        try:
+            result = send()
+            self._raise_kept_back()
+        except BaseException:
+            self._wake()
+            raise
+        return result
+
+    def _raise_kept_back(self) -> None:
         if self._raised and threading.current_thread() is threading.main_thread():
-            raise self._raised.pop()
+            first, *_ = self._raised
+            self._raised.clear()
+            raise first
+
+    def _wake(self) -> None:
+        """Has the connection thread look for one more request to send; there need be none."""
+        if self._waker is not None:
+            with suppress(OSError):  # closed already
+                self._waker.send(b"\0")
 
 
-class _Waker:
-    """The writing end of kazoo's pair of sockets."""
+class _Result(AsyncResult):
+    """As kazoo's, but for who is told that the connection is closed because a signal came while sending."""
 
-    def __init__(self, wrapped: socket.socket, raised: list[BaseException]) -> None:
-        self._wrapped = wrapped
+    def __init__(self, handler: KazooHandler, raised: list[BaseException]) -> None:
+        super().__init__(handler)  # type: ignore[no-untyped-call]
         self._raised = raised
 
-    def send(self, data: bytes) -> int:
-        try:
-            return self._wrapped.send(data)
-        except Exception:
-            raise  # the socket's own trouble is kazoo's business
-        except BaseException as raised:  # noqa: BLE001  KeyboardInterrupt, SystemExit: only ever on the main thread
-            self._raised.append(raised)
-            return len(data)
+    def set_exception(self, exception: Exception) -> None:
+        caught = sys.exc_info()[1]
+        if caught is None or isinstance(caught, Exception) or not _caught_by(sys._getframe(1), caught):
+            super().set_exception(exception)  # type: ignore[no-untyped-call]
+        else:
+            self._raised.append(caught)
 
-    def close(self) -> None:
-        self._wrapped.close()
+
+def _caught_by(frame: FrameType, error: BaseException) -> bool:
+    """Whether it is this call that handles the error, not one further up: a program may well ask as it stops."""
+    return error.__traceback__ is not None and error.__traceback__.tb_frame is frame

@@ -140,9 +140,9 @@ class KazooStore(Store):
         self._session = KazooSession(self._client, clock, session_timeout_ms)
         self._calls = Calls(
             self._session,
+            handler,
             clock,
             ", ".join(where.servers),
-            raise_interrupt=handler.raise_interrupt,
             timeout_s=call_timeout_s,
             max_request_bytes=options.max_request_bytes,
         )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import FrameType
 
 import pytest
 
+from kafka_coord.errors import SessionLost
 from kafka_coord.zk import connect
 from kafka_coord.zk.kazoo_handler import KazooHandler
 from kafka_coord.zk.store import Store
@@ -34,6 +38,60 @@ def test_an_interrupt_ends_a_program_that_is_busy_asking_zookeeper(zk_hosts: str
                 ask_until_interrupted(store, timer)
             timer.join()
         assert store.exists("/") is not None
+
+
+class Signal(BaseException):
+    """What a signal handler might raise."""
+
+
+class RaisedAt:
+    """A trace function that raises at the n-th step of the interpreter while a request is handed to kazoo."""
+
+    def __init__(self, step: int) -> None:
+        self._left = step
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> RaisedAt | None:
+        if event == "call":
+            inside = frame.f_code is _SENDING or (frame.f_back is not None and frame.f_back.f_trace is not None)
+            frame.f_trace_opcodes = inside
+            return self if inside else None
+        if event == "opcode":
+            self._left -= 1
+            if self._left == 0:
+                raise Signal
+        return self
+
+
+_SENDING = KazooHandler.sent.__code__
+
+
+def interrupted_at(store: Store, step: int) -> bool:
+    """Asks, and is interrupted at that step; False if there are not as many."""
+    sys.settrace(RaisedAt(step))
+    try:
+        store.exists("/")
+    except Signal:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def test_an_interrupt_is_not_lost_wherever_it_comes_while_a_request_is_sent(store: Store) -> None:
+    steps = itertools.count(1)
+    last = next(step for step in steps if not interrupted_at(store, step))
+    assert last > 100, "each step of the sending"
+    assert store.exists("/") is not None
+
+
+def test_who_asks_while_an_interrupt_is_handled_is_told_of_the_session(store: Store) -> None:
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        assert store.exists("/") is not None
+        store.close()
+        with pytest.raises(SessionLost):
+            store.exists("/")
 
 
 @pytest.fixture

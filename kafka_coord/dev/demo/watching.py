@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.timeline import Reign, Sample
-from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode, NotFound, Timeout
+from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode, NotFound, StoreUnavailable, Timeout
 from kafka_coord.model import CoordinatorInfo, Decision, PartitionSet, TopicPartition, history_from_json
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.groups import GroupDescription, describe_group
@@ -22,8 +22,12 @@ from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _LOOK_S = 0.05
 _SAMPLE_S = 0.4
+_AWAY_S = 30.0
+"""So long a ZooKeeper that is away is waited for by who needs an answer: three sessions of this client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +120,31 @@ class Watcher:
             time.sleep(_LOOK_S)
 
     def describe(self) -> GroupDescription:
-        """The group at this very moment. Raises :class:`~kafka_coord.errors.NotFound`, ``StoreError``."""
-        return describe_group(self._store, self._group, self._ends)
+        """The group at this very moment; a ZooKeeper that does not answer for a while is waited for. Raises
+        :class:`~kafka_coord.errors.NotFound`, ``StoreError``."""
+        return self._patiently(self._described)
 
     def history(self) -> tuple[Decision, ...]:
         """The last decisions about the group, oldest first."""
         path = layout.history(self._group)
         try:
-            return history_from_json(fields.load(self._store.get(path).data, path), path)
+            node = self._patiently(lambda: self._store.get(path))
         except NoNode:
             return ()
+        return history_from_json(fields.load(node.data, path), path)
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        deadline = time.monotonic() + _AWAY_S
+        while True:
+            try:
+                return ask()
+            except StoreUnavailable:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_LOOK_S)
+
+    def _described(self) -> GroupDescription:
+        return describe_group(self._store, self._group, self._ends)
 
     def _ends(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
         found = self._offsets.latest(partitions)
@@ -166,7 +185,7 @@ class Watcher:
                 self._reigns[-1] = replace(self._reigns[-1], to_ms=at_ms)
 
     def _take_sample(self) -> None:
-        found = self.describe()
+        found = self._described()
         rows = [row for row in found.offsets if row.topic == self._topic]
         sample = Sample(
             at_ms=now_ms(),

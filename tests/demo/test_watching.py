@@ -1,0 +1,31 @@
+"""Looking at a cluster whose ZooKeeper is away for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from kafka_coord.dev.demo.watching import Watcher
+from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.errors import NotFound, StoreUnavailable
+from kafka_coord.zk import connect
+
+
+def test_who_needs_an_answer_waits_for_zookeeper_to_be_back(
+    zookeeper_server_factory: Callable[..., ZooKeeperServer],
+) -> None:
+    server = zookeeper_server_factory()
+    with contextlib.closing(connect(server.connect_string, call_timeout_s=0.3)) as store:
+        watcher = Watcher(store, "127.0.0.1:1", "delays", "flights", lambda _: None)
+        server.pause()
+        back = threading.Timer(2.0, server.resume)
+        back.start()
+        with pytest.raises(StoreUnavailable):
+            store.exists("/")
+        assert watcher.history() == ()
+        with pytest.raises(NotFound):
+            watcher.describe()
+        back.join()
