@@ -1,7 +1,7 @@
 """Znodes that are followed on one connection: who hears what is made and deleted right below them.
 
-All but :meth:`Following.forget` happens on kazoo's connection thread, and watchers are called on the thread that calls
-all of kazoo's; but for the last word, that the connection broke.
+What is followed changes on kazoo's connection thread, but for :meth:`Following.forget`, and watchers are called on the
+thread that calls all of kazoo's; but for the last word, that the connection broke.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from kazoo.protocol.states import Callback
 from kafka_coord.zk import kazoo_private
 from kafka_coord.zk.store import SessionState, Watcher, WatchEvent, WatchType
 
+_UNANSWERED = 3
+"""After so many requests without an answer, one after the other, no more is sent in that session, and in each one that
+comes after it a single one."""
+
 _TOLD = {CREATED_EVENT: WatchType.CREATED, DELETED_EVENT: WatchType.DELETED}
 
 
@@ -27,8 +31,31 @@ class Following:
         self._relative = relative
         self._lock = threading.Lock()
         self._followed: dict[str, tuple[Watcher, ...]] = {}
-        self.possible = kazoo_private.on_watch_events(client, self._happened)
-        """Whether this kazoo lets events be seen."""
+        self._possible = kazoo_private.on_watch_events(client, self._happened)
+        self._refused_in = 0
+        self._unanswered = 0
+
+    # --- whether it can be had ---------------------------------------------------------------------------------------
+
+    def may_be_asked_for(self, session_id: int) -> bool:
+        """Whether this kazoo lets events be seen, and no server has refused to tell them in this session."""
+        return self._possible and self._refused_in != session_id
+
+    def answered(self) -> None:
+        """A server follows."""
+        self._unanswered = 0
+
+    def refused(self, session_id: int) -> None:
+        """A server does not."""
+        self._refused_in = session_id
+
+    def unanswered(self, session_id: int) -> None:
+        """There was no answer: perhaps a server that hangs up on what it does not know."""
+        self._unanswered += 1
+        if self._unanswered >= _UNANSWERED:
+            self._refused_in = session_id
+
+    # --- what is followed --------------------------------------------------------------------------------------------
 
     def remember(self, path: str, watcher: Watcher) -> None:
         """From now on ``watcher`` is told of ``path`` (on the server)."""

@@ -72,9 +72,6 @@ _SHORTEST_CALL_TIMEOUT_S = 2.0
 _MANY_WATCHES = 64
 """From here on three requests for all, one after the other, are sooner done than one for each, sent together."""
 
-_UNANSWERED = 3
-"""After so many requests to follow without an answer, one after the other, no more is sent in this session."""
-
 _WATCH_TYPES = {
     EventType.CREATED: WatchType.CREATED,
     EventType.DELETED: WatchType.DELETED,
@@ -149,8 +146,6 @@ class KazooStore(Store):
         self._prefix = len(where.chroot.encode())
         self._acl_size = acl_size(options.longest_acls())
         self._multi_read_refused_in = 0  # the session in which a server did not know it
-        self._following_refused_in = 0
-        self._following_unanswered = 0
         self._following = Following(self._client, where.relative)
         self._session.listen(self._following.session_is)
         self._pid = os.getpid()
@@ -330,25 +325,23 @@ class KazooStore(Store):
 
     def follow(self, path: str, watcher: Watcher) -> bool:
         session_id = self._session.session_id
-        refused = session_id in {self._following_refused_in, self._multi_read_refused_in}  # both are new in 3.6
-        if refused or not (self._following.possible and self._options.multi_read):
+        multi_read = self._options.multi_read and self._multi_read_refused_in != session_id  # both are new in 3.6
+        if not (multi_read and self._following.may_be_asked_for(session_id)):
             return False
         absolute = self._at(path)
         request = AddWatch(absolute, before_sending=partial(self._following.remember, absolute, watcher))
         try:
             self._calls.ask("follow", path, lambda: kazoo_private.call(self._client, request))
         except StoreUnavailable:
+            self._following.unanswered(session_id)
             self.unfollow(path, watcher)
-            self._following_unanswered += 1
-            if self._following_unanswered == _UNANSWERED:  # perhaps a server that hangs up on what it does not know
-                self._following_refused_in = session_id
             raise
         except StoreError as error:  # a server with WatchManagerOptimized says that it could not read the request
             log.info("watching one change at a time path=%s reason='%s'", path, error)
-            self._following_refused_in = session_id
+            self._following.refused(session_id)
             self.unfollow(path, watcher)
             return False
-        self._following_unanswered = 0
+        self._following.answered()
         return True
 
     def unfollow(self, path: str, watcher: Watcher) -> None:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
+from kazoo.client import KazooClient
 
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.zk import bulk, kazoo_private, layout
+from kafka_coord.zk.following import Following
 from kafka_coord.zk.options import Acl, Digest, ZkOptions
 from kafka_coord.zk.session import KazooStore
 from kafka_coord.zk.store import Create, Delete, SessionState, SetData, WatchEvent, WatchType
@@ -158,6 +160,23 @@ def test_a_server_that_hangs_up_at_the_request_is_not_asked_for_ever(
         with pytest.raises(StoreUnavailable):
             store.follow("/p", events.append)
     assert not store.follow("/p", events.append)
+
+
+def test_a_server_that_hung_up_is_asked_once_in_each_later_session() -> None:
+    following = Following(KazooClient(), str)
+    for _ in range(3):
+        assert following.may_be_asked_for(session_id=1)
+        following.unanswered(session_id=1)
+    assert not following.may_be_asked_for(session_id=1)
+
+    assert following.may_be_asked_for(session_id=2)
+    following.unanswered(session_id=2)
+    assert not following.may_be_asked_for(session_id=2)
+
+    assert following.may_be_asked_for(session_id=3)
+    following.answered()
+    following.unanswered(session_id=3)
+    assert following.may_be_asked_for(session_id=3)
 
 
 def test_a_kazoo_that_lets_no_event_be_seen_follows_nothing(
