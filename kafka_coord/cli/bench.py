@@ -137,6 +137,11 @@ def spark(
 @click.option(
     "--session-timeout-ms", type=click.IntRange(1_000, 120_000), metavar="MS", help="Of the members. [default: 6000]"
 )
+@click.option(
+    "--channel",
+    type=click.Choice(["zk", "socket"]),
+    help="How the members take part: each with a ZooKeeper session, or over a socket to the coordinator. [default: zk]",
+)
 @click.option("--fetch", is_flag=True, help="With consumers that fetch records, from a real broker.")
 @click.option(
     "--compare",
@@ -154,6 +159,7 @@ def rebalance(
     repeat: int | None,
     rarely: int | None,
     session_timeout_ms: int | None,
+    channel: str | None,
     fetch: bool,
     compare: str | None,
     smoke: bool,
@@ -169,15 +175,19 @@ def rebalance(
     \b
     kafka-coord bench rebalance --members 10 --partitions 900 --repeat 30 -o json
     kafka-coord bench rebalance --members 100 --partitions 10000 --repeat 10
+    kafka-coord bench rebalance --channel socket
     kafka-coord bench rebalance --compare classic,cooperative,kip848
     kafka-coord bench rebalance --smoke
     """
     if fetch or compare is not None:
         if session_timeout_ms is not None:
             raise SettingsError("--session-timeout-ms does not go with --fetch or --compare: every group has its own")
+        if channel == "socket":
+            raise SettingsError("--channel socket does not go with --fetch or --compare: they measure ZooKeeper's way")
         _compare(members, partitions, repeat, rarely, compare or "", directory, output, smoke=smoke)
         return
     from kafka_coord.dev.bench.rebalance.run import SMOKE, RebalanceOptions, run_rebalance_bench
+    from kafka_coord.dev.bench.rebalance.stage import MembersChannel
 
     options = SMOKE if smoke else RebalanceOptions(members=members, partitions=partitions)
     options = _with(
@@ -185,6 +195,7 @@ def rebalance(
         repeat=repeat,
         rarely=rarely,
         session_timeout_ms=session_timeout_ms,
+        channel=MembersChannel(channel) if channel is not None else None,
     )
     _measure(run_rebalance_bench, options, directory, output)
 

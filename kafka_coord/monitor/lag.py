@@ -21,6 +21,7 @@ CHUNK = 5_000
 """Partitions in one request to the brokers: a request of librdkafka's is built in memory, one entry a partition."""
 
 DEFAULT_TIMEOUT_S = 5.0
+_LEADERLESS = "the partition has no live leader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,15 @@ class BrokerOffsets:
 
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     note: str = ""
+
+
+@dataclass(slots=True)
+class _Listed:
+    """What became of partitions that were asked for; ``leaderless`` by what the brokers knew by then."""
+
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    leaderless: list[TopicPartition] = field(default_factory=list)
+    trouble: list[str] = field(default_factory=list)
 
 
 def bootstrap_servers(store: Store, properties: Mapping[str, str]) -> str:
@@ -127,36 +137,58 @@ class OffsetReader:
 
     def _ask(self, partitions: PartitionSet, spec: Callable[[], Any]) -> BrokerOffsets:
         from confluent_kafka import KafkaException
-        from confluent_kafka import TopicPartition as Wanted
 
-        admin = self._admin
-        if admin is None or not partitions:
+        if self._admin is None or not partitions:
             return BrokerOffsets()
         deadline = time.monotonic() + self._timeout_s
-        try:
-            led, trouble = self._with_leader(partitions)
-        except KafkaException as error:
-            return BrokerOffsets({}, f"lag is unknown: no broker at {self._bootstrap} answered: {self._why(error)}")
         offsets: dict[TopicPartition, int] = {}
-        for chunk in _chunks(led):
+        trouble: list[str] = []
+        asked = partitions
+        for last in (False, True):
+            try:
+                led, unled = self._with_leader(asked)
+            except KafkaException as error:
+                note = f"lag is unknown: no broker at {self._bootstrap} answered: {self._why(error)}"
+                return BrokerOffsets(offsets, note)
+            trouble += unled
+            found = self._list(led, spec, deadline)
+            offsets |= found.offsets
+            trouble += found.trouble
+            if last or not found.leaderless or time.monotonic() >= deadline:
+                trouble += [_LEADERLESS] * len(found.leaderless)
+                break
+            asked = PartitionSet.of(found.leaderless)
+        return BrokerOffsets(offsets, _sentence(trouble, len(partitions)))
+
+    def _list(self, partitions: Sequence[TopicPartition], spec: Callable[[], Any], deadline: float) -> _Listed:
+        from confluent_kafka import KafkaError
+        from confluent_kafka import TopicPartition as Wanted
+
+        listed, admin = _Listed(), self._admin
+        if admin is None:
+            return listed
+        for chunk in _chunks(partitions):
             left_s = max(0.5, deadline - time.monotonic())
             futures = admin.list_offsets(
                 {Wanted(t, p): spec() for t, p in chunk}, isolation_level=self._isolation, request_timeout=left_s
             )
             done, late = concurrent.futures.wait(futures.values(), timeout=left_s + 1)
-            trouble += ["no answer in time"] * len(late)
+            listed.trouble += ["no answer in time"] * len(late)
             for wanted, future in futures.items():
                 if future not in done:
                     continue
-                failure = future.exception()
+                partition, failure = TopicPartition(wanted.topic, wanted.partition), future.exception()
                 if failure is None:
-                    offsets[TopicPartition(wanted.topic, wanted.partition)] = future.result().offset
+                    listed.offsets[partition] = future.result().offset
+                elif _code(failure) == KafkaError.LEADER_NOT_AVAILABLE:
+                    listed.leaderless.append(partition)
                 else:
-                    trouble.append(_reason(failure))
-        return BrokerOffsets(offsets, _sentence(trouble, len(partitions)))
+                    listed.trouble.append(_reason(failure))
+        return listed
 
     def _with_leader(self, partitions: PartitionSet) -> tuple[list[TopicPartition], list[str]]:
-        """Asked for a partition without a leader, librdkafka fails the whole batch; so those are left out first."""
+        """Asked for a partition without a leader, librdkafka fails the whole batch; so those are left out first. One
+        may lose its leader in between: what failed for it is asked for once more."""
         if self._admin is None:
             return [], []
         metadata = self._admin.list_topics(timeout=self._timeout_s)
@@ -168,7 +200,7 @@ class OffsetReader:
             if partition is None:
                 trouble.append("the brokers do not know the partition")
             elif partition.leader < 0 or partition.leader not in metadata.brokers:
-                trouble.append("the partition has no live leader")
+                trouble.append(_LEADERLESS)
             else:
                 led.append(tp)
         return led, trouble
@@ -179,6 +211,11 @@ class OffsetReader:
 
 def _chunks(partitions: Sequence[TopicPartition]) -> Iterable[Sequence[TopicPartition]]:
     return (partitions[at : at + CHUNK] for at in range(0, len(partitions), CHUNK))
+
+
+def _code(error: BaseException) -> int | None:
+    kafka_error = error.args[0] if error.args else error
+    return int(kafka_error.code()) if hasattr(kafka_error, "code") else None
 
 
 def _reason(error: BaseException) -> str:

@@ -122,8 +122,10 @@ def test_bars_hold_for_the_sizes_they_are_about():
 
 
 @pytest.mark.zookeeper
-def test_a_small_run_lets_every_event_happen_and_nothing_is_interrupted_needlessly(tmp_path: Path):
-    found = run("bench", "rebalance", "--smoke", "--dir", str(tmp_path), "-o", "json").json()
+@pytest.mark.parametrize("channel", ["zk", "socket"])
+def test_a_small_run_lets_every_event_happen_and_nothing_is_interrupted_needlessly(tmp_path: Path, channel: str):
+    found = run("bench", "rebalance", "--smoke", "--channel", channel, "--dir", str(tmp_path), "-o", "json").json()
+    assert found["settings"]["channel"] == channel
     assert set(found["events"]) == {str(event) for event in Event}
     for event, one in found["events"].items():
         assert one["interrupted_not_moved"] == one["without_owner"] == 0, event

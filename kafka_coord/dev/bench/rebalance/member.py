@@ -1,4 +1,5 @@
-"""Members of a group, several in a process: real connectors over real sessions, whose fetchers only keep time.
+"""Members of a group, several in a process: real connectors over real sessions, or over sockets to the coordinator,
+whose fetchers only keep time.
 
 Whatever happens to a partition is appended to a journal, with the machine's monotonic clock, which all processes share.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -17,14 +19,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TextIO
 
+from kafka_coord.channel.client import SocketClient, addresses
+from kafka_coord.channel.interface import Channel, Connection
+from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.running import ConnectorThread
+from kafka_coord.consumer.ways import ANSWER_S
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.dev.bench.rebalance.journal import Line, What
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.model import NO_OFFSET, CommandId, PartitionSet, StartPoint, TopicPartition
+from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.session import connect
 
 Note = Callable[[What, Iterable[TopicPartition]], None]
@@ -112,6 +119,17 @@ class TimedChannel(ConsumerChannel):
         return missing
 
 
+class TimedLink(SocketLink):
+    """Notes when the coordinator has said that what a command was answered with is stored."""
+
+    note: Note = staticmethod(lambda _what, _partitions: None)
+
+    def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
+        missing = super().acknowledge(registration, command, offsets)
+        self.note(What.ACKNOWLEDGED, offsets)
+        return missing
+
+
 class Orderly(Protocol):
     """A member as its process drives it."""
 
@@ -134,40 +152,74 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the members of a process belong; ``journal`` is that process's file."""
+    """Where the members of a process belong; ``journal`` is that process's file. With ``bootstrap``, an address where a
+    coordinator listens for consumers, they take part over sockets."""
 
     zookeeper: str
     group: str
     topic: str
     session_timeout_ms: int
     journal: str
+    bootstrap: str = ""
 
 
 class BenchMember:
-    """One member. Its session is open before it registers, as that of an application that begins to consume."""
+    """One member. Its session is open before it registers, or its connection, as that of an application that begins to
+    consume."""
 
     def __init__(self, place: Place, consumer: str, journal: Journal) -> None:
         self._consumer, self._journal = consumer, journal
-        self._store = connect(place.zookeeper, session_timeout_ms=place.session_timeout_ms)
-        self._channel = TimedChannel(self._store, place.group, consumer)
-        self._channel.note = self._note
+        self._wakeup = threading.Event()
         self._membership = plain_member(place.group, place.topic, consumer)
         self._connector: Connector | None = None
         self._thread: ConnectorThread | None = None
+        open_way = self._open_socket if place.bootstrap else self._open_session
+        self._connection, self._channel, self._end = open_way(place)
+
+    def _open_session(self, place: Place) -> tuple[Connection, Channel, Callable[[], None]]:
+        store = connect(place.zookeeper, session_timeout_ms=place.session_timeout_ms)
+        channel = TimedChannel(store, place.group, self._consumer)
+        channel.note = self._note
+        return store, channel, store.close
+
+    def _open_socket(self, place: Place) -> tuple[Connection, Channel, Callable[[], None]]:
+        link = TimedLink(
+            place.group,
+            self._consumer,
+            SystemClock(),
+            session_timeout_ms=place.session_timeout_ms,
+            resume_key=secrets.token_hex(8),
+            auto_commit=False,
+            wake=self._wakeup.set,
+            patience_s=ANSWER_S,
+        )
+        link.note = self._note
+        client = SocketClient(addresses(place.bootstrap), link)
+        client.start()
+
+        def end() -> None:
+            link.close()
+            client.close()
+
+        return link, link, end
 
     def join(self) -> None:
-        wakeup = threading.Event()
         fetchers = TimedFetchers(self._note)
         self._connector = Connector(
-            self._store,
+            self._connection,
             self._channel,
             fetchers,
-            registration_value=partial(self._membership.registration_value, self._store),
-            wake=wakeup.set,
+            registration_value=partial(self._membership.registration_value, self._connection),
+            wake=self._wakeup.set,
             auto_commit_interval_s=None,
         )
         self._thread = ConnectorThread(
-            self._connector, self._store, self._channel, wakeup, consumer=self._consumer, at_end=fetchers.end
+            self._connector,
+            self._connection,
+            self._channel,
+            self._wakeup,
+            consumer=self._consumer,
+            at_end=fetchers.end,
         )
         self._note(What.JOINING, ())
         self._thread.start()
@@ -182,7 +234,7 @@ class BenchMember:
 
     def close(self) -> None:
         self.leave()
-        self._store.close()
+        self._end()
 
     def _note(self, what: What, partitions: Iterable[TopicPartition]) -> None:
         self._journal.note(self._consumer, what, PartitionSet.of(partitions))

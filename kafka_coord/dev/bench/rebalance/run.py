@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, cost, summary
 from kafka_coord.dev.bench.rebalance.journal import What
-from kafka_coord.dev.bench.rebalance.stage import GUEST, STILL_S, Crews, Stage, stage
+from kafka_coord.dev.bench.rebalance.stage import GUEST, STILL_S, Crews, MembersChannel, Stage, stage
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.java import find_java
@@ -36,6 +36,7 @@ class RebalanceOptions:
     repeat: int = 30
     rarely: int = 3
     session_timeout_ms: int = 6_000
+    channel: MembersChannel = MembersChannel.ZK
     judged: bool = True
 
     def to_json(self) -> Mapping[str, Any]:
@@ -49,7 +50,10 @@ def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress:
     """Runs it in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(java=find_java().version)
     on_progress("starting ZooKeeper and a coordinator")
-    with stage(directory, options.session_timeout_ms, options.partitions) as found, _group(found, options) as group:
+    with (
+        stage(directory, options.session_timeout_ms, options.partitions, options.channel) as found,
+        _group(found, options) as group,
+    ):
         pid = found.coordinator.pid or 0
         with Meter(pid) as meter:
             began = time.monotonic()

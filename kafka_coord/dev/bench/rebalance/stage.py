@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import IO
 
@@ -23,6 +24,7 @@ from kafka_coord.dev.bench.rebalance.member import Place
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
 from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.coordinator import serve_beside
+from kafka_coord.dev.ports import LOOPBACK, free_port
 from kafka_coord.dev.process import ChildProcess
 from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings, ephemeral_exists
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NotFound, Timeout
@@ -40,6 +42,13 @@ _BROKER_ID = 1
 _WITHIN_S = 120.0
 STILL_S = 0.3
 """For how long nothing new may be decided for an event to be over."""
+
+
+class MembersChannel(StrEnum):
+    """How the members of a bench take part."""
+
+    ZK = "zk"
+    SOCKET = "socket"
 
 
 class Crew:
@@ -221,7 +230,7 @@ class Stage:
 
 
 @contextmanager
-def stage(directory: Path, session_timeout_ms: int, partitions: int) -> Iterator[Stage]:
+def stage(directory: Path, session_timeout_ms: int, partitions: int, channel: MembersChannel) -> Iterator[Stage]:
     """A standalone ZooKeeper and one coordinator, with the topic there and nobody in the group."""
     (directory / "journals").mkdir(parents=True, exist_ok=True)
     # ZooKeeper ends a session at a whole tick: small ones, or what a killed member costs is mostly that.
@@ -229,11 +238,15 @@ def stage(directory: Path, session_timeout_ms: int, partitions: int) -> Iterator
     with ZooKeeperServer(directory / "zookeeper", settings=settings) as server:
         store = connect(server.connect_string)
         command = serve_beside(_BROKER_ID, server.connect_string)
+        bootstrap = ""
+        if channel is MembersChannel.SOCKET:
+            bootstrap = f"{LOOPBACK}:{free_port()}"
+            command += ["--listen-channel", bootstrap]
         coordinator = ChildProcess("coordinator", command, directory / "coordinator.log")
         try:
             store.ensure_path(layout.BROKER_TOPICS)
             store.ensure_path(layout.BROKER_IDS)
-            place = Place(server.connect_string, GROUP, TOPIC, session_timeout_ms, "")
+            place = Place(server.connect_string, GROUP, TOPIC, session_timeout_ms, "", bootstrap)
             found = Stage(store, place, coordinator, Quiet(store), Journals(directory / "journals"), directory)
             found.set_partitions(partitions)
             coordinator.start()
