@@ -202,7 +202,7 @@ def test_every_command_is_heard_of_and_no_acknowledgement_asks_for_another_look(
 ) -> None:
     """Where commands are followed; a watch that fires once has to be set again each time."""
     if not follows:
-        store._following.possible = False
+        store._following.refused(store.session.session_id)
     heard: list[WatchEvent] = []
     assert channel.outstanding(heard.append) == ((), ())
 
