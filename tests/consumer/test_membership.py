@@ -177,7 +177,7 @@ def test_a_commit_whose_answer_is_lost_is_repeated(
 def test_a_name_that_is_taken_is_refused_once_it_cannot_be_a_ghost(
     make_consumer: MakeConsumer, coordinator: HandCoordinator
 ) -> None:
-    first = make_consumer(consumer_id="c", session_timeout_ms=1_000)
+    first = make_consumer(consumer_id="c", session_timeout_ms=3_000)
     incarnation = coordinator.await_member("c").incarnation
     second = make_consumer(consumer_id="c", session_timeout_ms=1_000)
 
@@ -192,18 +192,18 @@ def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away(
     make_consumer: MakeConsumer, make_store: MakeStore, coordinator: HandCoordinator
 ) -> None:
     """Its next leader gives the ghost's session its whole timeout again."""
-    make_consumer(consumer_id="c", session_timeout_ms=1_000)
+    make_consumer(consumer_id="c", session_timeout_ms=3_000)
     coordinator.await_member("c")
-    lossy = LossyStore(make_store(session_timeout_ms=1_000))
+    lossy = LossyStore(make_store(session_timeout_ms=3_000))
     second = make_consumer(consumer_id="c", store=lossy)
-    time.sleep(1.0)
+    time.sleep(2.0)
     lossy.refuse_next_read_of(layout.registration("g", "c"))
 
     with pytest.raises(ConsumerIdInUse):
         second.poll(20)
 
     assert lossy.refused_at is not None
-    assert time.monotonic() - lossy.refused_at >= 2.2
+    assert time.monotonic() - lossy.refused_at >= 4.6
 
 
 def test_a_consumer_takes_its_name_over_from_its_own_ghost(
@@ -291,7 +291,7 @@ def test_a_consumer_whose_session_is_lost_registers_anew(
     server = zookeeper_server_factory()
     watching = make_store(server.connect_string, session_timeout_ms=30_000)
     with Consumer(
-        server.connect_string, group="g", topics=["t"], session_timeout_ms=1_000, auto_offset_reset="earliest"
+        server.connect_string, group="g", topics=["t"], session_timeout_ms=2_000, auto_offset_reset="earliest"
     ) as consumer:
         coordinator = HandCoordinator(watching, "g")
         incarnation = coordinator.await_member(consumer.consumer_id).incarnation
@@ -299,7 +299,7 @@ def test_a_consumer_whose_session_is_lost_registers_anew(
 
         server.pause()
         # It stops before its session can have ended on a server it cannot hear.
-        eventually(lambda: consumer.stats.losses == 1, within_s=5)
+        eventually(lambda: consumer.stats.losses == 1)
         assert consumer.assignment() == frozenset()
         server.resume()
 
@@ -312,10 +312,10 @@ def test_a_zookeeper_that_is_away_and_comes_back_finds_the_consumer_there(
     zookeeper_server_factory: Callable[..., ZooKeeperServer],
 ) -> None:
     server = zookeeper_server_factory()
-    with Consumer(server.connect_string, group="g", topics=["t"], session_timeout_ms=1_000) as consumer:
+    with Consumer(server.connect_string, group="g", topics=["t"], session_timeout_ms=3_000) as consumer:
         eventually(lambda: consumer.registered)
         server.kill()
-        eventually(lambda: not consumer.registered, within_s=5)
+        eventually(lambda: not consumer.registered)
         assert consumer.poll(0.1) is None  # not an error: it is trying
         with pytest.raises(MembershipLost):
             consumer.commit({T0: 1})

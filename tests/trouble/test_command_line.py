@@ -119,7 +119,7 @@ def test_a_second_consumer_under_a_live_name_is_refused_with_who_has_it(world: W
     world.instance(1).start_elected()
     world.consumer("c1", host="there").join()
     consumer = Consumer(
-        zookeeper=world.hosts, group="delays", topics=["flights"], consumer_id="c1", session_timeout_ms=1_000
+        zookeeper=world.hosts, group="delays", topics=["flights"], consumer_id="c1", session_timeout_ms=3_000
     )
     with consumer, pytest.raises(ConsumerIdInUse, match=r"'c1' of group 'delays' is held by a consumer on host there"):
         eventually(lambda: consumer.poll(0.2))

@@ -70,7 +70,7 @@ def test_the_ghost_of_an_earlier_session_is_waited_out(open_store: OpenStore) ->
 
 
 def test_a_namesake_that_lives_on_is_an_error_that_says_what_to_do(open_store: OpenStore) -> None:
-    namesake = Candidate(open_store, 1, session_timeout_ms=400)
+    namesake = Candidate(open_store, 1, session_timeout_ms=2_000)
     namesake.election.register_instance()
     instance = Candidate(open_store, 1)
 
@@ -92,12 +92,12 @@ def test_a_namesake_that_lives_on_is_an_error_that_says_what_to_do(open_store: O
 @pytest.mark.parametrize("operation", ["create", "get"])
 def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away(open_store: OpenStore, operation: str) -> None:
     """Its next leader gives the ghost's session its whole timeout again."""
-    ghost = Candidate(open_store, 1, session_timeout_ms=400)
+    ghost = Candidate(open_store, 1, session_timeout_ms=2_000)
     ghost.election.register_instance()
     instance = Candidate(open_store, 1)
     with pytest.raises(NodeExists):
         instance.election.register_instance()
-    time.sleep(0.6)  # longer than the ghost's session and what is granted beyond
+    time.sleep(2.6)  # longer than the ghost's session and what is granted beyond
     instance.lossy.lose_before(operation)
     with pytest.raises(StoreUnavailable):
         instance.election.register_instance()
