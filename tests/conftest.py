@@ -32,7 +32,7 @@ from kafka_coord.errors import BrokerError, RequestRefused, Timeout
 # a server with values of 1 MB, under which one with 64 MB of heap stops answering.
 FAST_ZOOKEEPER = ZooKeeperSettings(tick_ms=200, heap_mb=256)
 # A killed broker is off the list, and can come back, after this many ms.
-FAST_KAFKA = KafkaSettings(zookeeper_session_ms=3_000, replication=1)
+FAST_KAFKA = KafkaSettings(zookeeper_session_ms=6_000, replication=1)
 
 # A shell that starts this in the background has SIGINT ignored, and so would every program a test sends it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -196,7 +196,7 @@ def _nothing_outlives_the_test() -> Iterator[None]:
             server.start()
         elif (identity := server.process.identity) is not None and identity.paused():
             server.resume()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while True:
         # librdkafka's own threads show up as dummies when they call back; they end with their client.
         new = (thread for thread in threading.enumerate() if thread not in threads and not _is_sparks(thread))

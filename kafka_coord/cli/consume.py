@@ -47,7 +47,11 @@ _RATE_EVERY_S = 1.0
 @click.option("--from-beginning", is_flag=True, help="Where the group has no offset yet, from the first record on.")
 @click.option("--max-messages", type=click.IntRange(1), metavar="N", help="Stop after so many records.")
 @click.option(
-    "--idle-exit", "idle_s", type=click.FloatRange(0.1), metavar="SECONDS", help="Stop after so long without any."
+    "--idle-exit",
+    "idle_s",
+    type=click.FloatRange(0.1),
+    metavar="SECONDS",
+    help="Stop after so long as a member of the group without any.",
 )
 @click.option(
     "--formatter",
@@ -170,7 +174,7 @@ class _Printing:
             batch = consumer.consume(left, _WAIT_S)
             self.printed.clear()  # coming back for more has settled them
             now = time.monotonic()
-            if batch:
+            if batch or not consumer.registered:  # joining, or without ZooKeeper for a while, is not idle
                 last_record = now
             elif self.idle_s is not None and now - last_record >= self.idle_s:
                 return

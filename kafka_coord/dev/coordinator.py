@@ -45,7 +45,7 @@ class Coordinator:
 
     def registered(self) -> bool:
         """Whether ``/consumers/coordinators/<brokerId>`` exists, its own or one that has not expired yet."""
-        return ephemeral_exists(self.broker.zookeeper, layout.instance(self.broker.broker_id))
+        return ephemeral_exists(self.broker.zookeeper, layout.instance(self.broker.broker_id)) is True
 
     def start(self, timeout_s: float = 60.0) -> None:
         """Start it and wait until it is registered. Raises :class:`DevClusterError` if it does not come so far."""

@@ -95,7 +95,7 @@ def _ask(server: ServerRecord, zookeeper: str) -> tuple[bool, str]:
         if view is None or address not in view.brokers.values():
             return False, "not serving"
         return True, "controller" if view.brokers.get(view.controller) == address else "broker"
-    registered = ephemeral_exists(zookeeper, layout.instance(int(server.name.rpartition("-")[2])))
+    registered = ephemeral_exists(zookeeper, layout.instance(int(server.name.rpartition("-")[2]))) is True
     return registered, "registered" if registered else "not registered"
 
 

@@ -180,31 +180,35 @@ def server_mode(port: int) -> str | None:
     return None
 
 
-def ephemeral_exists(connect_string: str, path: str) -> bool:
+def ephemeral_exists(connect_string: str, path: str) -> bool | None:
     """Whether an ephemeral znode ``path`` (below the chroot of ``connect_string``) is there, of a live session or one
-    that has not expired yet. False as well if no server on loopback answers.
+    that has not expired yet. None if no server on loopback answers.
     """
     hosts, slash, chroot = connect_string.partition("/")
     wanted = f"{slash}{chroot}".rstrip("/") + path
+    found = None
     for host in hosts.split(","):
         # Without a session, which would outlive its use; only the standalone or leading server knows.
-        answer = four_letter_word(int(host.rpartition(":")[2]), "dump").partition("Sessions with Ephemerals")[2]
+        _, told, answer = four_letter_word(int(host.rpartition(":")[2]), "dump").partition("Sessions with Ephemerals")
         if any(line.strip() == wanted for line in answer.splitlines()):
             return True
-    return False
+        if told:
+            found = False
+    return found
 
 
 def await_no_ephemeral(connect_string: str, path: str, timeout_s: float) -> bool:
-    """Wait until the ephemeral znode ``path`` of a process that was killed has expired; False if it has not in time."""
+    """Wait until the ephemeral znode ``path`` of a process that was killed has expired; False if it has not in time.
+    A ZooKeeper that does not answer is asked again; one that never does is for the process to complain about."""
     deadline = time.monotonic() + timeout_s
-    while ephemeral_exists(connect_string, path):
+    while (found := ephemeral_exists(connect_string, path)) is not False:
         if time.monotonic() >= deadline:
-            return False
+            return found is None
         time.sleep(_POLL_S)
     return True
 
 
-def four_letter_word(port: int, word: str, timeout_s: float = 2.0) -> str:
+def four_letter_word(port: int, word: str, timeout_s: float = 5.0) -> str:
     """What the ZooKeeper on loopback ``port`` answers to ``srvr``, ``ruok``, …; empty if it does not answer."""
     chunks = bytearray()
     with _quiet_connection(port, timeout_s) as connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -52,7 +53,8 @@ def ask(store: Store, request: Request, timeout_s: float, on_progress: OnProgres
     """
     request_id = submit(store, request)
     answered = await_answer(store, request_id, timeout_s, on_progress)
-    withdraw(store, request_id)
+    with contextlib.suppress(StoreUnavailable):  # it is answered; the coordinator removes old answers
+        withdraw(store, request_id)
     if answered.result == REFUSED:
         raise RequestRefused(f"refused: {answered.message}")
     return answered
@@ -64,18 +66,22 @@ def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: O
     deadline = store.clock.monotonic() + timeout_s
     changed = threading.Event()
     told = False
+    elected: CoordinatorInfo | None = None
     while True:
         changed.clear()
         found = _read(store, path, changed)
         if found is not None and found.answered:
             return found
         left_s = deadline - store.clock.monotonic()
-        elected = read_coordinator(store)
-        if not told and elected is None:
+        try:
+            elected, away = read_coordinator(store), None
+        except StoreUnavailable as error:
+            away = error  # the deadline decides
+        if not told and elected is None and away is None:
             on_progress(f"no coordinator is elected; {request_id} stays queued until one is")
             told = True
         if left_s <= 0:
-            raise Timeout(_no_answer(request_id, timeout_s, elected))
+            raise Timeout(_no_answer(request_id, timeout_s, elected, away))
         changed.wait(min(_LOOK_AGAIN_S, left_s))
 
 
@@ -94,8 +100,12 @@ def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
         return None
 
 
-def _no_answer(request_id: str, timeout_s: float, elected: CoordinatorInfo | None) -> str:
+def _no_answer(
+    request_id: str, timeout_s: float, elected: CoordinatorInfo | None, away: StoreUnavailable | None
+) -> str:
     stays = f"{request_id} stays queued (withdraw it: kafka-coord coordinator withdraw {request_id})"
+    if away is not None:
+        return f"no answer within {timeout_s:g} s, and none from ZooKeeper ({away}); {stays}"
     if elected is None:
         return f"no answer within {timeout_s:g} s: no coordinator is elected; {stays}"
     return f"no answer within {timeout_s:g} s from coordinator {elected.broker_id} (epoch {elected.epoch}); {stays}"

@@ -158,8 +158,9 @@ class Scribe:
         self.stores[consumer], self.channels[consumer], self.registrations[consumer] = store, channel, found
 
     def end(self, consumer: str) -> None:
-        """Its session ends, and with it its registration."""
+        """Its session ends, and with it its registration: at once, or, where the goodbye is lost, when it expires."""
         self.stores[consumer].close()
+        eventually(lambda: self.leader.exists(layout.registration(GROUP, consumer)) is None, within_s=60)
 
     def outstanding(self, consumer: str) -> list[str]:
         """Paths of its commands, in order."""

@@ -227,6 +227,6 @@ def test_waiting_commands_are_shown_with_their_age(elected: World, coord: Run) -
     assert waiting["age_ms"] >= 0
     assert "flights[0-3]" in coord("channel", "show", "delays", "--consumer", "c1").out
     assert coord("channel", "show", "delays", "--consumer", "c2").code == 7
-    timed_out = coord("groups", "rebalance", "delays", "--wait", "--timeout", "0.5")
+    timed_out = coord("groups", "rebalance", "delays", "--wait", "--timeout", "5")
     assert timed_out.code == 8
     assert "commands wait for: c1 (1)" in timed_out.err

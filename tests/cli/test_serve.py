@@ -31,7 +31,7 @@ def test_serve_registers_coordinates_reports_ready_and_resigns_at_sigterm(
             assert cluster.coordinator is not None
             assert cluster.coordinator.broker_id == 7
             assert cluster.coordinator.endpoints == {"http": address}
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as metrics:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as metrics:
                 assert b"kafka_coord_elected" in metrics.read()
             world.consumer("c1").join()
             world.settles("c1", partitions=4)
@@ -56,7 +56,7 @@ def test_serve_is_set_by_file_and_variable(world: World, zk_hosts: str, tmp_path
 
 
 def test_a_second_serve_with_the_same_broker_id_says_so_and_ends(tree: Tree, zk_hosts: str) -> None:
-    arguments = ("serve", "--broker-id", "1", "--session-timeout-ms", "2000", "-z", zk_hosts)
+    arguments = ("serve", "--broker-id", "1", "--session-timeout-ms", "6000", "-z", zk_hosts)
     with started(*arguments) as first:
         eventually(lambda: read_cluster(tree.store).instances)
         with started(*arguments) as second:

@@ -81,7 +81,7 @@ def test_a_terminal_gets_a_live_view_and_its_screen_back(world: World, zk_hosts:
 def test_the_view_goes_on_when_zookeeper_is_back(zookeeper_server_factory: Callable[..., ZooKeeperServer]) -> None:
     server = zookeeper_server_factory()
     arguments = ("watch", "--no-lag", "--interval", "0.1", "-o", "json", "-z", server.connect_string)
-    with started(*arguments, KAFKA_COORD_ZOOKEEPER_SESSION_TIMEOUT_MS="2000") as process:
+    with started(*arguments, KAFKA_COORD_ZOOKEEPER_SESSION_TIMEOUT_MS="6000") as process:
         assert "groups" in json.loads(process.line())
         server.kill()
         while "error" not in (found := json.loads(process.line())):

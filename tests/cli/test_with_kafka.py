@@ -72,7 +72,7 @@ def test_csv_becomes_json_with_numbers_and_keys(coord: Run, loaded: str, group: 
 
 
 def test_what_was_printed_is_committed_and_no_more(coord: Run, loaded: str, group: str) -> None:
-    consume = partial(coord, "consume", "--group", group, "--topic", loaded, "--from-beginning", "--idle-exit", "3")
+    consume = partial(coord, "consume", "--group", group, "--topic", loaded, "--from-beginning", "--idle-exit", "5")
     first = consume("--max-messages", "123")
     assert len(first.out.splitlines()) == 123
     assert sum(row["committed_offset"] or 0 for row in offsets(coord, group)) == 123
@@ -102,7 +102,7 @@ def test_ctrl_c_leaves_the_group_and_commits_what_was_printed(
 
 
 def test_quiet_tells_the_rate_only(coord: Run, loaded: str, group: str) -> None:
-    ran = coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "-q", "--idle-exit", "1.5")
+    ran = coord("consume", "--group", group, "--topic", loaded, "--from-beginning", "-q", "--idle-exit", "5")
     assert ran.out == ""
     assert "300 records, " in ran.err
     assert ran.err.splitlines()[-1].startswith("300 records in ")

@@ -32,7 +32,8 @@ from kafka_coord.zk.store import Node, Store
 from tests.waiting import eventually
 
 FAST = CoordinatorOptions(look_interval_ms=5_000, retry_backoff_ms=20, channel_retirement_ms=600_000)
-SESSION_MS = 2_000
+SESSION_MS = 10_000
+"""Long, so that a starved machine ends nobody; tests of expiry end a session themselves or take their own."""
 
 
 def open_store(hosts: str, session_timeout_ms: int = SESSION_MS, zk: ZkOptions | None = None) -> Store:
@@ -70,9 +71,14 @@ class Instance:
     """One running service with a session of its own."""
 
     def __init__(
-        self, hosts: str, broker_id: int, options: CoordinatorOptions = FAST, zk: ZkOptions | None = None
+        self,
+        hosts: str,
+        broker_id: int,
+        options: CoordinatorOptions = FAST,
+        zk: ZkOptions | None = None,
+        session_timeout_ms: int = SESSION_MS,
     ) -> None:
-        self.store = open_store(hosts, zk=zk)
+        self.store = open_store(hosts, session_timeout_ms, zk)
         self.broker_id = broker_id
         self.service = CoordinatorService(self.store, broker_id, {"channel": f"127.0.0.1:{9000 + broker_id}"}, options)
 
@@ -99,12 +105,20 @@ class ScriptedConsumer:
     """
 
     def __init__(
-        self, hosts: str, group: str, name: str, *, obedient: bool = True, zk: ZkOptions | None = None, **member: Any
+        self,
+        hosts: str,
+        group: str,
+        name: str,
+        *,
+        obedient: bool = True,
+        zk: ZkOptions | None = None,
+        session_timeout_ms: int = SESSION_MS,
+        **member: Any,
     ) -> None:
         topics = member.pop("topics", ["flights"])
         member.setdefault("subscription", Subscription.to(topics))
         self.name = name
-        self.store = open_store(hosts, zk=zk)
+        self.store = open_store(hosts, session_timeout_ms, zk)
         self.channel = ConsumerChannel(self.store, group, name)
         self.member = Member(consumer=name, incarnation=0, timestamp="1", **member)
         self.registration: Registration | None = None
@@ -196,19 +210,22 @@ class ScriptedConsumer:
 class World:
     """One ZooKeeper below one chroot, looked at from outside."""
 
-    def __init__(self, hosts: str, zk: ZkOptions | None = None) -> None:
+    def __init__(self, hosts: str, zk: ZkOptions | None = None, session_timeout_ms: int = SESSION_MS) -> None:
         self.hosts = hosts
-        self.store = open_store(hosts, zk=zk)
+        self._session_timeout_ms = session_timeout_ms
+        self.store = open_store(hosts, session_timeout_ms, zk)
         self.kafka = KafkaZnodes(self.store)
         self.instances: list[Instance] = []
         self._consumers: list[ScriptedConsumer] = []
 
     def instance(self, broker_id: int, options: CoordinatorOptions = FAST, zk: ZkOptions | None = None) -> Instance:
-        self.instances.append(Instance(self.hosts, broker_id, options, zk))
+        self.instances.append(Instance(self.hosts, broker_id, options, zk, self._session_timeout_ms))
         return self.instances[-1]
 
     def consumer(self, name: str, group: str = "delays", **member: Any) -> ScriptedConsumer:
-        self._consumers.append(ScriptedConsumer(self.hosts, group, name, **member))
+        self._consumers.append(
+            ScriptedConsumer(self.hosts, group, name, session_timeout_ms=self._session_timeout_ms, **member)
+        )
         return self._consumers[-1]
 
     def close(self) -> None:

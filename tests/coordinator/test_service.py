@@ -11,7 +11,7 @@ from kafka_coord.errors import Fenced, SettingsError
 from kafka_coord.model import Subscription
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import SetData
-from tests.coordinator.harness import FAST, Instance, World
+from tests.coordinator.harness import FAST, SESSION_MS, Instance, World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.zookeeper
@@ -56,7 +56,7 @@ def test_a_clean_stop_hands_over_at_once_and_nothing_moves(world: World):
     before = world.settles("c1", "c2", partitions=4)
     seen = len(c1.seen) + len(c2.seen)
     first.stop()
-    eventually(lambda: second.service.leads, within_s=1.5)
+    eventually(lambda: second.service.leads, within_s=SESSION_MS / 2_000)
     world.consumer("x", group="other").join()
     world.settles("x", group="other", partitions=4)
     assert world.target() == before, "nothing is rewritten where nothing changed"

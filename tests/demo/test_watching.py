@@ -18,13 +18,14 @@ def test_who_needs_an_answer_waits_for_zookeeper_to_be_back(
     zookeeper_server_factory: Callable[..., ZooKeeperServer],
 ) -> None:
     server = zookeeper_server_factory()
-    with contextlib.closing(connect(server.connect_string, call_timeout_s=0.3)) as store:
+    with contextlib.closing(connect(server.connect_string)) as store:
         watcher = Watcher(store, "127.0.0.1:1", "delays", "flights", lambda _: None)
+        store._calls._timeout_s = 0.3  # of an open session: a starved machine takes longer to open one
         server.pause()
-        back = threading.Timer(2.0, server.resume)
-        back.start()
         with pytest.raises(StoreUnavailable):
             store.exists("/")
+        back = threading.Timer(2.0, server.resume)
+        back.start()
         assert watcher.history() == ()
         with pytest.raises(NotFound):
             watcher.describe()

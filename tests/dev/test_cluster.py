@@ -27,13 +27,13 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.kafka
 
 FAST = ZooKeeperSettings(tick_ms=200)
-BROKER = KafkaSettings(zookeeper_session_ms=2_000)
+BROKER = KafkaSettings(zookeeper_session_ms=6_000)
 
 # Registers as a coordinator does, and does nothing else: what is tested is what runs it.
 REGISTERS = """
 import sys, threading
 from kazoo.client import KazooClient
-client = KazooClient(sys.argv[2], timeout=2)
+client = KazooClient(sys.argv[2], timeout=6)
 client.start()
 client.create("/consumers/coordinators/" + sys.argv[1], ephemeral=True, makepath=True)
 threading.Event().wait()
@@ -50,7 +50,7 @@ cluster = DevCluster(
     Path(sys.argv[1]),
     brokers=1,
     zookeeper_settings=ZooKeeperSettings(tick_ms=200),
-    kafka_settings=KafkaSettings(zookeeper_session_ms=2_000),
+    kafka_settings=KafkaSettings(zookeeper_session_ms=6_000),
 )
 cluster.up()
 if sys.argv[2] == "detach":

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
 from kazoo.client import KazooClient
 
-from kafka_coord.dev.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, four_letter_word
+from kafka_coord.dev.zookeeper import (
+    ZooKeeperEnsemble,
+    ZooKeeperServer,
+    await_no_ephemeral,
+    ephemeral_exists,
+    four_letter_word,
+)
 from kafka_coord.errors import DevClusterError
 from tests.waiting import eventually
 
@@ -94,3 +101,24 @@ def test_an_ensemble_elects_another_leader_and_takes_the_old_one_back(zookeeper_
     assert old.mode() == "follower"
     assert sorted(server.mode() or "" for server in zookeeper_ensemble.servers) == ["follower", "follower", "leader"]
     assert read(old.connect_string, "/kept") == b"1"
+
+
+def test_an_ephemeral_znode_is_there_or_not_or_nobody_says(
+    zookeeper_server_factory: Callable[..., ZooKeeperServer],
+) -> None:
+    server = zookeeper_server_factory()
+    client = KazooClient(server.connect_string, timeout=60)
+    client.start(timeout=15)
+    client.create("/held", ephemeral=True)
+    assert ephemeral_exists(server.connect_string, "/held") is True
+    assert ephemeral_exists(server.connect_string, "/hel") is False
+    assert not await_no_ephemeral(server.connect_string, "/held", 0.2)
+    server.pause()
+    assert ephemeral_exists(server.connect_string, "/held") is None
+    back = threading.Timer(0.5, server.resume)
+    back.start()
+    assert not await_no_ephemeral(server.connect_string, "/held", 7.0), "silence is no answer"
+    back.join()
+    client.stop()
+    client.close()
+    assert await_no_ephemeral(server.connect_string, "/held", 20.0)

@@ -37,7 +37,7 @@ def source_options(zookeeper: str, group: str, topic: str, options: Mapping[str,
         "group": group,
         "topics": topic,
         "startingOffsets": "earliest",
-        "sessionTimeoutMs": 3_000,
+        "sessionTimeoutMs": 10_000,
         **options,
     }
 

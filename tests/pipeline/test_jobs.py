@@ -44,7 +44,7 @@ def flights(kafka_cluster, make_topic) -> str:
 
 def options(kafka_cluster: Any, output: Path, group: str, topic: str, **more: str) -> StreamOptions:
     source = {"zookeeper": kafka_cluster.zookeeper, "group": group, "topics": topic, "startingOffsets": "earliest"}
-    return StreamOptions(source | {"sessionTimeoutMs": "3000"} | more, str(output), trigger=None)
+    return StreamOptions(source | {"sessionTimeoutMs": "10000"} | more, str(output), trigger=None)
 
 
 def places(output: Path) -> Counter[tuple[int, int]]:

@@ -76,7 +76,7 @@ class DemoOptions:
         return self.total / self.seconds / 2.8
 
 
-_QUICK = DemoOptions(records=36_000, seconds=14.0, session_timeout_ms=4_000, spark=False)
+_QUICK = DemoOptions(records=36_000, seconds=14.0, spark=False)
 
 
 def chosen(

@@ -171,7 +171,7 @@ class Scenario:
         deadline = time.monotonic() + _SETTLE_S
         while True:
             self._workforce.check()
-            found = self._watcher.describe()
+            found = self._watcher.describe(lag=False)
             if found.state is GroupState.STABLE and condition(found):
                 return found
             if time.monotonic() >= deadline:
@@ -184,7 +184,7 @@ class Scenario:
         before: dict[TopicPartition, int] | None = None
         since = time.monotonic()
         while True:
-            found = self._watcher.describe()
+            found = self._watcher.describe(lag=False)
             if not any(member.consumer == victim and member.registered for member in found.members):
                 raise Timeout(f"the session of {victim} ended before it could be seen what it had committed")
             held = {

@@ -119,10 +119,11 @@ class Watcher:
                 raise Timeout(f"not within {timeout_s:.0f} s: {what}")
             time.sleep(_LOOK_S)
 
-    def describe(self) -> GroupDescription:
-        """The group at this very moment; a ZooKeeper that does not answer for a while is waited for. Raises
-        :class:`~kafka_coord.errors.NotFound`, ``StoreError``."""
-        return self._patiently(self._described)
+    def describe(self, *, lag: bool = True) -> GroupDescription:
+        """The group at this very moment; a ZooKeeper that does not answer for a while is waited for. Without ``lag``
+        the brokers are not asked. Raises :class:`~kafka_coord.errors.NotFound`, ``StoreError``."""
+        ends = self._ends if lag else None
+        return self._patiently(lambda: describe_group(self._store, self._group, ends))
 
     def history(self) -> tuple[Decision, ...]:
         """The last decisions about the group, oldest first."""

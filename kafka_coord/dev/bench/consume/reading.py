@@ -22,6 +22,7 @@ from confluent_kafka import TopicPartition as At
 
 from kafka_coord import Consumer
 from kafka_coord.consumer.fetchers import client_settings
+from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.errors import BrokerError, KafkaCoordError
 
 _BATCH = 500
@@ -94,7 +95,7 @@ def read(task: Task, ready: Callable[[], None]) -> Read:
         count, first, latency = 0, 0, []
         began = cpu_began = 0.0
         if task.latency:
-            for _ in range(_LOOKS):  # assigned, and waiting at the end
+            for _ in range(_LOOKS):  # waiting at the end
                 next(batches)
             ready()
         patience = time.monotonic() + _GIVES_UP_S
@@ -144,6 +145,13 @@ def _bare(task: Task) -> Iterator[Batches]:
 def _ours(task: Task) -> Iterator[Batches]:
     reset = "latest" if task.latency else "earliest"
     with Consumer(task.zookeeper, group=task.group, topics=[task.topic], auto_offset_reset=reset) as consumer:
+        if task.latency:  # what it is given must begin at the end as of before anything is written
+
+            def assigned() -> bool:
+                consumer.consume(1, _WAIT_S)
+                return len(consumer.assignment()) == task.partitions
+
+            awaited(assigned, _GIVES_UP_S, "the consumer's partitions")
 
         def by_batch() -> Batches:
             while True:

@@ -62,9 +62,7 @@ class FailoverOptions:
         return asdict(self) | {"sizes": list(self.sizes)}
 
 
-SMOKE = FailoverOptions(
-    sizes=(5,), consumers=3, repeat=1, session_timeout_ms=2_000, idle_s=1.0, rest_s=0.2, judged=False
-)
+SMOKE = FailoverOptions(sizes=(5,), consumers=3, repeat=1, idle_s=1.0, rest_s=0.2, judged=False)
 
 
 @dataclass(frozen=True, slots=True)

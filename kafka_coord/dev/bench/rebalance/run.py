@@ -43,7 +43,7 @@ class RebalanceOptions:
         return asdict(self)
 
 
-SMOKE = RebalanceOptions(members=3, partitions=30, repeat=2, rarely=1, session_timeout_ms=2_000, judged=False)
+SMOKE = RebalanceOptions(members=3, partitions=30, repeat=2, rarely=1, judged=False)
 
 
 def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress: OnProgress) -> BenchReport:

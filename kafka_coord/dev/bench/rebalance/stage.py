@@ -250,7 +250,7 @@ def stage(directory: Path, session_timeout_ms: int, partitions: int, channel: Me
             found = Stage(store, place, coordinator, Quiet(store), Journals(directory / "journals"), directory)
             found.set_partitions(partitions)
             coordinator.start()
-            coordinator.wait_until(lambda: ephemeral_exists(server.connect_string, layout.COORDINATOR), 60.0)
+            coordinator.wait_until(lambda: ephemeral_exists(server.connect_string, layout.COORDINATOR) is True, 60.0)
             yield found
         finally:
             store.close()

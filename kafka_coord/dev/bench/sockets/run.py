@@ -62,7 +62,6 @@ SMOKE = SocketsOptions(
     consumers=40,
     groups=4,
     session_timeout_ms=20_000,
-    coordinator_session_timeout_ms=2_000,
     steady_s=8.0,
     judged=False,
 )
@@ -197,8 +196,9 @@ class _Stage:
     def fail(self, on_progress: OnProgress) -> dict[str, Any]:
         """``kill -9`` of the elected instance; until everybody is back at the other, reading what it read."""
         before, lost, stopped = self._owned(), self._state().lost, self._state().stopped
-        elected = self._elected.now() or 0
-        goes, comes = self._now(), next(one for one in self._instances if one.broker_id != elected)
+        goes = self._now()
+        elected = goes.broker_id
+        comes = next(one for one in self._instances if one.broker_id != elected)
         on_progress(f"killing the elected coordinator, beside broker {elected}")
         killed = time.monotonic_ns()
         goes.process.kill()
@@ -238,7 +238,8 @@ class _Stage:
         return state.connected >= self._options.consumers and state.held >= self._partitions
 
     def _now(self) -> Instance:
-        elected = self._elected.now()
+        """Waits for one where, this moment, nobody is elected."""
+        elected = awaited(self._elected.now, _WITHIN_S, "an elected coordinator")
         return next(one for one in self._instances if one.broker_id == elected)
 
     def _state(self) -> CrowdState:
