@@ -85,7 +85,7 @@ class TopicAdmin:
 
     def _name_is_free(self, name: str) -> bool:
         try:
-            self._create(name, 1, 1, {}, validate_only=True)[name].result(self._timeout_s)
+            self._answer(self._create(name, 1, 1, {}, validate_only=True)[name])
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
@@ -111,11 +111,17 @@ class TopicAdmin:
     def _refusal(self, futures: Mapping[str, Future[Any]]) -> KafkaError | None:
         try:
             for future in futures.values():
-                future.result(self._timeout_s)
+                self._answer(future)
         except KafkaException as error:
             cause: KafkaError = error.args[0]
             return cause
         return None
+
+    def _answer(self, future: Future[Any]) -> None:
+        try:
+            future.result(self._timeout_s)
+        except TimeoutError:  # before librdkafka has said so itself
+            raise Timeout(f"no broker at {self.bootstrap_servers} answered within {self._timeout_s:.0f} s") from None
 
     def _await(self, condition: Callable[[ClusterView], bool], what: str) -> None:
         """Until ``condition`` holds for the metadata of every live broker."""

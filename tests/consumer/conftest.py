@@ -42,7 +42,7 @@ def make_consumer(kafka_cluster: KafkaCluster, group: str) -> Iterator[Callable[
     made: list[Consumer] = []
 
     def make(**settings: object) -> Consumer:
-        arguments = {"group": group, "auto_offset_reset": "earliest", "session_timeout_ms": 4_000, **settings}
+        arguments = {"group": group, "auto_offset_reset": "earliest", "session_timeout_ms": 10_000, **settings}
         if "store" not in arguments:
             arguments.setdefault("zookeeper", kafka_cluster.zookeeper)
         consumer = Consumer(**arguments)  # type: ignore[arg-type]

@@ -150,9 +150,7 @@ def test_closing_from_another_thread_ends_the_iteration(
     consumer = make_consumer(topics=[topic])
     coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
     with Reader(consumer) as reader:
-        began = time.monotonic()
         consumer.close()
-    assert time.monotonic() - began < 3
     assert reader.error is None
 
 

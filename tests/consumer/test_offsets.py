@@ -246,7 +246,7 @@ def test_an_acknowledgement_whose_answer_is_lost_is_not_obeyed_again(
     topic = make_topic()
     (partition,) = partitions_of(topic, 0)
     produce(topic, 0, 3)
-    lossy = LossyStore(connect(kafka_cluster.zookeeper, session_timeout_ms=4_000))
+    lossy = LossyStore(connect(kafka_cluster.zookeeper, session_timeout_ms=10_000))
     told: list[frozenset[TopicPartition]] = []
     consumer = make_consumer(topics=[topic], store=lossy, on_stop=told.append)
     coordinator.run_start(consumer.consumer_id, [partition])

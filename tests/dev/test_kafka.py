@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,7 @@ from kazoo.exceptions import NoNodeError
 
 from kafka_coord.dev.kafka import KafkaBroker, KafkaCluster, KafkaSettings
 from kafka_coord.dev.topics import TopicAdmin
-from kafka_coord.errors import DevClusterError, NotFound, RequestRefused
+from kafka_coord.errors import DevClusterError, NotFound, RequestRefused, Timeout
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
@@ -154,3 +155,10 @@ def test_a_topic_that_exists_is_not_created_again(topics: TopicAdmin, make_topic
     topic = make_topic()
     with pytest.raises(RequestRefused, match=f"create topic {topic}.*already exists"):
         topics.create(topic)
+
+
+def test_a_broker_that_takes_connections_and_answers_nothing_is_not_waited_for_longer_than_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        admin = TopicAdmin(f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=1.0)
+        with pytest.raises(Timeout, match=r"no broker at 127\.0\.0\.1:\d+ answered within 1 s"):
+            admin.create("flights")

@@ -16,7 +16,7 @@ from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.zk import connect
 from tests.waiting import eventually
 
-SESSION_MS = 3_000
+SESSION_MS = 6_000
 
 
 class Numbered:

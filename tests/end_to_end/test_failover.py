@@ -29,10 +29,10 @@ def store(kafka_cluster) -> Iterator[Store]:
 
 @pytest.fixture
 def instances(kafka_cluster, tmp_path: Path) -> Iterator[list[Coordinator]]:
-    """Two serve processes with sessions of two seconds."""
+    """Two serve processes with sessions of six seconds."""
 
     def command(broker) -> list[str]:
-        serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve", "--session-timeout-ms", "2000"]
+        serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve", "--session-timeout-ms", "6000"]
         return [*serve, "--broker-id", str(broker.broker_id), "--zookeeper", broker.zookeeper]
 
     made = [Coordinator(tmp_path, broker, command) for broker in kafka_cluster.brokers[:2]]
@@ -63,7 +63,7 @@ def test_the_next_coordinator_takes_over_and_nobody_is_interrupted(how, instance
 
     getattr(leader, how)()
 
-    after = eventually(lambda: (now := elected(store)) and now.epoch > before.epoch and now)
+    after = eventually(lambda: (now := elected(store)) and now.epoch > before.epoch and now, within_s=30)
     assert after.broker_id != before.broker_id
     assert store.get(layout.assignment(f"failover-{how}")).stat.mzxid == target, "nothing is decided anew"
     readers.append(reader(f"failover-{how}", topic, "r3"))

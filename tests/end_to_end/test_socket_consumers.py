@@ -34,7 +34,7 @@ class Listening:
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports.values())
 
         def command(broker) -> list[str]:
-            serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve", "--session-timeout-ms", "2000"]
+            serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve", "--session-timeout-ms", "6000"]
             serve += ["--broker-id", str(broker.broker_id), "--zookeeper", broker.zookeeper]
             return [*serve, "--listen-channel", f"127.0.0.1:{ports[broker.broker_id]}"]
 
@@ -89,7 +89,7 @@ def test_when_the_coordinator_goes_they_find_the_next_one_and_go_on_where_they_w
 
     getattr(leader, how)()
 
-    eventually(lambda: (now := elected(store)) and now.epoch > before.epoch and now)
+    eventually(lambda: (now := elected(store)) and now.epoch > before.epoch and now, within_s=30)
     for one in readers:
         one.consumer.commit()  # answered by the next coordinator
     assert [one.consumer.assignment() for one in readers] == had, "not one partition changes hands"
@@ -108,7 +108,7 @@ def test_when_the_coordinator_goes_they_find_the_next_one_and_go_on_where_they_w
 def test_one_that_was_away_too_long_starts_over(listening, store, make_topic, reader, numbered):
     topic, group = make_topic(partitions=6), "socket-lost"
     producer = numbered(topic, 6).start()
-    readers = [reader(group, topic, "s1", zookeeper=None, bootstrap=listening.bootstrap, session_timeout_ms=1_500)]
+    readers = [reader(group, topic, "s1", zookeeper=None, bootstrap=listening.bootstrap, session_timeout_ms=3_000)]
     eventually(lambda: owners(readers) == [6])
     for instance in listening.instances:
         instance.kill()

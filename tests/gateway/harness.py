@@ -115,7 +115,7 @@ class HandConsumer:
         self.socket.sendall(encode(self.conversation.answer(asked.id, {"offsets": offsets or {}})))
 
     def register(self, group: str = "delays", consumer_id: str | None = "s1", **fields: Any) -> Answered | Refused:
-        wanted: dict[str, Any] = {"subscription": {"flights": 1}, "session_timeout_ms": 3_000, "client": "by hand"}
+        wanted: dict[str, Any] = {"subscription": {"flights": 1}, "session_timeout_ms": 9_000, "client": "by hand"}
         return self.ask("register", group=group, consumer_id=consumer_id, **(wanted | fields))
 
     def ends_with(self, *, silent: bool = False) -> tuple[str, str]:

@@ -92,7 +92,7 @@ def test_a_registration_that_cannot_be_is_refused_and_the_connection_stays(
 def test_two_registrations_on_one_connection_end_it(instance: Instances, connect: Connect) -> None:
     consumer = connect(instance().start_elected())
     consumer.register()
-    consumer.say("register", group="delays", subscription={"flights": 1}, session_timeout_ms=3_000)
+    consumer.say("register", group="delays", subscription={"flights": 1}, session_timeout_ms=10_000)
     assert consumer.ends_with()[0] == "unexpected-message"
 
 
@@ -113,7 +113,7 @@ def test_more_questions_than_may_wait_end_the_connection(instance: Instances, co
 
 
 def test_a_register_flood_is_slowed_down_and_members_do_not_notice(instance: Instances, connect: Connect) -> None:
-    coordinator = instance(1, GatewayOptions(registrations_per_s=5)).start_elected()
+    coordinator = instance(1, GatewayOptions(registrations_per_s=1)).start_elected()
     good = connect(coordinator)
     assert isinstance(good.register("delays", "good"), Answered)
     told: list[tuple[HandConsumer, int]] = []
@@ -126,7 +126,7 @@ def test_a_register_flood_is_slowed_down_and_members_do_not_notice(instance: Ins
     assert 0 < len(told) < 20
     good.next_ping()
     first, retry_ms = told[0]
-    assert 0 < retry_ms <= 900
+    assert all(0 < ms <= 3_000 for _, ms in told), "nobody is sent away for most of its session timeout"
     time.sleep(retry_ms / 1000)
     assert isinstance(first.register("flood", "first"), Answered)
 
@@ -140,7 +140,7 @@ def test_there_is_room_for_so_many_and_no_more(instance: Instances, connect: Con
 
 
 def test_one_that_never_registers_is_not_kept(instance: Instances, connect: Connect) -> None:
-    coordinator = instance(1, GatewayOptions(unregistered_ms=300)).start_elected()
+    coordinator = instance(1, GatewayOptions(unregistered_ms=2_000)).start_elected()
     silent, slow = connect(coordinator), connect(coordinator)
     slow.socket.sendall(b"\0\0")
     assert silent.ends_with()[0] == "slow-down"

@@ -85,7 +85,7 @@ def test_it_is_started_commits_with_pings_and_with_its_stop_and_leaves(
     s1 = connect(coordinator)
     told = registered(s1.register())
     assert told["consumer_id"] == "s1"
-    assert told["ping_interval_ms"] == 1_000
+    assert told["ping_interval_ms"] == 3_000
     start = obey(s1)
     assert start.type == "start-fetcher"
     assert start.frame["incarnation"] == told["incarnation"]
@@ -142,7 +142,7 @@ def test_one_that_is_silent_for_its_session_timeout_is_expired(
     world: World, instance: Instances, connect: Connect
 ) -> None:
     s1 = connect(instance().start_elected())
-    registered(s1.register(session_timeout_ms=1_000))
+    registered(s1.register(session_timeout_ms=3_000))
     c2 = world.consumer("c2").join()
     start = s1.next_command()
     s1.answer(start)
@@ -195,7 +195,7 @@ def test_after_a_failover_members_have_their_whole_timeout_and_keep_what_they_ha
     first = instance(1).start_elected()
     second = instance(2).start()
     s1 = connect(first)
-    registered(s1.register(resume_key="mine", session_timeout_ms=5_000))
+    registered(s1.register(resume_key="mine", session_timeout_ms=15_000))
     obey(s1)
     s1.next_ping()
     target = world.settles("s1", partitions=4)
@@ -204,7 +204,7 @@ def test_after_a_failover_members_have_their_whole_timeout_and_keep_what_they_ha
     eventually(lambda: second.server.gateway.term is not None)
     assert world.node(layout.registration("delays", "s1")) is not None
     again = connect(second)
-    registered(again.register(resume_key="mine", session_timeout_ms=5_000))
+    registered(again.register(resume_key="mine", session_timeout_ms=15_000))
     start = obey(again)
     assert len(start.frame["partitions"]["flights"]) == 4
     assert world.settles("s1", partitions=4).generation == target.generation
@@ -216,7 +216,7 @@ def test_one_that_comes_back_in_time_goes_on_where_it_was(world: World, instance
     first = instance(1).start_elected()
     second = instance(2).start()
     s1 = connect(first)
-    told = registered(s1.register(resume_key="mine", session_timeout_ms=5_000))
+    told = registered(s1.register(resume_key="mine", session_timeout_ms=15_000))
     obey(s1)
     s1.answer(s1.next_ping(), {"flights": {"0": 5}})
     c2 = world.consumer("c2").join()
