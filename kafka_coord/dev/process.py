@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kafka_coord.dev import guard
 from kafka_coord.dev.identity import ProcessIdentity
+from kafka_coord.dev.interrupts import interrupts_held_back
 from kafka_coord.errors import DevClusterError
 
 OnProgress = Callable[[str], None]
@@ -71,7 +72,8 @@ class ChildProcess:
 
     def start(self) -> None:
         """Start it, if it does not run. Raises :class:`DevClusterError` if the log or the program cannot be opened."""
-        with self._lock:
+        # A child made but not known yet could not be stopped by anybody.
+        with self._lock, interrupts_held_back():
             if self.running:
                 return
             self._forget()

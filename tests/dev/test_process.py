@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,3 +135,23 @@ def test_a_child_ends_with_its_parent_even_if_the_thread_that_started_it_ended_l
     parent.stdout.close()
 
     eventually(lambda: not child.alive())
+
+
+def test_ctrl_c_while_a_child_is_made_leaves_one_that_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            signal.raise_signal(signal.SIGINT)
+
+    child = ChildProcess("child", SLEEPER, tmp_path / "child.log")
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            child.start()
+    assert child.running
+    child.kill()
+    assert not child.running
+    with pytest.raises(KeyboardInterrupt):  # and it is heard at once again
+        signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,27 @@
+"""Steps between which Ctrl-C has to wait."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """A Ctrl-C that comes meanwhile is heard at the end, by whoever would have heard it at once. Python handles signals
+    on its main thread only; on another one there is nothing to hold back."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    came: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            before(signal.SIGINT, came[0])
