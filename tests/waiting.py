@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, TopicMetadata
+
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], within_s: float = 15.0, every_s: float = 0.02) -> T:
+def answered(client: Producer | AdminClient, topic: str) -> TopicMetadata:
+    """What the brokers say about a topic, asked again where one that has just died was asked."""
+
+    def ask() -> TopicMetadata | None:
+        with contextlib.suppress(KafkaException):
+            return client.list_topics(topic, timeout=10).topics[topic]
+        return None
+
+    return eventually(ask, within_s=60)
+
+
+def eventually(condition: Callable[[], T], within_s: float = 30.0, every_s: float = 0.02) -> T:
     """The first true value of ``condition``; fails the test with its last value if none comes in time."""
     deadline = time.monotonic() + within_s
     while True:

@@ -14,6 +14,7 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.zk import connect
 from kafka_coord.zk.session import KazooStore
 from tests.consumer.by_hand import HandCoordinator
+from tests.waiting import answered
 
 _groups = itertools.count(1)
 
@@ -57,11 +58,18 @@ def make_consumer(kafka_cluster: KafkaCluster, group: str) -> Iterator[Callable[
 @pytest.fixture
 def produce(kafka_cluster: KafkaCluster) -> Iterator[Callable[..., list[bytes]]]:
     """``produce(topic, partition, count)``: writes records and gives their values."""
-    producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "linger.ms": 1, "log_level": 0})
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka_cluster.bootstrap_servers,
+            "linger.ms": 1,
+            "enable.idempotence": True,  # a batch sent again to another leader is not written twice
+            "log_level": 0,
+        }
+    )
     written = itertools.count()
 
     def write(topic: str, partition: int, count: int) -> list[bytes]:
-        producer.list_topics(topic, timeout=15)  # a partition added lately
+        answered(producer, topic)  # a partition added lately
         values = [b"%s-%d:%d" % (topic.encode(), partition, next(written)) for _ in range(count)]
         for value in values:
             producer.produce(topic, value, key=b"k", partition=partition)

@@ -127,11 +127,11 @@ def test_a_broker_that_dies_and_returns_is_ridden_out(
         broker.kill()
         try:
             written += [value for number in numbers for value in produce(topic, number, 20)]
-            eventually(lambda: len(reader.records) == len(written), within_s=40)
+            eventually(lambda: len(reader.records) == len(written), within_s=90)
         finally:
             broker.start()
         written += [value for number in numbers for value in produce(topic, number, 20)]
-        eventually(lambda: len(reader.records) == len(written), within_s=40)
+        eventually(lambda: len(reader.records) == len(written), within_s=90)
     assert sorted(value or b"" for value in reader.values) == sorted(written)  # none twice, none skipped
     assert reader.error is None
     assert consumer.stats.losses == 0

@@ -306,4 +306,4 @@ def test_a_partition_added_to_a_topic_is_read_soon_after_its_start(
             topics.add_partitions(topic, number + 1)  # type: ignore[attr-defined]
             values = produce(topic, number, 3)
             coordinator.run_start(consumer.consumer_id, partitions_of(topic, number))
-            eventually(lambda v=values: reader.values[-3:] == v, within_s=8)
+            eventually(lambda v=values: reader.values[-3:] == v, within_s=20)

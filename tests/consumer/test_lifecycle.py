@@ -207,7 +207,7 @@ def test_a_record_carries_all_of_kafkas_fields_and_can_be_sent_elsewhere(
     producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "log_level": 0})
     producer.produce(topic, b"value", b"key", 0, timestamp=1_700_000_000_000, headers=[("h", b"1"), ("h", None)])
     producer.produce(topic, None, b"gone", 0)
-    producer.flush(15)
+    assert producer.flush(90) == 0
     consumer = make_consumer(topics=[topic])
     coordinator.run_start(consumer.consumer_id, partitions_of(topic, 0))
 

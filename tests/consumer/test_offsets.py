@@ -120,7 +120,7 @@ def test_commit_writes_all_that_was_handed_out(
 
     batch = consumer.consume(3, 5)
     future = consumer.commit(asynchronous=True)
-    future.result(10)
+    future.result(60)
     assert coordinator.offset(partition) == 4 + len(batch)
     assert consumer.committed() == {partition: 4 + len(batch)}
     assert consumer.position(partition) == 4 + len(batch)

@@ -26,7 +26,7 @@ def produce(cluster: KafkaCluster, topic: str, values: list[bytes]) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     for value in values:
         producer.produce(topic, value)
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
 
 
 def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:

@@ -26,7 +26,9 @@ class Numbered:
     """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, per_second: int = 2_000) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "acks": "all", "log_level": 0})
+        # Idempotent: a batch sent again to another leader is not written twice.
+        settings = {"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True, "log_level": 0}
+        self._producer = Producer(settings)
         self._topic = topic
         self._partitions = partitions
         self._pause_s = 50 / per_second

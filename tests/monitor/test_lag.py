@@ -24,7 +24,7 @@ def write(cluster: KafkaCluster, topic: str, counts: dict[int, int], timestamp_m
     for partition, count in counts.items():
         for _ in range(count):
             producer.produce(topic, b"x", partition=partition, timestamp=timestamp_ms)
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def produce(bootstrap: str, topic: str) -> None:
         producer.produce(topic, json.dumps(flight).encode(), partition=n % 2)
     for _ in range(BAD):
         producer.produce(topic, b"no flight", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(90) == 0
 
 
 def rows_in(directory: Path) -> int:

@@ -30,7 +30,7 @@ from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
 from tests.pipeline.conftest import source_options
 from tests.pipeline.test_source import Seen, committed
-from tests.waiting import eventually
+from tests.waiting import answered, eventually
 
 pytestmark = pytest.mark.usefixtures("elected")
 
@@ -356,7 +356,7 @@ def test_a_broker_away_is_waited_for_by_who_reads_from_it_and_left_out_by_who_pl
 def leaders_of(bootstrap: str, topic: str) -> dict[int, int]:
     """By partition; -1 for one that has none."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    return {p.id: p.leader for p in admin.list_topics(topic, timeout=10).topics[topic].partitions.values()}
+    return {p.id: p.leader for p in answered(admin, topic).partitions.values()}
 
 
 # --- records that are gone -----------------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ def test_a_transaction_withholds_what_is_not_committed_and_costs_nothing_that_is
         producer.begin_transaction()
         for _ in range(10):
             producer.produce(topic, b"0", partition=0)
-        producer.flush(30)
+        assert producer.flush(90) == 0
         end()
 
     query = planner("spark-transactions", topic)
