@@ -95,11 +95,12 @@ class BatchHoldings:
                 holding.move_to(offset)
         self._wake()
 
-    def said(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether the group has it stored that this partition goes on at ``offset``; true of one that is not held."""
+    def stored_up_to(self, partition: TopicPartition) -> int | None:
+        """Where the group has it stored that this partition goes on (``NO_OFFSET``: nowhere); ``None`` of one that is
+        not held."""
         with self._lock:
             holding = self._held.get(partition)
-            return holding is None or holding.committed == offset
+            return None if holding is None else holding.committed
 
     # --- the connector's thread --------------------------------------------------------------------------------------
 

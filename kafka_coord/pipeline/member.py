@@ -50,6 +50,13 @@ class _Unsaid:
     ranges: tuple[OffsetRange, ...]
     planned_ms: int
 
+    @property
+    def end(self) -> int:
+        return self.ranges[-1].end
+
+    def holds(self, offset: int) -> bool:
+        return any(one.start <= offset < one.end for one in self.ranges)
+
 
 class QueryMember:
     """Registers at once; :meth:`close` leaves. All but the connector's own thread is one thread's, Spark's planner."""
@@ -87,7 +94,8 @@ class QueryMember:
         self._begins: dict[TopicPartition, int] = {}
         self._begins_until = 0.0
         self._idle_since = float("-inf")
-        self._unsaid: dict[TopicPartition, _Unsaid] = {}
+        self._unsaid: dict[TopicPartition, list[_Unsaid]] = {}
+        """In the order they were done."""
         self._beyond: dict[TopicPartition, float] = {}
         """Since when (monotonic) their offsets have been beyond the end of the log."""
         self._warned = -_WARN_EVERY_S
@@ -148,14 +156,18 @@ class QueryMember:
         while True:
             if upto and (self._connector.registration is None or not self.holdings.wanted()):
                 self.await_partitions()
+            registration = self._connector.registration
             ranges = self.plan(most, upto)
             wanted = self.holdings.wanted()
             left = [tp for tp, end in upto.items() if wanted.get(tp, end) < end]
-            if ranges or not left:
+            # Of a membership lost meanwhile nothing is held, which does not mean that nothing is left.
+            lost = registration is not self._connector.registration or not self._connector.may_hand_out()
+            if ranges or not (left or (lost and upto)):
                 return ranges
             if time.monotonic() >= deadline:
                 log.warning(
-                    "ends this run before all is read that was there at its beginning: %s", ", ".join(map(str, left))
+                    "ends this run before all is read that was there at its beginning: %s",
+                    ", ".join(map(str, left or upto)),
                 )
                 return ranges
 
@@ -226,14 +238,18 @@ class QueryMember:
         """The checkpoint says that this micro-batch is done. Where the group does not know of it yet, because the query
         ended before it could say so, it is told once the partition is this query's; where somebody wrote the offset
         since (another owner, an operator), their word stands."""
-        self._unsaid |= {tp: _Unsaid(batch.ranges.of_partition(tp), batch.planned_ms) for tp in batch.ranges.partitions}
+        for partition in batch.ranges.partitions:
+            unsaid = _Unsaid(batch.ranges.of_partition(partition), batch.planned_ms)
+            before = self._unsaid.setdefault(partition, [])
+            if unsaid not in before[-1:]:  # Spark asks what is next again and again, behind the same micro-batch
+                before.append(unsaid)
 
     def _say_what_is_done(self) -> None:
         """Goes on behind what is done by the checkpoint and not by the group. Raises :class:`StoreUnavailable`."""
         wanted = self.holdings.wanted()
         for partition in wanted.keys() & self._unsaid.keys():
             unsaid, position = self._unsaid[partition], wanted[partition]
-            is_behind = any(one.start <= position < one.end for one in unsaid.ranges)
+            done = unsaid[-1].end
             if position == NO_OFFSET:
                 # It had one before the micro-batch was planned, so somebody removed it: as of a topic that is another
                 # now under its old name, or that an operator wants read anew.
@@ -241,13 +257,23 @@ class QueryMember:
                     "the checkpoint has %s up to %d, and the group has no offset of it any more: goes on by "
                     "startingOffsets=%s",
                     partition,
-                    unsaid.ranges[-1].end,
+                    done,
                     self._options.starting_offsets,
                 )
-            if is_behind and not self._written_since(partition, unsaid.planned_ms):
-                skipped = self.holdings.skip(OffsetRanges({partition: unsaid.ranges}))
-                log.info("goes on behind %s: done by the checkpoint, and not by the group", skipped)
-            del self._unsaid[partition]
+            for batch in unsaid:
+                if batch.holds(position) and not self._written_since(partition, batch.planned_ms):
+                    skipped = self.holdings.skip(OffsetRanges({partition: batch.ranges}))
+                    log.info("goes on behind %s: done by the checkpoint, and not by the group", skipped)
+                    position = batch.end
+            stored = self.holdings.stored_up_to(partition)
+            if stored is None:
+                continue  # lost just now
+            # Until the group has it stored, a membership that ends leaves it unsaid.
+            left = [batch for batch in unsaid if batch.end > stored] if position == done else []
+            if left:
+                self._unsaid[partition] = left
+            else:
+                del self._unsaid[partition]
 
     def _written_since(self, partition: TopicPartition, planned_ms: int) -> bool:
         found = self._store.exists(layout.offset(self._options.group, partition.topic, partition.partition))
@@ -347,9 +373,13 @@ class QueryMember:
         for partition, offset in found.items():
             self.holdings.move(partition, offset)
         deadline = time.monotonic() + _SAID_WITHIN_S
-        while not all(self.holdings.said(*one) for one in found.items()) and time.monotonic() < deadline:
+
+        def stored() -> dict[TopicPartition, int]:
+            return {tp: at for tp, at in found.items() if self.holdings.stored_up_to(tp) in (at, None)}
+
+        while len(stored()) < len(found) and time.monotonic() < deadline:
             time.sleep(0.01)
-        return {partition: offset for partition, offset in found.items() if self.holdings.said(partition, offset)}
+        return stored()
 
     def _reader(self) -> OffsetReader:
         if self._offsets is None:

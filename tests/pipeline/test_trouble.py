@@ -20,8 +20,10 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from kafka_coord.dev.chaos.links import Link, Network
 from kafka_coord.errors import ConsumerClosed, ConsumerIdInUse, MalformedValue, NoOffset, SettingsError
+from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.operations import GroupSettings
+from kafka_coord.monitor.requests import submit
 from kafka_coord.pipeline import fetching
 from kafka_coord.pipeline.options import SourceOptions
 from kafka_coord.pipeline.source import GroupStreamReader, Task
@@ -300,6 +302,24 @@ def test_a_session_that_ends_in_a_micro_batch_costs_time_and_no_record_comes_twi
         query.reader.stop()
 
 
+def test_what_was_done_while_zookeeper_was_away_is_not_read_again_by_the_next_membership(
+    kafka_cluster, store, planner, numbered, make_topic
+):
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(200)
+    with link_to(kafka_cluster.zookeeper) as link:
+        query = planner("spark-away", topic, zookeeper=f"127.0.0.1:{link.ports[0]}", sessionTimeoutMs=10_000)
+        query.run(50)
+        eventually(lambda: query.run(0) == 0 and committed(kafka_cluster.zookeeper, "spark-away") == {0: 25, 1: 25})
+        link.cut()  # the membership is proven for a while yet
+        assert [query.run(50) for _ in range(3)] == [50, 50, 50]
+        eventually(lambda: query.run(0) == 0 and store.children(layout.ids("spark-away")) == ())
+        link.mend()
+        eventually(lambda: query.run() == 0 and committed(kafka_cluster.zookeeper, "spark-away") == {0: 100, 1: 100})
+        assert Counter(query.records) == once(2, range(100))
+        query.reader.stop()
+
+
 def test_a_run_over_what_is_there_now_ends_with_that_and_not_with_a_membership(
     kafka_cluster, planner, numbered, make_topic
 ):
@@ -319,6 +339,38 @@ def test_a_run_over_what_is_there_now_ends_with_that_and_not_with_a_membership(
         assert query.run() == 0
         assert Counter(query.records) == once(2, range(100))
         query.reader.stop()
+
+
+def test_a_run_over_what_is_there_now_goes_on_where_its_membership_ends_while_it_plans(
+    store, planner, numbered, make_topic, monkeypatch
+):
+    topic = make_topic()
+    numbered(topic, 1).burst(100)
+    query = planner("spark-now-lost", topic, consumerId="one")
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.run(60) == 60
+    query.done()
+    member = query.reader._joined()
+    plan = member.plan
+
+    def resumed() -> None:
+        store.delete(layout.paused("spark-now-lost"))
+        submit(store, Request(RequestType.LOOK, group="spark-now-lost"))
+
+    resume = threading.Timer(1.0, resumed)
+
+    def evicted(most: int, upto: Any) -> Any:
+        monkeypatch.undo()
+        store.create(layout.paused("spark-now-lost"))  # so that it is given nothing at once
+        store.delete(layout.registration("spark-now-lost", "one"))
+        eventually(lambda: member._connector.counters.losses == 1)
+        resume.start()
+        return plan(most, upto)
+
+    monkeypatch.setattr(member, "plan", evicted)
+    assert query.run() == 40
+    assert query.run() == 0
+    resume.join()
 
 
 def test_a_broker_away_is_waited_for_by_who_reads_from_it_and_left_out_by_who_plans(
