@@ -154,7 +154,7 @@ class Watch:
         for server in self._stage.of("zookeeper"):
             if server.busy or server.server is None:
                 continue
-            for line in four_letter_word(server.server.port, "mntr").splitlines():
+            for line in four_letter_word(server.server.port, "mntr", timeout_s=2.0).splitlines():
                 name, _, value = line.partition("\t")
                 if name == "zk_znode_count":
                     self._resources.write(Usage(t, "zookeeper", znodes=int(value)))
