@@ -175,12 +175,12 @@ class QueryMember:
         """Where what is this query's ends. Waits for brokers as :meth:`plan_all` does, then raises
         :class:`BrokerError` where none answers."""
         deadline = time.monotonic() + self._options.wait_ms / 1000
-        self.await_partitions()
         while True:
-            wanted = self.holdings.wanted()
+            self.await_partitions()
+            wanted = self.holdings.wanted()  # none: not given any in time, or lost again just now
             try:
                 ends = self.latest(PartitionSet.of(wanted)) if wanted else {}
-                if ends.keys() >= wanted.keys() or time.monotonic() >= deadline:
+                if (wanted and ends.keys() >= wanted.keys()) or time.monotonic() >= deadline:
                     return ends
             except (BrokerError, StoreUnavailable) as error:
                 if time.monotonic() >= deadline:

@@ -373,6 +373,20 @@ def test_a_run_over_what_is_there_now_goes_on_where_its_membership_ends_while_it
     resume.join()
 
 
+def test_a_run_over_what_is_there_now_begins_where_its_membership_ends_before_it_has_looked(
+    planner, numbered, make_topic, monkeypatch
+):
+    topic = make_topic()
+    numbered(topic, 1).burst(100)
+    query = planner("spark-now-begins", topic)
+    held = query.reader._joined().holdings
+    eventually(held.wanted)
+    wanted, there = held.wanted, iter((True, False))
+    monkeypatch.setattr(held, "wanted", lambda: wanted() if next(there, True) else {})
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.run() == 100
+
+
 def test_a_broker_away_is_waited_for_by_who_reads_from_it_and_left_out_by_who_plans(
     kafka_cluster, planner, numbered, make_topic
 ):
