@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from kafka_coord.dev.chaos.journal import Group, Kind
+from dataclasses import replace
+
+import pytest
+
+from kafka_coord.dev.chaos.journal import Group, Kind, Participant
 from kafka_coord.dev.chaos.judge.findings import Rule, Severity, Status
 from tests.chaos.night import T0, T1, Night, broken, of, violations
 
@@ -155,6 +159,20 @@ def test_a_gap_within_an_ownership_is_out_of_order(night: Night) -> None:
     night.handed(13, "c1.11", T0, 51, 80)
     (found,) = violations(night.judged(), Rule.ORDER)
     assert "skipped: offset 51 where 50 was due" in found.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "excused"), [("spark", 100, True), ("library", 100, False), ("spark", 101, False)]
+)
+def test_a_query_may_begin_behind_what_it_has_done_itself(
+    night: Night, kind: str, first: int, *, excused: bool
+) -> None:
+    night.run = replace(night.run, consumers=(Participant("c1", "g"), Participant("c2", "g", kind=kind)))
+    night.forget("c2.12 committed t-0=100", "c2.12 started t-0 t-1", "c2.12 handed t-0 100")
+    night.started(31, "c2.12", {T0: 90, T1: 100})  # 90 to 99 are done, of which the group had not heard
+    night.handed(113, "c2.12", T0, first, 120)
+    found = violations(night.judged(), Rule.ORDER)
+    assert [f"skipped: offset {first} where 90 was due" in one.message for one in found] == [True] * (not excused)
 
 
 def test_going_back_within_an_ownership_is_out_of_order(night: Night) -> None:

@@ -60,6 +60,7 @@ class Records:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.run: Run = read_run(directory)
+        self.spark = frozenset(one.name for one in self.run.consumers if one.kind.startswith("spark"))
         self.events: tuple[Event, ...] = read_events(directory)
         self.resources: tuple[Usage, ...] = read_resources(directory)
         self.until = max(

@@ -53,7 +53,6 @@ def _wrong_rows(records: Records, group: Group, table: Any) -> Iterator[Finding]
 
 def _missing(records: Records, group: Group, table: Any) -> Iterator[Finding]:
     """Acknowledged records in neither the table nor the hands of a consumer that does not write to it."""
-    spark = {one.name for one in records.run.consumers if one.kind.startswith("spark")}
     held: dict[TopicPartition, list[Span]] = {}
     for topic, partition, offset in zip(
         *(table[name].to_pylist() for name in ("topic", "partition", "offset")), strict=True
@@ -62,7 +61,7 @@ def _missing(records: Records, group: Group, table: Any) -> Iterator[Finding]:
     for book in records.books:
         if book.group == group.name:
             for owner in book.ownerships:
-                if owner.consumer not in spark:
+                if owner.consumer not in records.spark:
                     given = [Span(out.first, out.end) for out in (*owner.handed, *owner.stray)]
                     held.setdefault(book.partition, []).extend(given)
     for partition in records.subscribed(group):
