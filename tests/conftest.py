@@ -31,8 +31,6 @@ from kafka_coord.errors import BrokerError, RequestRefused, Timeout
 # Sessions from 400 ms on, so that tests of expiry are short; clients still choose their own timeout. Several tests fill
 # a server with values of 1 MB, under which one with 64 MB of heap stops answering.
 FAST_ZOOKEEPER = ZooKeeperSettings(tick_ms=200, heap_mb=256)
-# A killed broker is off the list, and can come back, after this many ms.
-FAST_KAFKA = KafkaSettings(zookeeper_session_ms=6_000, replication=1)
 
 # A shell that starts this in the background has SIGINT ignored, and so would every program a test sends it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -155,7 +153,7 @@ def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClu
     directory = tmp_path_factory.mktemp("kafka")
     with (
         ZooKeeperServer(directory / "zookeeper", settings=FAST_ZOOKEEPER) as server,
-        KafkaCluster(directory, server.connect_string, brokers=3, settings=FAST_KAFKA) as cluster,
+        KafkaCluster(directory, server.connect_string, brokers=3, settings=KafkaSettings(replication=1)) as cluster,
     ):
         _shared_servers.extend(cluster.brokers)
         yield cluster

@@ -66,7 +66,6 @@ def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: O
     deadline = store.clock.monotonic() + timeout_s
     changed = threading.Event()
     told = False
-    elected: CoordinatorInfo | None = None
     while True:
         changed.clear()
         found = _read(store, path, changed)
@@ -74,14 +73,17 @@ def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: O
             return found
         left_s = deadline - store.clock.monotonic()
         try:
-            elected, away = read_coordinator(store), None
-        except StoreUnavailable as error:
-            away = error  # the deadline decides
-        if not told and elected is None and away is None:
-            on_progress(f"no coordinator is elected; {request_id} stays queued until one is")
-            told = True
+            elected = read_coordinator(store)
+        except StoreUnavailable as error:  # the deadline decides
+            whose = f", and none from ZooKeeper ({error})"
+        else:
+            whose = _whose(elected)
+            if not told and elected is None:
+                on_progress(f"no coordinator is elected; {request_id} stays queued until one is")
+                told = True
         if left_s <= 0:
-            raise Timeout(_no_answer(request_id, timeout_s, elected, away))
+            stays = f"{request_id} stays queued (withdraw it: kafka-coord coordinator withdraw {request_id})"
+            raise Timeout(f"no answer within {timeout_s:g} s{whose}; {stays}")
         changed.wait(min(_LOOK_AGAIN_S, left_s))
 
 
@@ -100,15 +102,11 @@ def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
         return None
 
 
-def _no_answer(
-    request_id: str, timeout_s: float, elected: CoordinatorInfo | None, away: StoreUnavailable | None
-) -> str:
-    stays = f"{request_id} stays queued (withdraw it: kafka-coord coordinator withdraw {request_id})"
-    if away is not None:
-        return f"no answer within {timeout_s:g} s, and none from ZooKeeper ({away}); {stays}"
+def _whose(elected: CoordinatorInfo | None) -> str:
+    """Whose answer is missing, behind "no answer within … s"."""
     if elected is None:
-        return f"no answer within {timeout_s:g} s: no coordinator is elected; {stays}"
-    return f"no answer within {timeout_s:g} s from coordinator {elected.broker_id} (epoch {elected.epoch}); {stays}"
+        return ": no coordinator is elected"
+    return f" from coordinator {elected.broker_id} (epoch {elected.epoch})"
 
 
 def withdraw(store: Store, request_id: str) -> bool:

@@ -15,7 +15,7 @@ import pytest
 
 from kafka_coord.dev.cluster import DevCluster
 from kafka_coord.dev.identity import ProcessIdentity, boot_id
-from kafka_coord.dev.kafka import KafkaBroker, KafkaSettings
+from kafka_coord.dev.kafka import KafkaBroker
 from kafka_coord.dev.ports import free_port
 from kafka_coord.dev.process import ChildProcess
 from kafka_coord.dev.record import ClusterRecord, ServerRecord, load, processes_mentioning, save
@@ -27,7 +27,6 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.kafka
 
 FAST = ZooKeeperSettings(tick_ms=200)
-BROKER = KafkaSettings(zookeeper_session_ms=6_000)
 
 # Registers as a coordinator does, and does nothing else: what is tested is what runs it.
 REGISTERS = """
@@ -44,13 +43,11 @@ OWNER = """
 import sys
 from pathlib import Path
 from kafka_coord.dev.cluster import DevCluster
-from kafka_coord.dev.kafka import KafkaSettings
 from kafka_coord.dev.zookeeper import ZooKeeperSettings
 cluster = DevCluster(
     Path(sys.argv[1]),
     brokers=1,
     zookeeper_settings=ZooKeeperSettings(tick_ms=200),
-    kafka_settings=KafkaSettings(zookeeper_session_ms=6_000),
 )
 cluster.up()
 if sys.argv[2] == "detach":
@@ -71,7 +68,7 @@ def dev_cluster(tmp_path: Path) -> Iterator[Callable[..., DevCluster]]:
     directory = tmp_path / "cluster"
 
     def make(**options: object) -> DevCluster:
-        defaults: dict[str, object] = {"brokers": 1, "zookeeper_settings": FAST, "kafka_settings": BROKER}
+        defaults: dict[str, object] = {"brokers": 1, "zookeeper_settings": FAST}
         return DevCluster(directory, **(defaults | options))  # type: ignore[arg-type]
 
     yield make

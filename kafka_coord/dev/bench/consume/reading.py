@@ -146,12 +146,7 @@ def _ours(task: Task) -> Iterator[Batches]:
     reset = "latest" if task.latency else "earliest"
     with Consumer(task.zookeeper, group=task.group, topics=[task.topic], auto_offset_reset=reset) as consumer:
         if task.latency:  # what it is given must begin at the end as of before anything is written
-
-            def assigned() -> bool:
-                consumer.consume(1, _WAIT_S)
-                return len(consumer.assignment()) == task.partitions
-
-            awaited(assigned, _GIVES_UP_S, "the consumer's partitions")
+            awaited(lambda: len(consumer.assignment()) == task.partitions, _GIVES_UP_S, "the consumer's partitions")
 
         def by_batch() -> Batches:
             while True:

@@ -71,22 +71,26 @@ class Elected:
         self._store = store
         self._changed = threading.Event()
 
-    def now(self) -> int | None:
-        """The broker id of the elected instance."""
+    def _now(self) -> int | None:
         self._changed.clear()
         self._store.exists(layout.COORDINATOR, lambda _event: self._changed.set())
         found = read_coordinator(self._store)
         return None if found is None else found.broker_id
 
-    def other_than(self, broker_id: int, within_s: float) -> tuple[int, int]:
-        """The next one that is elected, and when that was seen."""
+    def broker_id(self, within_s: float) -> int:
+        """Of the elected instance; waits for one where, this moment, nobody is. Raises :class:`Timeout`."""
+        return self.other_than(None, within_s)[0]
+
+    def other_than(self, broker_id: int | None, within_s: float) -> tuple[int, int]:
+        """The next one that is elected, and when (ns, monotonic) that was seen. Raises :class:`Timeout`."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
-            found = self.now()
+            found = self._now()
             if found is not None and found != broker_id:
                 return found, time.monotonic_ns()
             self._changed.wait(0.5)
-        raise Timeout(f"nobody but instance {broker_id} was elected within {within_s:.0f} s")
+        nobody = "nobody" if broker_id is None else f"nobody but instance {broker_id}"
+        raise Timeout(f"{nobody} was elected within {within_s:.0f} s")
 
 
 def await_groups(instance: Instance, groups: int, state: str | None, within_s: float) -> int:

@@ -23,7 +23,6 @@ from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.dev.java import find_java
 from kafka_coord.dev.process import OnProgress
 from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
-from kafka_coord.errors import Timeout
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
@@ -144,7 +143,7 @@ class _Stage:
         self._instances[0].start(self._store)
         pid = self._instances[0].process.pid or 0
         with Meter(pid) as meter:
-            elected, elected_ns = self._elected.other_than(-1, self._within_s)
+            elected, elected_ns = self._elected.other_than(None, self._within_s)
             self._many.obey(self._within_s, on_progress)
             settled_ns = await_groups(self._instance(elected), self._count, _STABLE, self._within_s)
             self.started = {
@@ -160,9 +159,7 @@ class _Stage:
     def fail(self, ending: Ending) -> Failover:
         """The elected instance ends while one member leaves its group; it comes back as a standby."""
         before = self._many.written()
-        elected = self._elected.now()
-        if elected is None:
-            raise Timeout("nobody coordinates")
+        elected = self._elected.broker_id(self._within_s)
         self._journals.new_lines()
         goes, comes = self._instance(elected), next(one for one in self._instances if one.broker_id != elected)
         with Meter(comes.process.pid or 0) as meter:
@@ -197,7 +194,7 @@ class _Stage:
 
     def idle(self) -> Idle:
         """Nothing happens for a while, once what the last failover led to is written."""
-        elected = self._instance(self._elected.now() or 0)
+        elected = self._instance(self._elected.broker_id(self._within_s))
         first = self._at_rest()
         with Meter(elected.process.pid or 0) as meter:
             time.sleep(self._options.idle_s)

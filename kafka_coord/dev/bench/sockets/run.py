@@ -134,7 +134,7 @@ class _Stage:
         self._options = options
         for instance in self._instances:
             instance.start(self._store)
-        self._elected.other_than(-1, _WITHIN_S)
+        self._elected.broker_id(_WITHIN_S)
 
     def register(self, on_progress: OnProgress) -> dict[str, Any]:
         """All at once, until every partition is read."""
@@ -238,8 +238,7 @@ class _Stage:
         return state.connected >= self._options.consumers and state.held >= self._partitions
 
     def _now(self) -> Instance:
-        """Waits for one where, this moment, nobody is elected."""
-        elected = awaited(self._elected.now, _WITHIN_S, "an elected coordinator")
+        elected = self._elected.broker_id(_WITHIN_S)
         return next(one for one in self._instances if one.broker_id == elected)
 
     def _state(self) -> CrowdState:

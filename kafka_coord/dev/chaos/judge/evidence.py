@@ -55,7 +55,8 @@ class Book:
 
 
 class Records:
-    """What a run's directory tells. ``until`` is the end of what is judged, monotonic seconds."""
+    """What a run's directory tells. ``until`` is the end of what is judged, monotonic seconds; ``spark`` names
+    the consumers that are Spark queries."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -68,6 +68,11 @@ class Ownership:
     commits: list[tuple[float, int]] = field(default_factory=list)
 
     @property
+    def given(self) -> tuple[HandOut, ...]:
+        """All it handed out, also after its end."""
+        return (*self.handed, *self.stray)
+
+    @property
     def first(self) -> int | None:
         """Where it really began: what it was told, else what it first handed out."""
         return self.offset if self.offset is not None else self.handed[0].first if self.handed else None

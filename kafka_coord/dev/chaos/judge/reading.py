@@ -66,7 +66,7 @@ def _others(records: Records, book: Book | None, partition: TopicPartition) -> I
     written = records.written[partition]
     firsts = [run.first for run in written]
     for owner in book.ownerships if book is not None else ():
-        for out in (*owner.handed, *owner.stray):
+        for out in owner.given:
             for run in written[max(0, bisect.bisect_right(firsts, out.first) - 1) :]:
                 if run.first >= out.end:
                     break
@@ -96,7 +96,7 @@ def one_owner(records: Records) -> Ruling:
             plain: list[HandOut] = []
             if other is not None:
                 pairs += 1
-                late = [out for out in (*owner.handed, *owner.stray) if out.t > other.begin]
+                late = [out for out in owner.given if out.t > other.begin]
                 plain = [out for out in late if out.since >= other.begin]
                 doubtful += len(late) - len(plain)
                 if plain:
@@ -261,9 +261,7 @@ def _done_already(records: Records, book: Book, owner: Ownership, out: HandOut) 
     to this very query before; whether it is in its table says another rule."""
     if owner.consumer not in records.spark or out is not owner.handed[0] or owner.offset is None:
         return False
-    own = [
-        one for other in book.ownerships if other.consumer == owner.consumer for one in (*other.handed, *other.stray)
-    ]
+    own = (one for other in book.ownerships if other.consumer == owner.consumer for one in other.given)
     had = merged(Span(one.first, one.end) for one in own if one.t <= out.since)
     return owner.offset < out.first and not list(without([Span(owner.offset, out.first)], had))
 
@@ -298,8 +296,7 @@ def _resets(records: Records, book: Book) -> list[float]:
 
 def _hand_outs(book: Book | None) -> Iterator[HandOut]:
     for owner in book.ownerships if book is not None else ():
-        yield from owner.handed
-        yield from owner.stray
+        yield from owner.given
 
 
 def _around(records: Records, book: Book | None, offset: int) -> tuple[Evidence, ...]:

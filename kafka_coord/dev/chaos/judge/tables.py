@@ -62,7 +62,7 @@ def _missing(records: Records, group: Group, table: Any) -> Iterator[Finding]:
         if book.group == group.name:
             for owner in book.ownerships:
                 if owner.consumer not in records.spark:
-                    given = [Span(out.first, out.end) for out in (*owner.handed, *owner.stray)]
+                    given = [Span(out.first, out.end) for out in owner.given]
                     held.setdefault(book.partition, []).extend(given)
     for partition in records.subscribed(group):
         missing = list(without(records.produced[partition], merged(held.get(partition, []))))
