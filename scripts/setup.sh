@@ -143,10 +143,11 @@ check_java() {
 
 # What an environment was made from; the same again means there is nothing to do.
 fingerprint() {
-    { cat "$ROOT/setup.cfg" "$ROOT/pyproject.toml" && "$PYTHON" --version; } | sha256sum | cut -d ' ' -f 1
+    { cat "$ROOT/setup.cfg" "$ROOT/pyproject.toml" "$ROOT/kafka_coord/dev/setup.py" && "$PYTHON" --version; } | sha256sum | cut -d ' ' -f 1
 }
 
-# ensure_packages EXTRA...: this package, editable, with its extras. A second run with the same setup.cfg takes no time.
+# ensure_packages EXTRA...: both distributions of this checkout, editable, with these extras of the first. A second run
+# with the same settings takes no time.
 ensure_packages() {
     local print extra extras missing=()
     print=$(fingerprint)
@@ -158,11 +159,11 @@ ensure_packages() {
         IFS=,
         echo "${missing[*]}"
     )
-    progress "pip install [$extras]" "$PYTHON" -m pip --disable-pip-version-check --no-input install --progress-bar off -e "${ROOT}[$extras]" ||
+    progress "pip install [$extras]" "$PYTHON" -m pip --disable-pip-version-check --no-input install --progress-bar off -e "${ROOT}[$extras]" -e "$ROOT/kafka_coord/dev" ||
         die "the packages of setup.cfg could not be installed: look above; pip's settings (index, certificates, proxy) are those of this machine"
     for extra in "${missing[@]}"; do
         printf '%s\n' "$print" >"$VENV/.has-$extra"
-        if [ "$extra" = test ]; then printf '%s\n' "$print" >"$VENV/.has-demo"; fi # setup.cfg: test contains demo
+        if [ "$extra" = test ]; then printf '%s\n' "$print" >"$VENV/.has-dev"; fi # setup.cfg: test contains dev
     done
     printf '%s\n' "$VENV" >"$VENV/.made-at"
 }

@@ -21,11 +21,11 @@ import pytest
 from kazoo.client import KazooClient
 from xdist.scheduler import LoadScopeScheduling
 
-from kafka_coord.dev import guard
-from kafka_coord.dev.kafka import KafkaCluster, KafkaSettings
-from kafka_coord.dev.server import JvmServer
-from kafka_coord.dev.topics import TopicAdmin
-from kafka_coord.dev.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.dev.cluster import child_reaper
+from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.server import JvmServer
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import BrokerError, RequestRefused, Timeout
 
 # Sessions from 400 ms on, so that tests of expiry are short; clients still choose their own timeout. Several tests fill
@@ -45,9 +45,9 @@ _SPARK = "spark"
 _ORDER = ("tests/chaos/test_smoke.py", _SPARK)
 """What takes longest begins first, and the rest goes on beside it."""
 _LAST_OF_SPARK = (
-    "tests/pipeline/test_cluster.py",
+    "tests/spark/test_cluster.py",
     "tests/bench/test_command.py",
-    "tests/pipeline/test_applications.py",
+    "tests/spark/test_applications.py",
 )
 """Not beside the first of :data:`_ORDER`."""
 
@@ -55,7 +55,7 @@ _LAST_OF_SPARK = (
 def _group(nodeid: str) -> str:
     """What several processes may not divide: a file, as its tests share servers, and all of Spark."""
     file = nodeid.partition("::")[0]
-    return _SPARK if file.startswith("tests/pipeline/") or file == "tests/bench/test_command.py" else file
+    return _SPARK if file.startswith("tests/spark/") or file == "tests/bench/test_command.py" else file
 
 
 def _rank(item: pytest.Item) -> tuple[int, int]:
@@ -220,7 +220,7 @@ def _child_pids() -> set[int]:
         except OSError:  # the thread has just ended
             continue
     # A test may have restarted a shared broker: another process, the same server.
-    return pids - {guard.guard_pid()} - {server.pid for server in _shared_servers}
+    return pids - {child_reaper.guard_pid()} - {server.pid for server in _shared_servers}
 
 
 def _runs(pid: int) -> bool:

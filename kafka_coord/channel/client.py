@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from kafka_coord.channel.conversation import Answered, Conversation
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
-from kafka_coord.channel.messages import Ask, ClusterMetadata, MetadataQuestion
+from kafka_coord.channel.messages import ClusterMetadata, MessageType, MetadataQuestion
+from kafka_coord.channel.rpc import Answered, Conversation
 from kafka_coord.errors import MalformedValue, SettingsError
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def ask_cluster_metadata(
     Raises ``OSError``, :class:`BadFrame` and :class:`MalformedValue`.
     """
     conversation, decoder = Conversation(), Decoder()
-    _, frame = conversation.ask(Ask.CLUSTER_METADATA, question.to_json())
+    _, frame = conversation.ask(MessageType.CLUSTER_METADATA, question.to_json())
     with _connect(address, tls, timeout_s) as connection:
         opened(connection)
         connection.settimeout(timeout_s + question.wait_ms / 1000)
@@ -211,7 +211,7 @@ class SocketClient:
             except Exception as error:  # a defect; the consumer must not stand still for it
                 log.exception("the socket channel failed consumer=%s", self._link.consumer)
                 self.on_lost_connection(repr(error))
-            hurries = self._link.mine_until() > self._link.clock.monotonic()
+            hurries = self._link.lease_deadline() > self._link.clock.monotonic()
             self._closed.wait((min(pause, HURRIED_PAUSE_S) if hurries else pause) * random.uniform(0.8, 1.2))  # noqa: S311
             pause = min(pause * 2, LONGEST_PAUSE_S)
 

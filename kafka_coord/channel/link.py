@@ -15,12 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka_coord.channel.conversation import Answered, Asked, Conversation, Refused
 from kafka_coord.channel.frames import BadFrame, Fault, Frame
 from kafka_coord.channel.messages import (
-    Ask,
     ClusterMetadata,
     Code,
+    MessageType,
     Ping,
     Register,
     Registered,
@@ -31,6 +30,7 @@ from kafka_coord.channel.messages import (
     write_offsets,
 )
 from kafka_coord.channel.operations import Offsets, Registration
+from kafka_coord.channel.rpc import Answered, Asked, Conversation, Refused
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.errors import (
     KafkaCoordError,
@@ -88,7 +88,7 @@ class _Membership:
     offered: dict[TopicPartition, int] = field(default_factory=dict)
     confirmed: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def mine_until(self) -> float:
+    def lease_deadline(self) -> float:
         return self.proven_from + self.timeout_s * (1 - SAFETY)
 
 
@@ -171,11 +171,11 @@ class SocketLink:
     def suspended_since(self) -> float | None:
         return self._suspended_since
 
-    def mine_until(self) -> float:
+    def lease_deadline(self) -> float:
         """The coordinator certainly counts this consumer among the living until its session timeout after the answer
         was sent that a ping calls heard (docs/socket-protocol.md); whether there is a connection does not matter."""
         membership = self._membership
-        return membership.mine_until() if membership is not None else 0.0
+        return membership.lease_deadline() if membership is not None else 0.0
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
         self._listeners.append(listener)
@@ -190,7 +190,7 @@ class SocketLink:
         with self._news:
             connected = self._connected = _Connected(self._next_number(), send, hang_up)
             membership = self._membership
-            if membership is not None and self.clock.monotonic() < membership.mine_until():
+            if membership is not None and self.clock.monotonic() < membership.lease_deadline():
                 self._resume(connected, membership)
                 return
             self._membership = None
@@ -201,10 +201,10 @@ class SocketLink:
         """Asks the coordinator for the cluster's metadata, if there is a connection to it; ``on_metadata`` hears it."""
         with self._news:
             connected = self._connected
-            if connected is None or connected.lost or Ask.CLUSTER_METADATA in connected.asking:
+            if connected is None or connected.lost or MessageType.CLUSTER_METADATA in connected.asking:
                 return
-            number, frame = connected.conversation.ask(Ask.CLUSTER_METADATA)
-            connected.asking[Ask.CLUSTER_METADATA] = number, _Asking(None)
+            number, frame = connected.conversation.ask(MessageType.CLUSTER_METADATA)
+            connected.asking[MessageType.CLUSTER_METADATA] = number, _Asking(None)
             with suppress(StoreUnavailable):
                 self._send(connected, frame)
 
@@ -215,8 +215,8 @@ class SocketLink:
     def _resume(self, connected: _Connected, membership: _Membership) -> None:
         incarnation = membership.registration.incarnation
         wanted = Resume(self.group, self.consumer, incarnation, self._resume_key, self._secret)
-        number, frame = connected.conversation.ask(Ask.RESUME, wanted.to_json())
-        connected.asking[Ask.RESUME] = number, _Asking(membership)
+        number, frame = connected.conversation.ask(MessageType.RESUME, wanted.to_json())
+        connected.asking[MessageType.RESUME] = number, _Asking(membership)
         connected.introduced = self.clock.monotonic()
         for obeying in membership.commands.values():
             obeying.request = 0
@@ -313,9 +313,9 @@ class SocketLink:
         membership = self._membership
         if membership is None:
             return  # given up just now: the connection is about to end
-        if asked.type == Ask.PING:
+        if asked.type == MessageType.PING:
             self.handle_ping_request(connected, membership, asked)
-        elif asked.type in (Ask.STOP_FETCHER, Ask.START_FETCHER):
+        elif asked.type in (MessageType.STOP_FETCHER, MessageType.START_FETCHER):
             self._handle_command(connected, membership, asked)
         else:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator does not ask for {asked.type[:60]!r}", asked.id)
@@ -363,12 +363,12 @@ class SocketLink:
         number, asking = connected.asking.get(answered.type, (0, None))
         if asking is not None and number == answered.id:
             asking.answer = answered.frame
-            if answered.type == Ask.REGISTER:
+            if answered.type == MessageType.REGISTER:
                 self._registered(connected, Registered.from_json(answered.frame))
-            elif answered.type == Ask.CLUSTER_METADATA:
+            elif answered.type == MessageType.CLUSTER_METADATA:
                 del connected.asking[answered.type]
                 self._on_metadata(ClusterMetadata.from_json(answered.frame))
-            elif answered.type == Ask.RESUME and isinstance(asking.about, _Membership):
+            elif answered.type == MessageType.RESUME and isinstance(asking.about, _Membership):
                 self._resumed(connected, asking.about, read_outstanding(answered.frame))
         self._tell_news()
 
@@ -384,11 +384,11 @@ class SocketLink:
         number, asking = connected.asking.get(refused.type, (0, None))
         if asking is not None and number == refused.id:
             asking.refusal = refused
-            if refused.type == Ask.CLUSTER_METADATA or refused.code == Code.SLOW_DOWN:
+            if refused.type == MessageType.CLUSTER_METADATA or refused.code == Code.SLOW_DOWN:
                 del connected.asking[refused.type]
             if refused.code == Code.SLOW_DOWN:
                 connected.not_before = self.clock.monotonic() + _retry_s(refused.frame)
-        if refused.type == Ask.RESUME and refused.code not in _LATER:
+        if refused.type == MessageType.RESUME and refused.code not in _LATER:
             log.info("cannot go on where it was consumer=%s: %s", self.consumer, refused.message)
             self._end_membership()
         elif refused.code == Code.MEMBERSHIP_LOST:
@@ -426,7 +426,7 @@ class SocketLink:
             )
         return membership
 
-    def _ask(self, connected: _Connected, request: Ask, about: object, wanted: Mapping[str, Any]) -> Frame:
+    def _ask(self, connected: _Connected, request: MessageType, about: object, wanted: Mapping[str, Any]) -> Frame:
         """The answer, which raises what a refusal means. One request of a kind at a time: asked for something else,
         the one on its way is waited for first."""
         number, asking = connected.asking.get(request, (0, None))
@@ -437,7 +437,7 @@ class SocketLink:
             asking = _Asking(about)
             number, frame = connected.conversation.ask(request, wanted)
             connected.asking[request] = number, asking
-            if request is Ask.REGISTER:
+            if request is MessageType.REGISTER:
                 connected.introduced = self.clock.monotonic()
             self._send(connected, frame)
         self._wait(connected, lambda: asking.answer is not None or asking.refusal is not None)
@@ -463,14 +463,14 @@ class SocketLink:
             connected = self._here()
             found = self._registration()
             if found is not None:  # the answer came, and then another connection, before it was asked for
-                connected.asking.pop(Ask.REGISTER, None)
+                connected.asking.pop(MessageType.REGISTER, None)
                 return found
             if self.clock.monotonic() < connected.not_before:
                 raise StoreUnavailable("the coordinator takes in others first")
             member = Member.from_json(fields.load(value, "registration"), self.consumer, 0, "registration")
             wanted = Register(self.group, member, self._auto_commit, self._resume_key, self._secret)
             try:
-                self._ask(connected, Ask.REGISTER, value, wanted.to_json())
+                self._ask(connected, MessageType.REGISTER, value, wanted.to_json())
             except _NameTaken as error:
                 return Holder(error.incarnation, 0, None)
             found = self._registration()
@@ -547,7 +547,7 @@ class SocketLink:
                 # It has been answered before, and consumed meanwhile: what this says is stored has to be.
                 newer = {tp: offset for tp, offset in offsets.items() if obeying.settled.get(tp) != offset}
                 if newer:
-                    self._settled(connected, Ask.COMMIT, newer)
+                    self._settled(connected, MessageType.COMMIT, newer)
             del membership.commands[command]
             return frozenset()
 
@@ -567,17 +567,17 @@ class SocketLink:
         if not offsets:
             return frozenset()
         with self._news:
-            return self._settled(self._here(registration), Ask.COMMIT, offsets)
+            return self._settled(self._here(registration), MessageType.COMMIT, offsets)
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
         """As over ZooKeeper. ``also`` is what a consumer that keeps its place writes to give it up (its eviction): the
         coordinator is asked to, and writes it itself."""
         wanted = {"for_good": True} if tuple(also) else {}
         with self._news:
-            return self._settled(self._here(registration), Ask.LEAVE, offsets, wanted)
+            return self._settled(self._here(registration), MessageType.LEAVE, offsets, wanted)
 
     def _settled(
-        self, connected: _Connected, request: Ask, offsets: Offsets, more: Mapping[str, Any] | None = None
+        self, connected: _Connected, request: MessageType, offsets: Offsets, more: Mapping[str, Any] | None = None
     ) -> frozenset[str]:
         self._forget_offers(offsets)
         answer = self._ask(connected, request, dict(offsets), {"offsets": write_offsets(offsets), **(more or {})})
@@ -603,14 +603,14 @@ class SocketLink:
         """The stored offsets; ``None`` where there is none."""
         wanted = dict.fromkeys(partitions, 0)
         with self._news:
-            answer = self._ask(self._here(), Ask.COMMITTED, wanted, {"offsets": write_offsets(wanted)})
+            answer = self._ask(self._here(), MessageType.COMMITTED, wanted, {"offsets": write_offsets(wanted)})
         found = answer.get("offsets", {})
         stored = {
             topic: {partition: offset for partition, offset in of.items() if offset is not None}
             for topic, of in (found if isinstance(found, dict) else {}).items()
             if isinstance(of, dict)
         }
-        return dict.fromkeys(wanted) | read_offsets({"offsets": stored}, Ask.COMMITTED)
+        return dict.fromkeys(wanted) | read_offsets({"offsets": stored}, MessageType.COMMITTED)
 
 
 class _NameTaken(StoreError):

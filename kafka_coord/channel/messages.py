@@ -23,7 +23,7 @@ MAX_TEXT_CHARS = 1_000
 """Of a secret, a client's name, a reason."""
 
 
-class Ask(StrEnum):
+class MessageType(StrEnum):
     """What is asked: the last three by the coordinator, the others by consumers."""
 
     CLUSTER_METADATA = "cluster-metadata"
@@ -126,7 +126,7 @@ class MetadataQuestion:
 
     @classmethod
     def from_json(cls, frame: fields.Json) -> MetadataQuestion:
-        where = Ask.CLUSTER_METADATA
+        where = MessageType.CLUSTER_METADATA
         return cls(
             wait_ms=fields.number(frame, "wait_ms", where, 0, at_least=0),
             not_epoch=fields.number(frame, "not_epoch", where, at_least=0) if "not_epoch" in frame else None,
@@ -159,7 +159,7 @@ class ClusterMetadata:
 
     @classmethod
     def from_json(cls, frame: fields.Json) -> ClusterMetadata:
-        where = Ask.CLUSTER_METADATA
+        where = MessageType.CLUSTER_METADATA
         brokers = {}
         for broker in _list(frame, "brokers", where):
             if not isinstance(broker, dict):
@@ -230,7 +230,7 @@ class Register:
     @classmethod
     def from_json(cls, frame: fields.Json) -> Register:
         """Whether the names are legal is not looked at here: that has a code of its own."""
-        where = Ask.REGISTER
+        where = MessageType.REGISTER
         auto_commit = frame.get("auto_commit", True)
         if not isinstance(auto_commit, bool):
             raise MalformedValue(where, f"field 'auto_commit' is {fields.shown(auto_commit)}, not true or false")
@@ -268,7 +268,7 @@ class Registered:
 
     @classmethod
     def from_json(cls, frame: fields.Json) -> Registered:
-        where = Ask.REGISTER
+        where = MessageType.REGISTER
         return cls(
             consumer=fields.text(frame, "consumer_id", where),
             incarnation=fields.number(frame, "incarnation", where),
@@ -297,7 +297,7 @@ class Resume:
 
     @classmethod
     def from_json(cls, frame: fields.Json) -> Resume:
-        where = Ask.RESUME
+        where = MessageType.RESUME
         return cls(
             group=fields.text(frame, "group", where),
             consumer=fields.text(frame, "consumer_id", where),
@@ -309,7 +309,7 @@ class Resume:
 
 def read_outstanding(frame: fields.Json) -> frozenset[str]:
     """The answer to resume: the names of the commands the coordinator still waits for."""
-    return frozenset(_texts(frame, "outstanding", Ask.RESUME))
+    return frozenset(_texts(frame, "outstanding", MessageType.RESUME))
 
 
 # --- ping and commands ---------------------------------------------------------------------------------------------
@@ -329,8 +329,8 @@ class Ping:
     @classmethod
     def from_json(cls, frame: fields.Json) -> Ping:
         return cls(
-            heard=fields.number(frame, "heard", Ask.PING, 0, at_least=0),
-            done=fields.number(frame, "done", Ask.PING, 0, at_least=0),
+            heard=fields.number(frame, "heard", MessageType.PING, 0, at_least=0),
+            done=fields.number(frame, "done", MessageType.PING, 0, at_least=0),
         )
 
 

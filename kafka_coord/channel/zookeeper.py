@@ -82,7 +82,7 @@ class ConsumerChannel:
         It is raised, too, for as long as the session is not known to live: what is registered then would have to be
         given up at once, and each time the group would be decided anew.
         """
-        if self._store.session.mine_until() <= self._store.clock.monotonic():
+        if self._store.session.lease_deadline() <= self._store.clock.monotonic():
             raise StoreUnavailable("ZooKeeper was not heard of for so long that the session may have ended")
         for attempt in range(_ATTEMPTS):
             if attempt > 0:  # most groups have been there before

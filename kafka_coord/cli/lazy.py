@@ -29,7 +29,7 @@ class LazyCommands(click.Group):
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         if not self._there(cmd_name):
-            return None
+            raise click.UsageError(f"{cmd_name} is in a package that is not installed: pip install 'kafka-coord[dev]'")
         module, _, attribute = self.lazy[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module), attribute)
         if not isinstance(command, click.Command):
@@ -60,7 +60,10 @@ class LazyCommands(click.Group):
 
     def _there(self, name: str) -> bool:
         module = self.lazy[name][0].partition(":")[0]
-        return importlib.util.find_spec(module) is not None
+        try:
+            return importlib.util.find_spec(module) is not None
+        except ModuleNotFoundError:  # the folder it is in does not exist either
+            return False
 
 
 class RootCommand(LazyCommands, FailingCleanly):

@@ -68,7 +68,7 @@ def load(
 
 
 def _flights() -> Generator[KeyValue, None, None]:
-    from kafka_coord.dev.flights import read_flights
+    from kafka_coord.dev.cluster.flights import read_flights
 
     yield from read_flights()
 
@@ -80,7 +80,7 @@ def _produce(
     count: Callable[[int], None],
     properties: Mapping[str, str],
 ) -> int:
-    from kafka_coord.dev.produce import produce
+    from kafka_coord.cli.produce import produce
 
     return produce(bootstrap, topic, records, on_count=count, properties=properties)
 

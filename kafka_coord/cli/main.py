@@ -28,12 +28,12 @@ KAFKA_COORD_KAFKA_<PROPERTY> as well. A flag beats a variable, a variable beats 
 
 _COMMANDS = {
     "serve": ("kafka_coord.cli.serve:serve", "Run one coordinator instance beside a broker."),
-    "dev": ("kafka_coord.cli.dev:dev", "A ZooKeeper and Kafka brokers on this machine, to try things on."),
-    "demo": ("kafka_coord.cli.demo:demo", "Watch the whole system do its main job, with verification."),
+    "dev": ("kafka_coord.dev.commands.dev:dev", "A ZooKeeper and Kafka brokers on this machine, to try things on."),
+    "demo": ("kafka_coord.dev.commands.demo:demo", "Watch the whole system do its main job, with verification."),
     "consume": ("kafka_coord.cli.consume:consume", "Consume as a member of a group and print the records."),
     "load": ("kafka_coord.cli.load:load", "Put the records of a file into a topic."),
     "pipeline": ("kafka_coord.cli.pipeline:pipeline", "Spark queries as members of a group: run them, read results."),
-    "bench": ("kafka_coord.cli.bench:bench", "How fast it is on this machine, beside Spark's own source."),
+    "bench": ("kafka_coord.dev.commands.bench:bench", "How fast it is on this machine, beside Spark's own source."),
     "coordinator": ("kafka_coord.cli.coordinator:coordinator", "Who coordinates; make it step down."),
     "groups": ("kafka_coord.cli.groups:groups", "List, describe and operate consumer groups."),
     "channel": ("kafka_coord.cli.channel:channel", "Commands that wait for consumers."),

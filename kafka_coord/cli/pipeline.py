@@ -20,9 +20,9 @@ from kafka_coord.monitor.history import read_history
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafka_coord.pipeline.jobs.delays import DelayReport
-    from kafka_coord.pipeline.jobs.history import HistoryReport
     from kafka_coord.settings import Settings
+    from kafka_coord.spark.jobs.delays import DelayReport
+    from kafka_coord.spark.jobs.history import HistoryReport
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -200,11 +200,11 @@ def flights(
     kafka-coord pipeline run flights --group delays --topics flights --output /data/delays --once
     kafka-coord pipeline run flights --group delays --topics flights --output /mnt/d --master spark://host:7077
     """
-    from kafka_coord.pipeline.checking import require_versions
+    from kafka_coord.spark.checking import require_versions
 
     require_versions()
-    from kafka_coord.pipeline.jobs.flights import decoded
-    from kafka_coord.pipeline.jobs.streaming import StreamOptions, run_stream
+    from kafka_coord.spark.jobs.flights import decoded
+    from kafka_coord.spark.jobs.streaming import StreamOptions, run_stream
 
     settings = current_settings()
     source = _source_options(settings) | {"group": group, "startingOffsets": starting_offsets}
@@ -269,12 +269,12 @@ def history(
     kafka-coord pipeline run history /var/lib/zookeeper --output /tmp/looked-into
     kafka-coord pipeline run history --group delays --group fares --output /tmp/looked-into
     """
-    from kafka_coord.pipeline.checking import require_versions
+    from kafka_coord.spark.checking import require_versions
 
     require_versions()
-    from kafka_coord.pipeline.jobs.evidence import read_evidence
-    from kafka_coord.pipeline.jobs.history import write_history
-    from kafka_coord.pipeline.sinks.files import local_directory
+    from kafka_coord.spark.jobs.evidence import read_evidence
+    from kafka_coord.spark.jobs.history import write_history
+    from kafka_coord.spark.sinks.files import local_directory
 
     if not paths and not groups:
         raise SettingsError("name a PATH or a --group: there is nothing to look into")
@@ -332,11 +332,11 @@ def report(
     kafka-coord pipeline report --output /data/delays
     kafka-coord pipeline report --output /data/delays --window '6 hours' --format json
     """
-    from kafka_coord.pipeline.checking import require_versions
+    from kafka_coord.spark.checking import require_versions
 
     require_versions()
-    from kafka_coord.pipeline.jobs.delays import Windows, write_report
-    from kafka_coord.pipeline.sinks.files import local_directory
+    from kafka_coord.spark.jobs.delays import Windows, write_report
+    from kafka_coord.spark.sinks.files import local_directory
 
     windows = Windows(window, watermark, top)
     with _session(
@@ -366,7 +366,7 @@ def package(directory: Path, environment: bool) -> None:
     kafka-coord pipeline package --output dist
     kafka-coord pipeline package --output dist --environment
     """
-    from kafka_coord.pipeline.packaging import write_environment, write_zip
+    from kafka_coord.spark.packaging import write_environment, write_zip
 
     if environment:
         made = write_environment(directory, note)
@@ -380,7 +380,7 @@ def package(directory: Path, environment: bool) -> None:
 
 def show_report(output: Format, report: DelayReport) -> None:
     """The totals of a report, read back from its files."""
-    from kafka_coord.pipeline.jobs.delays import KEYS, ROUTES
+    from kafka_coord.spark.jobs.delays import KEYS, ROUTES
 
     summary = report.summary
     totals = {
@@ -427,8 +427,8 @@ def _source_options(settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def _session(name: str, master: str | None, conf: tuple[str, ...], log: Path) -> Iterator[SparkSession]:
-    from kafka_coord.dev.java import find_java
-    from kafka_coord.pipeline.session import spark_session
+    from kafka_coord.spark.java import find_java
+    from kafka_coord.spark.session import spark_session
 
     given = dict(_setting(written) for written in conf)
     try:

@@ -21,8 +21,8 @@ from kafka_coord.settings import ServeSettings, Settings
 if TYPE_CHECKING:
     from kafka_coord.coordinator.options import CoordinatorOptions
     from kafka_coord.coordinator.service import CoordinatorService
-    from kafka_coord.gateway.office import ServiceOffice
-    from kafka_coord.gateway.server import GatewayServer
+    from kafka_coord.frontends.socket.leadership_view import ServiceOffice
+    from kafka_coord.frontends.socket.server import GatewayServer
     from kafka_coord.monitor.metrics import MetricsServer
     from kafka_coord.zk.store import Store
 
@@ -112,9 +112,9 @@ def serve(
 
 def run_service(settings: Settings, broker_id: int) -> None:
     """Runs until asked to stop, or until the service ends by itself (and then raises what ended it)."""
-    from kafka_coord.coordinator.collecting import collecting_rarely
+    from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
-    from kafka_coord.gateway.office import ServiceOffice
+    from kafka_coord.frontends.socket.leadership_view import ServiceOffice
 
     with stopping_at_signals(_say_stopping) as asked, collecting_rarely():
         stopping = asked.event
@@ -166,8 +166,8 @@ def _gateway(
 ) -> GatewayServer | None:
     if serve_settings.listen_channel is None:
         return None
-    from kafka_coord.gateway.access import Access
-    from kafka_coord.gateway.server import GatewayServer
+    from kafka_coord.frontends.socket.access import Access
+    from kafka_coord.frontends.socket.server import GatewayServer
 
     users = serve_settings.channel_users_file
     server = GatewayServer(

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from kafka_coord.channel.interface import Channel, Connection
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import Holder
+from kafka_coord.consumer.command_loop import LOOK_INTERVAL_S, Listener, Obedience, tell
 from kafka_coord.consumer.counters import Counters
 from kafka_coord.consumer.fetching import Fetchers
-from kafka_coord.consumer.obedience import LOOK_INTERVAL_S, Listener, Obedience, tell
 from kafka_coord.errors import (
     ConsumerClosed,
     ConsumerIdInUse,
@@ -119,12 +119,12 @@ class Connector:
 
     def hands_out_until(self) -> float:
         """``clock.monotonic()`` until which the registration is proven to exist (0.0: not at all). Holds without any
-        answer from now on, as :meth:`~kafka_coord.zk.store.Session.mine_until` does."""
+        answer from now on, as :meth:`~kafka_coord.zk.store.Session.lease_deadline` does."""
         registration = self._registration
         if registration is None:
             return 0.0
         session = self._store.session
-        until = session.mine_until()
+        until = session.lease_deadline()
         return until if session.session_id == registration.session_id else 0.0
 
     def commit(self, offsets: Offsets) -> Future[None]:
@@ -187,7 +187,7 @@ class Connector:
         if registration is None:
             return self._join(now)
         if self._store.session.state is not SessionState.CONNECTED:
-            return self._store.session.mine_until()
+            return self._store.session.lease_deadline()
         if self._registration_changed and not self._still_registered(registration):
             self._evicted = self._store.session.session_id == registration.session_id
             self._lose("its registration was deleted: evicted by the coordinator or an operator")
@@ -198,7 +198,7 @@ class Connector:
         except NoNode:  # the channel: it is removed only long after the registration
             self._registration_changed = True
             return now + _RETRY_S
-        return min(due, self._auto_commit(registration, now), self._store.session.mine_until())
+        return min(due, self._auto_commit(registration, now), self._store.session.lease_deadline())
 
     # --- registration ------------------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class Connector:
             return "its ZooKeeper session ended"
         if session.state in {SessionState.LOST, SessionState.CLOSED}:
             return f"its ZooKeeper session is {session.state.value}"
-        if session.mine_until() <= now:
+        if session.lease_deadline() <= now:
             return "ZooKeeper was not heard of for so long that the session may have ended"
         return ""
 

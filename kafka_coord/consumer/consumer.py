@@ -27,7 +27,7 @@ from kafka_coord.consumer.reset import OffsetReset
 from kafka_coord.consumer.running import ConnectorThread
 from kafka_coord.consumer.settings import between, membership, offset_reset, one_of, stream_count
 from kafka_coord.consumer.stream import Stream
-from kafka_coord.consumer.ways import SocketWay, Way, ZooKeeperWay
+from kafka_coord.consumer.transport import SocketTransport, Transport, ZooKeeperTransport
 from kafka_coord.errors import (
     BrokerError,
     ConsumerClosed,
@@ -183,9 +183,9 @@ class Consumer:
         self._closed = False
         self._wakeup = threading.Event()
         protocol = str(self._kafka.get("security.protocol", "plaintext"))
-        self._way: Way
+        self._way: Transport
         if bootstrap is None:
-            self._way = ZooKeeperWay(
+            self._way = ZooKeeperTransport(
                 zookeeper,
                 store,
                 group=group,
@@ -197,7 +197,7 @@ class Consumer:
                 listener=listener,
             )
         else:
-            self._way = SocketWay(
+            self._way = SocketTransport(
                 bootstrap,
                 group=group,
                 consumer=self._membership.consumer,

@@ -21,7 +21,7 @@ from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from kafka_coord.consumer.assigned_client import AssignedClient, Key
-from kafka_coord.consumer.holding import Holding
+from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.reset import OffsetReset
 from kafka_coord.errors import BrokerError, ConsumerClosed, ConsumerError, NoOffset
@@ -63,7 +63,7 @@ class _Run:
 
     __slots__ = ("holding", "messages", "serial")
 
-    def __init__(self, holding: Holding, messages: list[Any]) -> None:
+    def __init__(self, holding: HeldPartition, messages: list[Any]) -> None:
         self.holding = holding
         self.serial = holding.serial
         self.messages = messages
@@ -87,7 +87,7 @@ class _Iterated:
 
     __slots__ = ("_accounted", "_messages", "holding", "rest")
 
-    def __init__(self, holding: Holding, messages: list[Any]) -> None:
+    def __init__(self, holding: HeldPartition, messages: list[Any]) -> None:
         self.holding = holding
         self._messages = messages
         self._accounted = 0
@@ -144,15 +144,15 @@ class Fetcher:
         self._lock = threading.Lock()
         self._client = AssignedClient(self._wanted)
         self._changed = threading.Event()
-        self._held: dict[Key, Holding] = {}
-        self._live: dict[Key, Holding] = {}
-        self._failing: set[Holding] = set()
+        self._held: dict[Key, HeldPartition] = {}
+        self._live: dict[Key, HeldPartition] = {}
+        self._failing: set[HeldPartition] = set()
         self._buffer: deque[_Run] = deque()
         self._iterated: _Iterated | None = None
         """The run that is handed out record by record, until ``_until`` (monotonic)."""
         self._until = 0.0
-        self._errors: list[tuple[Holding, KafkaError]] = []
-        self._in_hand: set[Holding] = set()
+        self._errors: list[tuple[HeldPartition, KafkaError]] = []
+        self._in_hand: set[HeldPartition] = set()
         self._settling_wakes = False
         self._taker: int | None = None
 
@@ -394,7 +394,7 @@ class Fetcher:
 
     # --- errors ------------------------------------------------------------------------------------------------------
 
-    def _on_error(self, holding: Holding, error: KafkaError) -> None:
+    def _on_error(self, holding: HeldPartition, error: KafkaError) -> None:
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
             return
@@ -407,7 +407,7 @@ class Fetcher:
             if code in _UNKNOWN_TO_BROKER:
                 self._client.learn(holding.partition.topic)
 
-    def _out_of_range(self, holding: Holding, error: KafkaError) -> None:
+    def _out_of_range(self, holding: HeldPartition, error: KafkaError) -> None:
         """The offset is not in the log: retention or truncation took it, or the topic was made anew.
 
         librdkafka runs with ``auto.offset.reset=error`` always. Its own reset would move the position without a word,
@@ -427,7 +427,7 @@ class Fetcher:
         log.warning("reset partition=%s to=%s reason=%r", holding.partition, self._reset_policy.value, where)
         self.seek(holding, offset)
 
-    def _fail(self, holding: Holding, failure: NoOffset) -> None:
+    def _fail(self, holding: HeldPartition, failure: NoOffset) -> None:
         """This partition cannot go on by itself; the application hears of it at every call until it seeks."""
         with self._lock:
             if self._held.get(holding.partition) is not holding or holding.stopping:
@@ -449,7 +449,7 @@ class Fetcher:
         self._client.changed()
         self._changed.set()
 
-    def _renew(self, holding: Holding) -> None:
+    def _renew(self, holding: HeldPartition) -> None:
         """Begins again at its position; what was fetched of it so far is not wanted. The lock is held."""
         holding.renew()
         self._purge({holding.partition})
@@ -486,17 +486,17 @@ class Fetcher:
 
     # --- the application's wishes, any thread ------------------------------------------------------------------------
 
-    def holding(self, partition: Key) -> Holding | None:
+    def holding(self, partition: Key) -> HeldPartition | None:
         with self._lock:
             self._account()
             return self._held.get(partition)
 
-    def holdings(self) -> list[Holding]:
+    def holdings(self) -> list[HeldPartition]:
         with self._lock:
             self._account()
             return list(self._held.values())
 
-    def seek(self, holding: Holding, offset: int) -> None:
+    def seek(self, holding: HeldPartition, offset: int) -> None:
         """Goes on from ``offset`` (``NO_OFFSET``: the beginning of the log)."""
         with self._lock:
             if self._held.get(holding.partition) is not holding:
@@ -508,7 +508,7 @@ class Fetcher:
             self._renew(holding)
         self._fetch_what_is_live()
 
-    def pause(self, holding: Holding, *, paused: bool) -> None:
+    def pause(self, holding: HeldPartition, *, paused: bool) -> None:
         """Hands out nothing of it, or goes on where it was."""
         with self._lock:
             if self._held.get(holding.partition) is not holding or holding.paused == paused:
@@ -529,7 +529,7 @@ class Fetcher:
                 holding.asked = holding.consumed
             return offsets_of(self._held.values(), auto_commit=False)
 
-    def ask(self, holding: Holding, offset: int) -> None:
+    def ask(self, holding: HeldPartition, offset: int) -> None:
         """The application commits ``offset`` of this partition by itself."""
         with self._lock:
             self._account()
@@ -542,7 +542,7 @@ class Fetcher:
 
     # --- the connector's thread --------------------------------------------------------------------------------------
 
-    def hold(self, holdings: Iterable[Holding]) -> None:
+    def hold(self, holdings: Iterable[HeldPartition]) -> None:
         """Takes partitions over without fetching them yet."""
         with self._lock:
             for holding in holdings:
@@ -581,7 +581,7 @@ class Fetcher:
                 return True
             return False
 
-    def release(self, partitions: Collection[TopicPartition]) -> list[Holding]:
+    def release(self, partitions: Collection[TopicPartition]) -> list[HeldPartition]:
         """Lets stopped partitions go: no longer fetched, what is queued of them dropped."""
         with self._lock:
             self._purge(set(partitions))
@@ -624,7 +624,7 @@ class Fetcher:
                     holding.stored(offset)
 
 
-def offsets_of(holdings: Iterable[Holding], *, auto_commit: bool) -> dict[TopicPartition, int]:
+def offsets_of(holdings: Iterable[HeldPartition], *, auto_commit: bool) -> dict[TopicPartition, int]:
     """What there is to commit of these."""
     found = ((holding.partition, holding.to_commit(auto_commit=auto_commit)) for holding in holdings)
     return {partition: offset for partition, offset in found if offset is not None}

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kafka_coord.consumer.fetcher import Fetcher, offsets_of
-from kafka_coord.consumer.holding import Holding
+from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.reset import OffsetReset
 from kafka_coord.errors import ConsumerError, NoOffset, SettingsError
 from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
@@ -119,11 +119,11 @@ class KafkaFetchers:
     # --- what the connector asks (kafka_coord.consumer.connector.Fetchers) -------------------------------------------
 
     def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
-        by_stream: dict[Fetcher, list[Holding]] = {}
+        by_stream: dict[Fetcher, list[HeldPartition]] = {}
         for partition, point in starts.items():
             if partition in self._stream_of:
                 continue  # held already: a start obeyed before, whose acknowledgement was lost
-            holding = Holding(partition, point.offset)
+            holding = HeldPartition(partition, point.offset)
             if point.offset == NO_OFFSET and self._reset is OffsetReset.LATEST:
                 self._unresolved.add(partition)
             elif point.offset == NO_OFFSET and self._reset is OffsetReset.ERROR:
@@ -242,11 +242,11 @@ class KafkaFetchers:
 
     # --- what the application asks -----------------------------------------------------------------------------------
 
-    def holding(self, partition: TopicPartition) -> Holding | None:
+    def holding(self, partition: TopicPartition) -> HeldPartition | None:
         fetcher = self._stream_of.get(partition)
         return fetcher.holding(partition) if fetcher is not None else None
 
-    def held(self, partition: TopicPartition) -> tuple[Fetcher, Holding]:
+    def held(self, partition: TopicPartition) -> tuple[Fetcher, HeldPartition]:
         """Raises :class:`ConsumerError` where the consumer does not hold it."""
         fetcher = self._stream_of.get(partition)
         holding = fetcher.holding(partition) if fetcher is not None else None

@@ -11,6 +11,7 @@ from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.handler import Leading, RebalanceRequestHandler
+from kafka_coord.coordinator.idle import settled_as_of
 from kafka_coord.coordinator.listeners import (
     BrokerChangeListener,
     GroupChangeListener,
@@ -26,7 +27,6 @@ from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests, answer_op
-from kafka_coord.coordinator.resting import settled_as_of
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth, StoreUnavailable
 from kafka_coord.model import Member, Request, Unreadable
 from kafka_coord.model.names import is_legal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kafka_coord.coordinator.observe import Look
+from kafka_coord.coordinator.observe import Snapshot
 from kafka_coord.coordinator.reading import tree_below
 from kafka_coord.coordinator.steps import Plan
 from kafka_coord.coordinator.translate import Translation, in_parts
@@ -40,11 +40,11 @@ class Executor:
         self._store = store
         self._fence = fence
 
-    def execute(self, plan: Plan, look: Look, after: Sequence[Op] = ()) -> Written:
+    def execute(self, plan: Plan, look: Snapshot, after: Sequence[Op] = ()) -> Written:
         """:meth:`prepare` and :meth:`write_prepared`."""
         return self.write_prepared(self.prepare(plan, look, after))
 
-    def prepare(self, plan: Plan, look: Look, after: Sequence[Op] = ()) -> Prepared:
+    def prepare(self, plan: Plan, look: Snapshot, after: Sequence[Op] = ()) -> Prepared:
         """The plan's steps in order, then ``after`` (the history) as one more unit; reads what they need."""
         translation = Translation(self._store, plan, look)
         units: list[Sequence[Op]] = list(translation.units())

@@ -11,18 +11,18 @@ from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.execute import Executor, Prepared, Written
 from kafka_coord.coordinator.history import DecisionLog
-from kafka_coord.coordinator.matching import Matching
-from kafka_coord.coordinator.mending import Mending
-from kafka_coord.coordinator.observe import Decoded, Glance, Look, observe
+from kafka_coord.coordinator.idle import IdleGroups, spread
+from kafka_coord.coordinator.observe import Decoded, GroupQuery, Snapshot, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.pattern_budget import PatternBudget
 from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.plan.reasons import cut
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.reading import report
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests
-from kafka_coord.coordinator.resting import RestingGroups, spread
 from kafka_coord.coordinator.steps import AT_REST, AnswerRequest, GroupState, Plan
+from kafka_coord.coordinator.tamper_repair import TamperRepair
 from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.errors import Fenced, MultiFailed, NoAuth, NotEmpty, StoreError, StoreUnavailable
 from kafka_coord.model import GroupSettings, Observation, Unreadable
@@ -69,7 +69,7 @@ class _Decided:
     """A plan, what it was made of, and what is to be written for it."""
 
     plan: Plan
-    look: Look
+    look: Snapshot
     prepared: Prepared
 
 
@@ -100,9 +100,9 @@ class RebalanceRequestHandler:
         self._assignors = assignors
         self._options = options
         self._decisions = DecisionLog(store)
-        self._mending = Mending()
-        self._matching = Matching()
-        self.resting = RestingGroups(store, catalog, options)
+        self._mending = TamperRepair()
+        self._matching = PatternBudget()
+        self.resting = IdleGroups(store, catalog, options)
         """Filled at startup, and the handler's from the first step on."""
         self._timers: dict[str, GroupTimers] = {}
         self._decoded: dict[str, Decoded] = {}
@@ -181,7 +181,7 @@ class RebalanceRequestHandler:
             found = [False] * len(groups)
         for group, at_rest in zip(groups, found, strict=True):
             if not at_rest:
-                self.resting.stir(group)
+                self.resting.mark_active(group)
                 self._queue.request(group)
                 continue
             self.passes += 1
@@ -193,7 +193,7 @@ class RebalanceRequestHandler:
             self._queue.request_at(group, self._interval_end(group))
 
     def _look_and_handle(self, groups: list[str]) -> None:
-        looks: Mapping[str, Look | StoreError | None] = {}
+        looks: Mapping[str, Snapshot | StoreError | None] = {}
         if self._leading.still():
             try:
                 looks = self._look(groups)
@@ -213,7 +213,7 @@ class RebalanceRequestHandler:
         for decided, written in self._write_together(ready):
             group = decided.plan.group
             if written is None and not self._may_go_on():
-                self._decisions.doubt(group)
+                self._decisions.invalidate(group)
                 self._queue.request(group)
                 continue
             with self._troubles_of(group):
@@ -238,7 +238,7 @@ class RebalanceRequestHandler:
         except StoreError as error:
             log.info("could not write down that groups are at rest groups=%d: %s", len(ops), error)
             for group in ops:
-                self.resting.doubt(group)
+                self.resting.invalidate(group)
 
     def _may_go_on(self) -> bool:
         return not (self.closed or self.deposed) and self._leading.still()
@@ -251,11 +251,11 @@ class RebalanceRequestHandler:
         except Fenced as error:
             self._depose(error)
         except StoreError as error:
-            self.resting.stir(group)
+            self.resting.mark_active(group)
             self._again_later(group, error)
         except Exception:
             log.exception("cannot handle group=%s: looking again later", group)
-            self.resting.stir(group)
+            self.resting.mark_active(group)
             self._again_later(group, None)
 
     def _depose(self, error: Fenced) -> None:
@@ -287,11 +287,11 @@ class RebalanceRequestHandler:
         found = {group for group, outcome in list(self.outcomes.items()) if outcome.state is GroupState.PAUSED}
         return found | at
 
-    def _look(self, groups: Sequence[str]) -> dict[str, Look | StoreError | None]:
+    def _look(self, groups: Sequence[str]) -> dict[str, Snapshot | StoreError | None]:
         glances = []
         for group in groups:
             requests = self._requests.of_group(group)
-            glance = Glance(
+            glance = GroupQuery(
                 group,
                 self._catalog.topics,
                 requests,
@@ -304,7 +304,7 @@ class RebalanceRequestHandler:
         found = observe(self._store, glances, epoch=self._leading.epoch, options=self._options)
         return dict(zip(groups, found, strict=True))
 
-    def _decide(self, group: str, look: Look | StoreError | None) -> _Decided | None:
+    def _decide(self, group: str, look: Snapshot | StoreError | None) -> _Decided | None:
         """What is to be written; ``None`` where there is nothing to be decided yet, or any more."""
         self.passes += 1
         if isinstance(look, StoreError):
@@ -337,7 +337,7 @@ class RebalanceRequestHandler:
         self._settle(plan, look.observation, written)
         self._arm(group, look.observation, written)
         if plan.steps:
-            self.resting.stir(group)
+            self.resting.mark_active(group)
         elif (again := self.resting.looked(look, plan)) is not None:
             self._queue.request_at(group, again)
         self._schedule(group, plan, self._timers[group], written)
@@ -409,7 +409,7 @@ class RebalanceRequestHandler:
 
     def _again_later(self, group: str, error: StoreError | None) -> None:
         """What was written is consistent by itself; what was not is decided anew from a fresh look."""
-        self._decisions.doubt(group)
+        self._decisions.invalidate(group)
         if isinstance(error, MultiFailed):
             log.debug("looking again group=%s: changed meanwhile (%s)", group, error)
             self._clear_the_way(group, error)
@@ -445,7 +445,9 @@ class RebalanceRequestHandler:
         """The group does not exist (any more); a request about it is answered all the same."""
         requests = self._requests.of_group(group)
         if requests:
-            nothing = Look(Observation(group, self._leading.epoch, {}, {}, {}, None, {}, GroupSettings()), frozenset())
+            nothing = Snapshot(
+                Observation(group, self._leading.epoch, {}, {}, {}, None, {}, GroupSettings()), frozenset()
+            )
             steps = tuple(AnswerRequest(r, "refused", f"there is no group {group}") for r in requests)
             decided = Plan(group, GroupState.DEAD, f"refused {len(steps)} requests: no such group", steps)
             self._settle(decided, nothing.observation, self._leading.executor.execute(decided, nothing))

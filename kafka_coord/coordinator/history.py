@@ -93,7 +93,7 @@ class DecisionLog:
     """Follows each group's newest decision until it is settled. One thread.
 
     What it wrote last of a few groups is remembered with its version, and so not read again for the next decision:
-    written by anybody else, it fails, is doubted (:meth:`doubt`) and read.
+    written by anybody else, it fails, is doubted (:meth:`invalidate`) and read.
     """
 
     def __init__(self, store: Store) -> None:
@@ -150,7 +150,7 @@ class DecisionLog:
         self._open.pop(group, None)
         self._written.pop(group, None)
 
-    def doubt(self, group: str) -> None:
+    def invalidate(self, group: str) -> None:
         """What was handed out for this group may not have been written."""
         self._written.pop(group, None)
         progress = self._open.get(group)

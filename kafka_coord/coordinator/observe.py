@@ -36,7 +36,7 @@ _READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Snapshot:
     """What a look gives: the observation for ``plan``, and what the executor must know beside it.
 
     ``missing`` are the group's persistent parents that do not exist yet and that a write must create; ``history`` is
@@ -72,7 +72,7 @@ class Decoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class GroupQuery:
     """What a look at one group begins with: whatever is known of it that is not on ZooKeeper, or was read before.
     ``with_history``: its decisions are read along, which the next one is written to; ``with_zxids``: it is told which
     state of the group is looked at."""
@@ -128,8 +128,8 @@ def _zxids(
 
 
 def observe(
-    store: Store, glances: Sequence[Glance], *, epoch: int, options: CoordinatorOptions
-) -> list[Look | StoreError | None]:
+    store: Store, glances: Sequence[GroupQuery], *, epoch: int, options: CoordinatorOptions
+) -> list[Snapshot | StoreError | None]:
     """Looks at several groups in as many requests as at one: one where they have the consumers they had the last time,
     else two. ``None`` for a group that does not exist, and the error for one that cannot be looked at. Raises
     :class:`StoreUnavailable` where nothing could be read.
@@ -156,7 +156,7 @@ def _ask(store: Store, looking: Sequence[_Looking], reads: Sequence[Sequence[Rea
 class _Looking:
     """One look, in the steps between which it is asked for reads: :meth:`whole`, :meth:`each`, :meth:`found`."""
 
-    def __init__(self, store: Store, glance: Glance, epoch: int, options: CoordinatorOptions) -> None:
+    def __init__(self, store: Store, glance: GroupQuery, epoch: int, options: CoordinatorOptions) -> None:
         self._store, self._glance, self._epoch, self._options = store, glance, epoch, options
         self._reading = _Reading(store, glance.decoded)
         self._problem: StoreError | None = None
@@ -226,7 +226,7 @@ class _Looking:
         for number, consumer in enumerate(self._asked):
             self._each[consumer] = answers[_READS_EACH * number : _READS_EACH * (number + 1)]
 
-    def found(self) -> Look | StoreError | None:
+    def found(self) -> Snapshot | StoreError | None:
         """The look, once the answers to :meth:`each` are there."""
         if self._problem is not None:
             return self._problem
@@ -238,7 +238,7 @@ class _Looking:
         except StoreError as error:
             return error
 
-    def _look(self) -> Look:
+    def _look(self) -> Snapshot:
         store, reading, group, timers = self._store, self._reading, self._glance.group, self._glance.timers
         options = self._options
         group_node, ids, owners, channels, assignment, paused, paused_everywhere = self._whole
@@ -287,7 +287,7 @@ class _Looking:
         absent = {path for path, listing in parents.items() if listing is None}
         absent |= {layout.channel(group, c) for c in members if c not in seen_channels}
         history = self._history if isinstance(self._history, Node) else None
-        return Look(observation, frozenset(absent), history, self._as_of())
+        return Snapshot(observation, frozenset(absent), history, self._as_of())
 
     def _as_of(self) -> Zxids | None:
         if not self._listed:

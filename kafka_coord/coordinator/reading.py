@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from kafka_coord.coordinator.advice import what_to_do
+from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.errors import NoAuth
 from kafka_coord.model import Unreadable
 from kafka_coord.zk.store import GetChildren, Read, ReadResult, Store

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kafka_coord.channel.operations import command_op
-from kafka_coord.coordinator.observe import Look
+from kafka_coord.coordinator.observe import Snapshot
 from kafka_coord.coordinator.offsets import StartOffsets, read_start_offsets, write_ops
 from kafka_coord.coordinator.reading import tree_below
 from kafka_coord.coordinator.requests import answer_op
@@ -49,7 +49,7 @@ class Translation:
     ``unreadable`` are offset znodes found unreadable: their partitions are not started.
     """
 
-    def __init__(self, store: Store, plan: Plan, look: Look) -> None:
+    def __init__(self, store: Store, plan: Plan, look: Snapshot) -> None:
         self._store = store
         self._plan = plan
         self._group = plan.group

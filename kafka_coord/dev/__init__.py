@@ -1,6 +1,5 @@
-"""Real ZooKeeper and Kafka on loopback, for laptops, the demo and tests.
+"""What a laptop needs and a broker does not: a second distribution, ``kafka-coord-dev`` (docs/adr/0014-rooms.md).
 
-:mod:`~kafka_coord.dev.cluster` is a whole cluster in one directory; :mod:`~kafka_coord.dev.zookeeper` and
-:mod:`~kafka_coord.dev.kafka` are its servers one by one; :mod:`~kafka_coord.dev.topics` makes topics.
-Nothing is imported here, so that a command which only asks for help need not load Kafka's client.
+:mod:`~kafka_coord.dev.cluster` starts real ZooKeeper and Kafka servers on loopback, :mod:`~kafka_coord.dev.demo` and
+:mod:`~kafka_coord.dev.bench` run on them, :mod:`~kafka_coord.dev.commands` are their ``kafka-coord`` commands.
 """

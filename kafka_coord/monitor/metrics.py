@@ -13,8 +13,8 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.gateway.gateway import Gateway
-from kafka_coord.gateway.statistics import ROUND_TRIP_BOUNDS_S
+from kafka_coord.frontends.socket.gateway import Gateway
+from kafka_coord.frontends.socket.statistics import ROUND_TRIP_BOUNDS_S
 from kafka_coord.monitor.exposition import PREFIX, Exposition, counter, gauge
 from kafka_coord.monitor.presence import PRESENCES
 from kafka_coord.version import __version__
@@ -37,7 +37,7 @@ class ServiceCollector:
         yield gauge(
             "zookeeper_session_proven_seconds",
             "For how long from now the session is proven to live; 0: it may have ended.",
-            max(0.0, session.mine_until() - now),
+            max(0.0, session.lease_deadline() - now),
         )
         yield gauge("elected", "Whether this instance coordinates and may decide now.", int(self._service.leads))
         if self._gateway is not None:

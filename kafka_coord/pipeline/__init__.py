@@ -1,32 +1,17 @@
-"""Spark: a structured-streaming query as a member of a group, exactly-once sinks, and the jobs that come with them.
-
-``spark.dataSource.register(KafkaCoordSource)`` makes ``format("kafka_coord")`` known to a session.
-"""
+"""The old name of :mod:`kafka_coord.spark`. It still works; importing it warns with the new name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import Any
 
-if TYPE_CHECKING:
-    from kafka_coord.pipeline.source import KafkaCoordSource
+from kafka_coord import spark
+from kafka_coord.spark import register
 
 __all__ = ["KafkaCoordSource", "register"]
 
-
-def register(spark: Any) -> None:
-    """Makes ``format("kafka_coord")`` known to this Spark session. Raises
-    :class:`~kafka_coord.errors.SettingsError` where pyspark, pandas or pyarrow are of versions it cannot work with."""
-    from kafka_coord.pipeline.checking import require_versions
-
-    require_versions()
-    from kafka_coord.pipeline.source import KafkaCoordSource
-
-    spark.dataSource.register(KafkaCoordSource)
+warnings.warn("kafka_coord.pipeline is now kafka_coord.spark: import it from there", DeprecationWarning, stacklevel=2)
 
 
-def __getattr__(name: str) -> Any:  # Spark is imported only by who asks for it
-    if name == "KafkaCoordSource":
-        from kafka_coord.pipeline.source import KafkaCoordSource
-
-        return KafkaCoordSource
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> Any:
+    return getattr(spark, name)

@@ -174,7 +174,7 @@ class ZkElection:
             leadership is not None
             and session.state is SessionState.CONNECTED
             and session.session_id == leadership.session_id
-            and self._store.clock.monotonic() < session.mine_until()
+            and self._store.clock.monotonic() < session.lease_deadline()
         )
 
     def is_mine(self) -> bool:

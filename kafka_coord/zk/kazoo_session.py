@@ -1,7 +1,7 @@
 """The session of one kazoo client as facts: state, id, negotiated timeout, and until when it is proven to live.
 
 kazoo's own state is kept as it is told, but it is late: with a frozen server ``LOST`` came 15 s after a 4 s session
-could have ended. :meth:`KazooSession.mine_until` is what to act on; the state is for waiting and for people.
+could have ended. :meth:`KazooSession.lease_deadline` is what to act on; the state is for waiting and for people.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kazoo.protocol.states import KazooState
 
 from kafka_coord.zk import kazoo_private
 from kafka_coord.zk.failures import is_answer
-from kafka_coord.zk.proof import LAG_SHARE, SessionProof
+from kafka_coord.zk.lease import LAG_SHARE, SessionLease
 from kafka_coord.zk.store import Clock, SessionListener, SessionState
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class KazooSession:
         self._requested_ms = requested_timeout_ms
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._proof = SessionProof()
+        self._proof = SessionLease()
         self._state = SessionState.CONNECTING
         self._suspended_since: float | None = None
         self._listeners: list[SessionListener] = []
@@ -64,10 +64,10 @@ class KazooSession:
     def suspended_since(self) -> float | None:
         return self._suspended_since
 
-    def mine_until(self) -> float:
-        """See :mod:`kafka_coord.zk.proof` for the rule."""
+    def lease_deadline(self) -> float:
+        """See :mod:`kafka_coord.zk.lease` for the rule."""
         with self._lock:
-            return self._proof.mine_until()
+            return self._proof.lease_deadline()
 
     def wait_connected(self, within_s: float) -> bool:
         """Waits for a connection; False when there is none in time, or the session was closed."""

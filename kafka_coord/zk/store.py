@@ -184,12 +184,12 @@ class Session(Protocol):
     def suspended_since(self) -> float | None:
         """``clock.monotonic()`` at which the connection went away, ``None`` while connected."""
 
-    def mine_until(self) -> float:
+    def lease_deadline(self) -> float:
         """``clock.monotonic()`` until which this session is proven to live (0.0: not at all).
 
         The ZooKeeper leader has counted a request of this session that was *sent* at some moment s; the session cannot
         have ended before s + timeout. Returned is that moment less a safety margin (how it is known:
-        :mod:`kafka_coord.zk.proof`). Holds without any answer from now on, so whoever acts only before this deadline
+        :mod:`kafka_coord.zk.lease`). Holds without any answer from now on, so whoever acts only before this deadline
         never acts in a session that has ended. The state tells the same later, sometimes much later.
         """
 

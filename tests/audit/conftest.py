@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.monitor.audit import Report, audit
 from tests.audit.scribe import Scribe, make_root
 from tests.conftest import FAST_ZOOKEEPER

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.zk import layout
 from tests.audit.scribe import GROUP, TOPIC, Scribe
 from tests.cli.running import Ran, run

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.simulation.mutations import mutated
-from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.audit import Rule, audit
 from tests.coordinator.harness import World
+from tests.simulation.mutations import mutated
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.zookeeper

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.monitor.audit import Rule, Selection, Story, audit
 from kafka_coord.zk.store import Store

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.channel.conversation import Answered, Asked, Conversation, Event
 from kafka_coord.channel.frames import BadFrame, Frame
 from kafka_coord.channel.link import SAFETY, SocketLink
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.channel.operations import Registration
+from kafka_coord.channel.rpc import Answered, Asked, Conversation, Event
 from kafka_coord.channel.zookeeper import Holder
-from kafka_coord.dev.simulation.scheduler import VirtualClock
 from kafka_coord.errors import MembershipLost, NoAuth, StoreUnavailable
 from kafka_coord.model import CommandId, Member, Subscription, TopicPartition, parse_command_id
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk.store import SessionState
+from tests.simulation.scheduler import VirtualClock
 
 TIMEOUT_S = 10.0
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
@@ -157,14 +157,14 @@ def test_it_believes_in_its_membership_from_when_it_sent_what_was_heard(party: P
     began = party.clock.monotonic()
     party.registered()
     lives = TIMEOUT_S * (1 - SAFETY)
-    assert party.link.mine_until() == pytest.approx(began + lives)
+    assert party.link.lease_deadline() == pytest.approx(began + lives)
     party.clock.now += 3.0
     answered = party.clock.monotonic()
     first = party.other.ask("ping", heard=0, done=0)
-    assert party.link.mine_until() == pytest.approx(began + lives), "the answer may have been lost"
+    assert party.link.lease_deadline() == pytest.approx(began + lives), "the answer may have been lost"
     party.clock.now += 3.0
     party.other.ask("ping", heard=first, done=0)
-    assert party.link.mine_until() == pytest.approx(answered + lives)
+    assert party.link.lease_deadline() == pytest.approx(answered + lives)
 
 
 def test_offsets_go_with_a_pings_answer_and_are_stored_when_that_was_heard(party: Party) -> None:
@@ -222,7 +222,7 @@ def test_a_lost_connection_suspends_and_the_next_one_goes_on_where_it_was(party:
     party.other.ask("ping", heard=0, done=0)
     party.link.lost("cut")
     assert party.states[-1] is SessionState.SUSPENDED
-    assert party.link.mine_until() > party.clock.monotonic()
+    assert party.link.lease_deadline() > party.clock.monotonic()
     with pytest.raises(StoreUnavailable):
         party.link.commit(registration, {P0: 12})
 
@@ -234,7 +234,7 @@ def test_a_lost_connection_suspends_and_the_next_one_goes_on_where_it_was(party:
     asked = party.clock.monotonic() - 1.0
     party.other.answer(outstanding=["stop-0000000002"])
     assert party.link.state is SessionState.CONNECTED
-    assert party.link.mine_until() == pytest.approx(asked + TIMEOUT_S * (1 - SAFETY)), "from when it asked to go on"
+    assert party.link.lease_deadline() == pytest.approx(asked + TIMEOUT_S * (1 - SAFETY)), "from when it asked to go on"
     assert party.link.session_id == registration.session_id
     assert party.link.acknowledge(registration, command("start-0000000001"), {}) == frozenset(), "it was stored"
     number = party.other.stop(1, "stop-0000000002")
@@ -266,7 +266,7 @@ def test_one_that_may_not_go_on_registers_anew(party: Party) -> None:
     party.other.refuse("membership-lost")
     assert party.states[-2:] == [SessionState.LOST, SessionState.CONNECTED]
     assert party.link.session_id != registration.session_id
-    assert party.link.mine_until() == 0.0
+    assert party.link.lease_deadline() == 0.0
     with pytest.raises(MembershipLost):
         party.link.commit(registration, {P0: 1})
     with pytest.raises(StoreUnavailable):

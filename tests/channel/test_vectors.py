@@ -9,13 +9,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from kafka_coord.channel.conversation import MAX_UNANSWERED
 from kafka_coord.channel.frames import MAX_FRAME_BYTES, BadFrame, Decoder, Fault
 from kafka_coord.channel.messages import (
-    Ask,
     ClusterMetadata,
     Code,
     Coordinator,
+    MessageType,
     MetadataQuestion,
     Ping,
     Register,
@@ -26,6 +25,7 @@ from kafka_coord.channel.messages import (
     read_offsets,
     read_outstanding,
 )
+from kafka_coord.channel.rpc import MAX_UNANSWERED
 from kafka_coord.model import Member, Mode, StartFetcher, StopFetcher, Subscription, TopicPartition
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -62,11 +62,11 @@ def check(message: str, frame: dict[str, Any]) -> None:
 def test_the_schema_is_one_and_names_every_message_and_code() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     defined = set(SCHEMA["$defs"])
-    assert defined >= {str(kind) for kind in Ask} | {f"answer to {kind}" for kind in Ask}
+    assert defined >= {str(kind) for kind in MessageType} | {f"answer to {kind}" for kind in MessageType}
     codes = {str(code) for code in [*Code, *Fault]}
     assert set(SCHEMA["$defs"]["error"]["properties"]["code"]["examples"]) == codes
     assert codes <= {word for line in PAGE.splitlines() for word in line.split("`")[1::2]}
-    assert {vector["message"] for vector in VECTORS["frames"]} >= {str(kind) for kind in Ask}
+    assert {vector["message"] for vector in VECTORS["frames"]} >= {str(kind) for kind in MessageType}
 
 
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:

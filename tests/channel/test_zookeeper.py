@@ -86,7 +86,7 @@ def test_nobody_registers_in_a_session_that_may_have_ended(zk_hosts: str) -> Non
         with pytest.raises(StoreUnavailable, match="may have ended"):
             channel.register(VALUE)
         assert store.exists(layout.registration("g", "c")) is None
-        eventually(lambda: store.session.mine_until() > clock.monotonic(), within_s=15)  # by its heartbeat
+        eventually(lambda: store.session.lease_deadline() > clock.monotonic(), within_s=15)  # by its heartbeat
         assert isinstance(channel.register(VALUE), Registration)
 
 

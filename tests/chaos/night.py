@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.dev.chaos.journal import (
+from kafka_coord.model import TopicPartition
+from tests.chaos.journal import (
     ConsumerWriter,
     EventWriter,
     Group,
@@ -32,9 +33,8 @@ from kafka_coord.dev.chaos.journal import (
     records,
     write_run,
 )
-from kafka_coord.dev.chaos.judge import Report, judge
-from kafka_coord.dev.chaos.judge.findings import Finding, Rule, Ruling, Severity, Status
-from kafka_coord.model import TopicPartition
+from tests.chaos.judge import Report, judge
+from tests.chaos.judge.findings import Finding, Rule, Ruling, Severity, Status
 
 BEGAN = 5_000.0
 """The monotonic clock when the night begins: a judge that takes it for 0 is found out."""

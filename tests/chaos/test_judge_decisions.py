@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from kafka_coord.coordinator.plan.answers import DONE
-from kafka_coord.dev.chaos.judge.decisions import read_decisions, write_decisions
-from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.requests import submit
 from kafka_coord.zk import connect, layout
 from tests.audit.conftest import next_chroot
+from tests.chaos.judge.decisions import read_decisions, write_decisions
 
 ASKED = Request(RequestType.REBALANCE, group="delays", reason="why", by="ops")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kafka_coord.dev.chaos.journal import Kind, Phase
-from kafka_coord.dev.chaos.judge.findings import Rule, Severity
+from tests.chaos.journal import Kind, Phase
+from tests.chaos.judge.findings import Rule, Severity
 from tests.chaos.night import T0, Night, broken, of, violations
 
 

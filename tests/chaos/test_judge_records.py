@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_coord.dev.chaos.journal import Group, Kind, Participant
-from kafka_coord.dev.chaos.judge.findings import Rule, Severity, Status
+from tests.chaos.journal import Group, Kind, Participant
+from tests.chaos.judge.findings import Rule, Severity, Status
 from tests.chaos.night import T0, T1, Night, broken, of, violations
 
 

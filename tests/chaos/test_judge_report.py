@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from kafka_coord.dev.chaos.journal import Kind, Phase
-from kafka_coord.dev.chaos.judge import write_report
+from tests.chaos.journal import Kind, Phase
+from tests.chaos.judge import write_report
 from tests.chaos.night import T0, T1, Night
 
 

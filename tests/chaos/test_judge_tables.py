@@ -7,11 +7,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from kafka_coord.dev.chaos.journal import Participant
-from kafka_coord.dev.chaos.judge.findings import Rule, Status
-from kafka_coord.dev.chaos.judge.tables import TABLES
 from kafka_coord.model import TopicPartition
-from kafka_coord.pipeline.sinks import TableWriter
+from kafka_coord.spark.sinks import TableWriter
+from tests.chaos.journal import Participant
+from tests.chaos.judge.findings import Rule, Status
+from tests.chaos.judge.tables import TABLES
 from tests.chaos.night import T0, T1, Night, broken, of, violations
 
 

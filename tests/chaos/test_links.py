@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from kafka_coord.dev.chaos.links import Direction, Link, Network
-from kafka_coord.dev.ports import LOOPBACK
+from kafka_coord.dev.cluster.ports import LOOPBACK
+from tests.chaos.links import Direction, Link, Network
 from tests.waiting import eventually
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from kafka_coord.dev.chaos.machine import MachineTimes
+from tests.chaos.machine import MachineTimes
 
 
 def test_a_machine_with_a_busy_core_is_told_from_one_that_has_nothing_to_do() -> None:

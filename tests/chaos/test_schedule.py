@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from kafka_coord.dev.chaos.journal import Kind
-from kafka_coord.dev.chaos.schedule import CLEAN_STOP, FROZEN, KILLED, ROLLING, schedule, turmoil
+from tests.chaos.journal import Kind
+from tests.chaos.schedule import CLEAN_STOP, FROZEN, KILLED, ROLLING, schedule, turmoil
 
 
 def test_a_seed_gives_the_same_faults_each_time() -> None:

@@ -8,9 +8,9 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from kafka_coord.dev.chaos.skewed import set_skew
-from kafka_coord.zk.ending import expire, session_password
+from kafka_coord.zk.force_expire import expire, session_password
 from kafka_coord.zk.session import connect
+from tests.chaos.skewed import set_skew
 
 _PROGRAM = """
 import sys, time
@@ -24,7 +24,7 @@ def test_the_clock_of_a_running_process_jumps_and_comes_back(tmp_path: Path) -> 
     (tmp_path / "ticking.py").write_text(_PROGRAM)
     skew = tmp_path / "skew"
     set_skew(skew, 0.0)
-    command = [sys.executable, "-m", "kafka_coord.dev.chaos.skewed", str(skew), "ticking"]
+    command = [sys.executable, "-m", "tests.chaos.skewed", str(skew), "ticking"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(tmp_path)}
     ) as process:

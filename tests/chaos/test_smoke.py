@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.chaos.judge import judge
-from kafka_coord.dev.chaos.judge.findings import Rule, Status
+from tests.chaos.judge import judge
+from tests.chaos.judge.findings import Rule, Status
 
 TIMED = {Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER, Rule.FROZEN_COORDINATOR, Rule.NO_LEAKS}
 """Rules with a time in them, which a machine shared with other tests cannot keep; and one that needs a longer run."""
@@ -18,7 +18,7 @@ TIMED = {Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER, Rule.FROZEN_COORDINATOR, Rul
 @pytest.mark.timeout(900)
 def test_three_minutes_of_chaos_break_nothing(tmp_path: Path) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "kafka_coord.dev.chaos", "run", "--minutes", "3", "--seed", "4", "--dir", str(tmp_path)],
+        [sys.executable, "-m", "tests.chaos", "run", "--minutes", "3", "--seed", "4", "--dir", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=900,

@@ -7,7 +7,7 @@ import socket
 import urllib.request
 from pathlib import Path
 
-from kafka_coord.dev.ports import free_port
+from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.zk import layout
 from tests.cli.running import started

@@ -9,7 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 
-from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from tests.cli.running import PROGRAM, Run, environment, started
 from tests.coordinator.harness import World
 from tests.waiting import eventually

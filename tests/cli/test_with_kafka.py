@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.dev.kafka import KafkaCluster
+from kafka_coord.dev.cluster.kafka import KafkaCluster
 from tests.cli.running import Run, run, started
 from tests.coordinator.harness import Instance
 from tests.waiting import eventually

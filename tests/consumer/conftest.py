@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from kafka_coord import Consumer
-from kafka_coord.dev.kafka import KafkaCluster
+from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.model import TopicPartition
 from kafka_coord.zk import connect
 from kafka_coord.zk.session import KazooStore

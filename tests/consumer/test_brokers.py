@@ -8,7 +8,7 @@ import pytest
 
 from kafka_coord import BrokerError, Consumer
 from kafka_coord.consumer.brokers import Broker, BrokerDirectory, Listener, choose
-from kafka_coord.dev.kafka import KafkaCluster
+from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.errors import MalformedValue
 from kafka_coord.zk import connect, layout
 from tests.consumer.by_hand import HandCoordinator

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from kafka_coord import Consumer, ConsumerClosed, TopicPartition
-from kafka_coord.dev.kafka import KafkaCluster
+from kafka_coord.dev.cluster.kafka import KafkaCluster
 from tests.consumer.by_hand import HandCoordinator
 from tests.consumer.conftest import partitions_of
 from tests.waiting import eventually

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from kafka_coord import Consumer, ConsumerClosed, ConsumerError, MembershipLost, Record, TopicPartition
-from kafka_coord.dev.kafka import KafkaCluster
+from kafka_coord.dev.cluster.kafka import KafkaCluster
 from tests.consumer.by_hand import HandCoordinator
 from tests.consumer.conftest import partitions_of
 from tests.consumer.reading import Reader, read

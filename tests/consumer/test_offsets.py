@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kafka_coord import Consumer, ConsumerError, MembershipLost, NoOffset, NotFound, TopicPartition
-from kafka_coord.dev.kafka import KafkaCluster
+from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.model import NO_OFFSET
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.store import Delete

@@ -1,6 +1,6 @@
 """Three ZooKeeper servers in containers of the image of ``zk-docker/``, with the surface of the embedded ensemble.
 
-The same methods as :class:`kafka_coord.dev.zookeeper.ZooKeeperEnsemble`, so that a scenario runs against either.
+The same methods as :class:`kafka_coord.dev.cluster.zookeeper.ZooKeeperEnsemble`: a scenario runs against either.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import DockerClient
 from testcontainers.core.network import Network
 
-from kafka_coord.dev.ports import LOOPBACK, free_port
-from kafka_coord.dev.zookeeper import four_letter_word
+from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
+from kafka_coord.dev.cluster.zookeeper import four_letter_word
 from tests.waiting import eventually
 
 OWNER_LABEL = "kafka-coord.test-process"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from kazoo.client import KazooClient
 
-from kafka_coord.dev.zookeeper import four_letter_word
+from kafka_coord.dev.cluster.zookeeper import four_letter_word
 from tests.containers.ensemble import ContainerEnsemble
 from tests.waiting import eventually
 

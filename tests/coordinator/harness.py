@@ -11,7 +11,7 @@ from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.dev.kafka_znodes import topic_value
+from kafka_coord.dev.cluster.kafka_znodes import topic_value
 from kafka_coord.errors import MembershipLost, NoNode, StoreError
 from kafka_coord.model import (
     NO_PARTITIONS,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from kafka_coord.coordinator.observe import Decoded
-from kafka_coord.dev.simulation.world import World
 from kafka_coord.model import Ledger
 from kafka_coord.zk.store import Node, Stat
+from tests.simulation.world import World
 
 
 @pytest.fixture

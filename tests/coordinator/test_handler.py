@@ -15,15 +15,15 @@ from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests
 from kafka_coord.dev.bench.group import plain_member
-from kafka_coord.dev.simulation.scheduler import VirtualClock
-from kafka_coord.dev.simulation.server import SimulatedZooKeeper
-from kafka_coord.dev.simulation.store import Quiet, SimulatedStore
 from kafka_coord.errors import RequestTooLarge, StoreUnavailable
 from kafka_coord.model import Assignment, Request, RequestType, TopicInfo, history_from_json
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
 from kafka_coord.zk.store import Check
+from tests.simulation.scheduler import VirtualClock
+from tests.simulation.server import SimulatedZooKeeper
+from tests.simulation.store import Quiet, SimulatedStore
 
 
 class Counting(Quiet):

@@ -1,15 +1,15 @@
 """One look at a group: two reads, between which anything may happen."""
 
-from kafka_coord.coordinator.observe import Decoded, Glance, Look, observe
+from kafka_coord.coordinator.observe import Decoded, GroupQuery, Snapshot, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.timers import GroupTimers
-from kafka_coord.dev.simulation.scheduler import VirtualClock
-from kafka_coord.dev.simulation.server import SimulatedZooKeeper
-from kafka_coord.dev.simulation.store import Quiet, SimulatedStore
 from kafka_coord.model import Ledger, Member, Subscription
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Delete
+from tests.simulation.scheduler import VirtualClock
+from tests.simulation.server import SimulatedZooKeeper
+from tests.simulation.store import Quiet, SimulatedStore
 
 
 class _VanishesBeforeTheSecondRead(Quiet):
@@ -36,10 +36,10 @@ def test_a_member_that_vanishes_between_the_two_reads_of_a_look_has_its_grace() 
     store.create(layout.registration("delays", "c1"), fields.dump(member.to_json()))
     store.create(layout.ledger("delays", "c1"), fields.dump(Ledger("c1", 1, place=member).to_json()))
 
-    glance = Glance("delays", {}, (), GroupTimers(), Decoded())
+    glance = GroupQuery("delays", {}, (), GroupTimers(), Decoded())
     (look,) = observe(store, [glance], epoch=1, options=CoordinatorOptions())
 
     assert around.reads >= 2
-    assert isinstance(look, Look)
+    assert isinstance(look, Snapshot)
     assert not look.observation.members
     assert look.observation.in_grace == {"c1"}

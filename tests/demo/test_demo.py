@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from kafka_coord.dev.record import processes_mentioning
+from kafka_coord.dev.cluster.record import processes_mentioning
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]

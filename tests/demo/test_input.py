@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
+from kafka_coord.dev.cluster.flights import FLIGHTS, airline_names, flight_rows, read_flights
 from kafka_coord.dev.demo.expected import count_input
 from kafka_coord.dev.demo.options import DemoOptions, chosen
-from kafka_coord.dev.flights import FLIGHTS, airline_names, flight_rows, read_flights
 from kafka_coord.errors import SettingsError
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.dev.demo.watching import Watcher
-from kafka_coord.dev.zookeeper import ZooKeeperServer
 from kafka_coord.errors import NotFound, StoreUnavailable
 from kafka_coord.zk import connect
 

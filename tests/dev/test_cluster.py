@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.cluster import DevCluster
-from kafka_coord.dev.identity import ProcessIdentity, boot_id
-from kafka_coord.dev.kafka import KafkaBroker
-from kafka_coord.dev.ports import free_port
-from kafka_coord.dev.process import ChildProcess
-from kafka_coord.dev.record import ClusterRecord, ServerRecord, load, processes_mentioning, save
-from kafka_coord.dev.topics import TopicAdmin
-from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.dev.cluster.cluster import DevCluster
+from kafka_coord.dev.cluster.identity import ProcessIdentity, boot_id
+from kafka_coord.dev.cluster.kafka import KafkaBroker
+from kafka_coord.dev.cluster.ports import free_port
+from kafka_coord.dev.cluster.process import ChildProcess
+from kafka_coord.dev.cluster.record import ClusterRecord, ServerRecord, load, processes_mentioning, save
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import DevClusterError
 from tests.waiting import eventually
 
@@ -42,8 +42,8 @@ threading.Event().wait()
 OWNER = """
 import sys
 from pathlib import Path
-from kafka_coord.dev.cluster import DevCluster
-from kafka_coord.dev.zookeeper import ZooKeeperSettings
+from kafka_coord.dev.cluster.cluster import DevCluster
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperSettings
 cluster = DevCluster(
     Path(sys.argv[1]),
     brokers=1,

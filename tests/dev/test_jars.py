@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.jars import KAFKA_VERSION, kafka_class_path, zookeeper_class_path
-from kafka_coord.dev.java import find_java
-from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path, zookeeper_class_path
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import DevClusterError
+from kafka_coord.spark.java import find_java
 
 
 @pytest.fixture

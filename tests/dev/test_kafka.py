@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, Producer
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from kafka_coord.dev.kafka import KafkaBroker, KafkaCluster, KafkaSettings
-from kafka_coord.dev.topics import TopicAdmin
+from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import DevClusterError, NotFound, RequestRefused, Timeout
 from tests.waiting import eventually
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.dev.identity import ProcessIdentity
-from kafka_coord.dev.process import ChildProcess
+from kafka_coord.dev.cluster.identity import ProcessIdentity
+from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.errors import DevClusterError
 from tests.waiting import eventually
 
@@ -110,7 +110,7 @@ def test_a_child_ends_with_its_parent_even_if_the_thread_that_started_it_ended_l
             textwrap.dedent(f"""
                 import sys, threading
                 from pathlib import Path
-                from kafka_coord.dev.process import ChildProcess
+                from kafka_coord.dev.cluster.process import ChildProcess
                 child = ChildProcess("child", {SLEEPER!r}, Path({str(tmp_path)!r}, "log"))
                 starter = threading.Thread(target=child.start)
                 starter.start()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from kazoo.client import KazooClient
 
-from kafka_coord.dev.zookeeper import (
+from kafka_coord.dev.cluster.zookeeper import (
     ZooKeeperEnsemble,
     ZooKeeperServer,
     await_no_ephemeral,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.coordinator import Coordinator
+from kafka_coord.dev.cluster.coordinator import Coordinator
 from kafka_coord.errors import NoNode
 from kafka_coord.model import CoordinatorInfo
 from kafka_coord.model import json_fields as fields

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.process import ChildProcess
+from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.errors import NoNode
 from kafka_coord.model import Ledger
 from kafka_coord.model import json_fields as fields

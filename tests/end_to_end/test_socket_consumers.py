@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.coordinator import Coordinator
-from kafka_coord.dev.ports import free_port
+from kafka_coord.dev.cluster.coordinator import Coordinator
+from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.store import Store
 from tests.end_to_end.parties import all_given, expected, owners, wait_for_all

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.model import PartitionSet, Pause, Request, RequestType, StopFetcher
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.channel import read_waiting

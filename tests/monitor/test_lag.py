@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Producer
 
-from kafka_coord.dev.kafka import KafkaCluster
+from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers

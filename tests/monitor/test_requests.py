@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import Timeout
 from kafka_coord.model import Request, RequestType
 from kafka_coord.model import json_fields as fields

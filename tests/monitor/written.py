@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka_coord.dev.kafka_znodes import topic_value
+from kafka_coord.dev.cluster.kafka_znodes import topic_value
 from kafka_coord.model import (
     NODE_PREFIX,
     Assignment,

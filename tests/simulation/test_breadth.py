@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_coord.dev.simulation.world import FAULTS, World
 from kafka_coord.model import Mode
+from tests.simulation.world import FAULTS, World
 
 SEEDS = 60
 

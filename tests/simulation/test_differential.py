@@ -5,11 +5,11 @@ from contextlib import suppress
 
 import pytest
 
-from kafka_coord.dev.simulation.comparison import Answers, sequence_of
-from kafka_coord.dev.simulation.scheduler import VirtualClock
-from kafka_coord.dev.simulation.server import SimulatedZooKeeper
-from kafka_coord.dev.simulation.store import Quiet, SimulatedStore
 from kafka_coord.zk import connect, session
+from tests.simulation.comparison import Answers, sequence_of
+from tests.simulation.scheduler import VirtualClock
+from tests.simulation.server import SimulatedZooKeeper
+from tests.simulation.store import Quiet, SimulatedStore
 from tests.waiting import eventually
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "50"))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_coord.dev.simulation.world import World, judged
+from tests.simulation.world import World, judged
 
 SEEDS = 120
 

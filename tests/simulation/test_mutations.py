@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_coord.dev.simulation.mutations import MUTATIONS, mutated
-from kafka_coord.dev.simulation.world import FAULTS, judged
+from tests.simulation.mutations import MUTATIONS, mutated
+from tests.simulation.world import FAULTS, judged
 
 WITHIN_SEEDS = 200
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_coord.dev.simulation.shrinking import History, play
-from kafka_coord.dev.simulation.world import World
+from tests.simulation.shrinking import History, play
+from tests.simulation.world import World
 
 SEEDS = 6
 
 
 def _told(hash_seed: str) -> str:
-    run = [sys.executable, "-m", "kafka_coord.dev.simulation.run", "--seed", "74", "--seeds", str(SEEDS), "--story"]
+    run = [sys.executable, "-m", "tests.simulation.run", "--seed", "74", "--seeds", str(SEEDS), "--story"]
     env = os.environ | {"PYTHONHASHSEED": hash_seed}
     return subprocess.run(run, env=env, check=True, capture_output=True, text=True, timeout=120).stdout
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_coord.dev.simulation.mutations import mutated
-from kafka_coord.dev.simulation.shrinking import History, Played, play, shrink
-from kafka_coord.dev.simulation.world import FAULTS
+from tests.simulation.mutations import mutated
+from tests.simulation.shrinking import History, Played, play, shrink
+from tests.simulation.world import FAULTS
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kafka_coord.dev.chaos.foreign import Fetcher
+from tests.chaos.foreign import Fetcher
 from tests.end_to_end.parties import SESSION_MS, Reader
 from tests.third_party.consumer import ThirdPartyConsumer
 

@@ -35,7 +35,7 @@ def test_a_frozen_server_stops_every_decision_before_the_session_can_have_ended(
         term = instance.service.coordinator
         server.pause()
         frozen_at = time.monotonic()
-        deadline = instance.store.session.mine_until()
+        deadline = instance.store.session.lease_deadline()
         assert deadline < frozen_at + instance.store.session.timeout_ms / 1000
         while time.monotonic() <= deadline:
             time.sleep(0.005)
@@ -69,7 +69,7 @@ def test_a_server_gone_for_longer_than_every_session_costs_time_and_no_offset(zo
         eventually(lambda: world.store.session.state is not SessionState.CONNECTED)
         with pytest.raises(StoreUnavailable, match=r"not connected to ZooKeeper at 127\.0\.0\.1:\d+ for"):
             world.store.get(layout.COORDINATOR)
-        eventually(lambda: c1.store.session.mine_until() < time.monotonic())
+        eventually(lambda: c1.store.session.lease_deadline() < time.monotonic())
         server.start()
         eventually(lambda: sum(i.service.leads for i in (first, second)) == 1, within_s=30)
         c2 = world.consumer("c2").join()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_coord.dev.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import WatchEvent
 from tests.waiting import eventually

@@ -10,7 +10,7 @@ from kazoo.client import KazooClient
 
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
-from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.zk import bulk, kazoo_private, layout
 from kafka_coord.zk.following import Following

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.session import KazooStore, connect
@@ -35,11 +35,11 @@ def test_the_negotiated_timeout_is_known_where_it_is_not_the_one_asked_for(open_
 
 def test_an_idle_session_stays_proven_by_its_heartbeat(open_store: OpenStore) -> None:
     store = open_store(session_timeout_ms=6_000)
-    first = store.session.mine_until()
+    first = store.session.lease_deadline()
 
-    eventually(lambda: store.session.mine_until() > first + 6.0)
+    eventually(lambda: store.session.lease_deadline() > first + 6.0)
 
-    assert store.clock.monotonic() < store.session.mine_until() < store.clock.monotonic() + 6.0
+    assert store.clock.monotonic() < store.session.lease_deadline() < store.clock.monotonic() + 6.0
 
 
 def test_every_kind_of_call_meets_its_deadline_while_the_server_is_frozen(
@@ -91,7 +91,7 @@ def test_a_frozen_server_is_given_up_within_the_session_and_the_session_is_kept_
     assert store.session.session_id == session_id
     assert store.session.suspended_since is None
     assert seen[:2] == [SessionState.SUSPENDED, SessionState.CONNECTED]
-    assert store.session.mine_until() > store.clock.monotonic()
+    assert store.session.lease_deadline() > store.clock.monotonic()
 
 
 @pytest.mark.parametrize("timeout_ms", [600, 1_500])
@@ -110,14 +110,14 @@ def test_the_session_is_given_up_here_before_the_server_ends_it(
             gone_at.append(clock.monotonic())
 
         watching.exists("/mine", note)
-        eventually(lambda: cut_off.session.mine_until() > clock.monotonic() + timeout_ms / 1000 * 0.6)
+        eventually(lambda: cut_off.session.lease_deadline() > clock.monotonic() + timeout_ms / 1000 * 0.6)
         wire.cut()
-        last_proof = cut_off.session.mine_until()
+        last_proof = cut_off.session.lease_deadline()
 
         eventually(lambda: gone_at)
 
         assert last_proof <= gone_at[0]
-        assert cut_off.session.mine_until() == last_proof
+        assert cut_off.session.lease_deadline() == last_proof
         assert cut_off.session.state is not SessionState.CONNECTED or clock.monotonic() > last_proof
 
 
@@ -133,14 +133,16 @@ def test_a_session_ended_by_the_server_is_lost_and_another_begins_by_itself(open
     eventually(lambda: store.session.state is SessionState.CONNECTED)
     assert store.session.session_id not in {0, before}
     assert seen.index(SessionState.LOST) < len(seen) - 1 - seen[::-1].index(SessionState.CONNECTED)
-    assert store.session.mine_until() > store.clock.monotonic()
+    assert store.session.lease_deadline() > store.clock.monotonic()
     assert store.exists("/mine") is None
 
 
 def test_nothing_is_proven_while_a_session_is_lost(open_store: OpenStore) -> None:
     store = open_store()
     proven: list[float] = []
-    store.on_session(lambda state: proven.append(store.session.mine_until()) if state is SessionState.LOST else None)
+    store.on_session(
+        lambda state: proven.append(store.session.lease_deadline()) if state is SessionState.LOST else None
+    )
 
     expire(store)
 

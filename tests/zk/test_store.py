@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import (
     BadVersion,
     MultiFailed,
@@ -244,7 +244,7 @@ def test_closing_ends_the_session_at_once_and_may_be_repeated(open_store: OpenSt
 
     assert watching.exists("/e") is None
     assert closing.session.state is SessionState.CLOSED
-    assert closing.session.mine_until() == 0.0
+    assert closing.session.lease_deadline() == 0.0
     with pytest.raises(SessionLost, match="closed"):
         closing.get("/")
 

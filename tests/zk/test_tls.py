@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.java import find_java
-from kafka_coord.dev.ports import LOOPBACK, free_port
-from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import StoreUnavailable
+from kafka_coord.spark.java import find_java
 from kafka_coord.zk import connect
 from kafka_coord.zk.options import Tls, ZkOptions
 from tests.zk.sessions import OpenStore

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kafka_coord.dev.zookeeper import ZooKeeperServer
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.zk.options import Acl, Digest, ZkOptions
 from kafka_coord.zk.session import KazooStore

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kafka_coord.coordinator.plan.drafts import Draft
+from kafka_coord.coordinator.plan.member_update import Draft
+from kafka_coord.coordinator.plan.membership import Standing
 from kafka_coord.coordinator.plan.reasons import names
-from kafka_coord.coordinator.plan.standing import Standing
 from kafka_coord.coordinator.steps import AnswerRequest, DeleteOffsets, EvictUnledgered, Step, WriteLedger, WriteOffsets
 from kafka_coord.model import CommandType, Ledger, Observation, PartitionSet, Request, RequestType
 

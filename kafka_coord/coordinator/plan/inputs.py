@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kafka_coord.coordinator.assignors import AssignmentInputs, Assignor
-from kafka_coord.coordinator.plan.standing import Standing, is_dead
+from kafka_coord.coordinator.plan.membership import Standing, is_dead
 from kafka_coord.model import NO_PARTITIONS, Member, Observation, PartitionSet, TopicInfo
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.model.partitions import ranges

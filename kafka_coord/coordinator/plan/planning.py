@@ -13,12 +13,12 @@ from kafka_coord.coordinator.plan.answers import (
     other_answers,
     removal_steps,
 )
-from kafka_coord.coordinator.plan.departed import cut_down, forget
-from kafka_coord.coordinator.plan.drafts import live_drafts
-from kafka_coord.coordinator.plan.moves import move
-from kafka_coord.coordinator.plan.retarget import Decided, decide_target
-from kafka_coord.coordinator.plan.standing import Standing, standing_of
+from kafka_coord.coordinator.plan.cleanup import cut_down, forget
+from kafka_coord.coordinator.plan.member_update import live_drafts
+from kafka_coord.coordinator.plan.membership import Standing, standing_of
+from kafka_coord.coordinator.plan.reconcile import move
 from kafka_coord.coordinator.plan.summary import sentence_of, state_of
+from kafka_coord.coordinator.plan.target_decision import Decided, decide_target
 from kafka_coord.coordinator.steps import DeleteOffsets, GroupState, Plan, RemoveGroup, Step, WriteOffsets
 from kafka_coord.model import Observation
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafka_coord.coordinator.plan.answers import Evictions
-from kafka_coord.coordinator.plan.moves import Moves
+from kafka_coord.coordinator.plan.membership import Standing
 from kafka_coord.coordinator.plan.reasons import counted, names, partitions_text, per_consumer
-from kafka_coord.coordinator.plan.retarget import Decided
-from kafka_coord.coordinator.plan.standing import Standing
+from kafka_coord.coordinator.plan.reconcile import Moves
+from kafka_coord.coordinator.plan.target_decision import Decided
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.model import Observation, PartitionSet
 from kafka_coord.zk import layout

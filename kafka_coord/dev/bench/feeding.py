@@ -10,7 +10,7 @@ from typing import Self
 
 from confluent_kafka import Producer
 
-from kafka_coord.dev.topics import TopicAdmin
+from kafka_coord.dev.cluster.topics import TopicAdmin
 
 
 class Feeding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafka_coord.consumer.settings import Membership, membership
-from kafka_coord.dev.kafka_znodes import topic_value
+from kafka_coord.dev.cluster.kafka_znodes import topic_value
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 

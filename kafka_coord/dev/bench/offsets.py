@@ -13,11 +13,11 @@ from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.dev.bench.group import plain_member, write_topic
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
 from kafka_coord.dev.bench.usage import Meter
-from kafka_coord.dev.java import find_java
-from kafka_coord.dev.process import OnProgress
-from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.dev.cluster.process import OnProgress
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.model import TopicPartition
+from kafka_coord.spark.java import find_java
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store

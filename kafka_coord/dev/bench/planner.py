@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from kafka_coord.coordinator.assignors import AssignmentInputs, Assignor, built_in_assignors
-from kafka_coord.coordinator.collecting import collecting_rarely
+from kafka_coord.coordinator.gc_tuning import collecting_rarely
 from kafka_coord.coordinator.plan import plan
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
-from kafka_coord.dev.process import OnProgress
+from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.model import Assignment, Ledger, Member, Observation, PartitionSet, Subscription, TopicInfo
 
 STICKY = "sticky"

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kafka_coord.dev.identity import cpu_seconds, stat_fields
+from kafka_coord.dev.cluster.identity import cpu_seconds, stat_fields
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _EVERY_S = 0.25

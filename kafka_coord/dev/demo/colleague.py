@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow
 
 from kafka_coord import Consumer, KafkaCoordError, Record
+from kafka_coord.dev.cluster.stopping import stopping_event
 from kafka_coord.dev.demo.worker import Pace, member_arguments, membership
-from kafka_coord.dev.stopping import stopping_event
-from kafka_coord.pipeline.jobs.flights import as_arrow
-from kafka_coord.pipeline.sinks import TableWriter
+from kafka_coord.spark.jobs.flights import as_arrow
+from kafka_coord.spark.sinks import TableWriter
 
 log = logging.getLogger(__name__)
 

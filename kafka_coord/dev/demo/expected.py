@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
-from kafka_coord.dev.flights import flight_rows
+from kafka_coord.dev.cluster.flights import flight_rows
 
 
 @dataclass(slots=True)

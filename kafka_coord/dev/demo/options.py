@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from kafka_coord.dev.flights import FLIGHTS
+from kafka_coord.dev.cluster.flights import FLIGHTS
 from kafka_coord.errors import SettingsError
 
 _MINIMUM_RECORDS = 2_000

@@ -10,8 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kafka_coord.dev.cluster import DevCluster
-from kafka_coord.dev.coordinator import serve_command
+from kafka_coord.cli.produce import produce
+from kafka_coord.dev.cluster.cluster import DevCluster
+from kafka_coord.dev.cluster.coordinator import serve_command
+from kafka_coord.dev.cluster.flights import airline_names, read_flights
+from kafka_coord.dev.cluster.jars import KAFKA_VERSION
+from kafka_coord.dev.cluster.kafka import KafkaBroker
+from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
+from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.demo.expected import AirlineTotal, count_input
 from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.options import Channel, DemoOptions
@@ -22,12 +28,6 @@ from kafka_coord.dev.demo.verification import Evidence, Verification, verify
 from kafka_coord.dev.demo.view import PlainView
 from kafka_coord.dev.demo.watching import Watcher
 from kafka_coord.dev.demo.workforce import Workforce
-from kafka_coord.dev.flights import airline_names, read_flights
-from kafka_coord.dev.jars import KAFKA_VERSION
-from kafka_coord.dev.kafka import KafkaBroker
-from kafka_coord.dev.ports import LOOPBACK, free_port
-from kafka_coord.dev.produce import produce
-from kafka_coord.dev.topics import TopicAdmin
 from kafka_coord.errors import VerificationFailed
 from kafka_coord.model import Decision, TopicPartition
 from kafka_coord.zk import connect

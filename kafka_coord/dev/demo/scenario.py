@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable
 from itertools import islice
 
+from kafka_coord.cli.produce import produce
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.dev.cluster import DevCluster
+from kafka_coord.dev.cluster.cluster import DevCluster
+from kafka_coord.dev.cluster.flights import read_flights
+from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.demo.journal import Killing, now_ms
 from kafka_coord.dev.demo.options import DemoOptions
 from kafka_coord.dev.demo.timeline import Event, EventKind
 from kafka_coord.dev.demo.view import PlainView
 from kafka_coord.dev.demo.watching import Look, Watcher
 from kafka_coord.dev.demo.workforce import Workforce
-from kafka_coord.dev.flights import read_flights
-from kafka_coord.dev.produce import produce
-from kafka_coord.dev.topics import TopicAdmin
 from kafka_coord.errors import DevClusterError, Timeout
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.groups import GroupDescription

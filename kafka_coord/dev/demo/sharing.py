@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from kafka_coord.coordinator.steps import GroupState
-from kafka_coord.dev.cluster import DevCluster
+from kafka_coord.dev.cluster.cluster import DevCluster
+from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.demo.expected import AirlineTotal
 from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.options import DemoOptions
@@ -22,12 +23,11 @@ from kafka_coord.dev.demo.timeline import Event, EventKind
 from kafka_coord.dev.demo.verification import Check
 from kafka_coord.dev.demo.view import PlainView, Step
 from kafka_coord.dev.demo.watching import Look, Watcher
-from kafka_coord.dev.process import ChildProcess
 from kafka_coord.errors import ConsumerError, NotFound
 from kafka_coord.model import TopicPartition
-from kafka_coord.pipeline.jobs.delays import DelayReport, last_report
-from kafka_coord.pipeline.jobs.streaming import RECORDS
-from kafka_coord.pipeline.sinks import TableWriter
+from kafka_coord.spark.jobs.delays import DelayReport, last_report
+from kafka_coord.spark.jobs.streaming import RECORDS
+from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.store import Store
 
 _SECONDS = 28.0

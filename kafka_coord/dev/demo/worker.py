@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from kafka_coord import Consumer, KafkaCoordError, Record
+from kafka_coord.dev.cluster.stopping import stopping_event
 from kafka_coord.dev.demo.expected import AirlineTotal
 from kafka_coord.dev.demo.journal import Change, JournalWriter, Run, now_ms
-from kafka_coord.dev.stopping import stopping_event
 from kafka_coord.model import PartitionSet, TopicPartition
 
 log = logging.getLogger("kafka_coord.demo.worker")

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.demo.journal import Journal, read_journal
 from kafka_coord.dev.demo.options import DemoOptions
-from kafka_coord.dev.process import ChildProcess
 from kafka_coord.errors import ConsumerError
 
 _MODULE = "kafka_coord.dev.demo.worker"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from kafka_coord.coordinator.advice import what_to_do
+from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.model import Pause, Unreadable
 from kafka_coord.monitor.channel import WaitingCommand
 from kafka_coord.monitor.cluster import Cluster

@@ -16,17 +16,17 @@ from typing import IO, Any
 
 from confluent_kafka import Producer
 
+from kafka_coord.cli.produce import produce
 from kafka_coord.dev.bench.children import await_end, line_within
 from kafka_coord.dev.bench.consume.reading import Read, Task, Way
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
-from kafka_coord.dev.cluster import DevCluster
-from kafka_coord.dev.flights import read_flights
-from kafka_coord.dev.jars import KAFKA_VERSION
-from kafka_coord.dev.java import find_java
-from kafka_coord.dev.process import OnProgress
-from kafka_coord.dev.produce import produce
-from kafka_coord.dev.topics import TopicAdmin
+from kafka_coord.dev.cluster.cluster import DevCluster
+from kafka_coord.dev.cluster.flights import read_flights
+from kafka_coord.dev.cluster.jars import KAFKA_VERSION
+from kafka_coord.dev.cluster.process import OnProgress
+from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import BrokerError, KafkaCoordError, Timeout
+from kafka_coord.spark.java import find_java
 
 _WITHIN_S = 300.0
 _LEAST_SHARE = {Way.BATCH: 0.90, Way.MESSAGES: 0.90, Way.ITERATION: 0.60}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from kafka_coord.channel.operations import register_ops
 from kafka_coord.coordinator.translate import in_parts
 from kafka_coord.dev.bench.group import plain_member
-from kafka_coord.dev.process import OnProgress
+from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.errors import Timeout
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op, Store

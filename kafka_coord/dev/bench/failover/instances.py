@@ -9,9 +9,9 @@ import urllib.request
 from pathlib import Path
 
 from kafka_coord.dev.bench.waiting import LOOK_S, awaited
-from kafka_coord.dev.coordinator import serve_beside
-from kafka_coord.dev.ports import LOOPBACK, free_port
-from kafka_coord.dev.process import ChildProcess
+from kafka_coord.dev.cluster.coordinator import serve_beside
+from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
+from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.errors import Timeout
 from kafka_coord.monitor.cluster import read_coordinator
 from kafka_coord.zk import layout

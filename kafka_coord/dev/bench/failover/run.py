@@ -20,9 +20,9 @@ from kafka_coord.dev.bench.rebalance.member import BenchMember, Journal, Place
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.bench.waiting import awaited
-from kafka_coord.dev.java import find_java
-from kafka_coord.dev.process import OnProgress
-from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.dev.cluster.process import OnProgress
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.spark.java import find_java
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store

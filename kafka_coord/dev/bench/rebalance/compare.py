@@ -31,14 +31,14 @@ from kafka_coord.dev.bench.rebalance.newer_client import NEWER_CLIENT, newer_cli
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
 from kafka_coord.dev.bench.rebalance.stage import GUEST, Crew, Crews
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
-from kafka_coord.dev.cluster import DevCluster
-from kafka_coord.dev.jars import KAFKA_VERSION
-from kafka_coord.dev.java import find_java
-from kafka_coord.dev.kafka import KafkaSettings
-from kafka_coord.dev.kraft import KAFKA_4_VERSION, KraftBroker
-from kafka_coord.dev.process import OnProgress
-from kafka_coord.dev.topics import TopicAdmin
+from kafka_coord.dev.cluster.cluster import DevCluster
+from kafka_coord.dev.cluster.jars import KAFKA_VERSION
+from kafka_coord.dev.cluster.kafka import KafkaSettings
+from kafka_coord.dev.cluster.kraft import KAFKA_4_VERSION, KraftBroker
+from kafka_coord.dev.cluster.process import OnProgress
+from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import DevClusterError, Timeout
+from kafka_coord.spark.java import find_java
 
 _TOPIC = "flights"
 _WITHIN_S = 180.0

@@ -26,7 +26,7 @@ from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.running import ConnectorThread
-from kafka_coord.consumer.ways import ANSWER_S
+from kafka_coord.consumer.transport import ANSWER_S
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.dev.bench.rebalance.journal import Line, What
 from kafka_coord.errors import KafkaCoordError

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kafka_coord.dev.cache import becoming, cache_directory
+from kafka_coord.dev.cluster.cache import becoming, cache_directory
 from kafka_coord.errors import DevClusterError
 
 NEWER_CLIENT = "2.16.1"

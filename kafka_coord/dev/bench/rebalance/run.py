@@ -15,8 +15,8 @@ from kafka_coord.dev.bench.rebalance.journal import What
 from kafka_coord.dev.bench.rebalance.stage import GUEST, STILL_S, Crews, MembersChannel, Stage, stage
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.bench.usage import Meter
-from kafka_coord.dev.java import find_java
-from kafka_coord.dev.process import OnProgress
+from kafka_coord.dev.cluster.process import OnProgress
+from kafka_coord.spark.java import find_java
 
 _SETTLES_S = 60.0
 _DRAWINGS = [

@@ -23,10 +23,10 @@ from kafka_coord.dev.bench.rebalance.journal import Journals
 from kafka_coord.dev.bench.rebalance.member import Place
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
 from kafka_coord.dev.bench.waiting import awaited
-from kafka_coord.dev.coordinator import serve_beside
-from kafka_coord.dev.ports import LOOPBACK, free_port
-from kafka_coord.dev.process import ChildProcess
-from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings, ephemeral_exists
+from kafka_coord.dev.cluster.coordinator import serve_beside
+from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
+from kafka_coord.dev.cluster.process import ChildProcess
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings, ephemeral_exists
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NotFound, Timeout
 from kafka_coord.model import Decision, Request, RequestType
 from kafka_coord.monitor.history import read_history

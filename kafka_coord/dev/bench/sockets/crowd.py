@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from kafka_coord.channel.client import CONNECT_S, SILENCE
-from kafka_coord.channel.conversation import Answered, Conversation
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
-from kafka_coord.channel.messages import Ask, ClusterMetadata, MetadataQuestion
+from kafka_coord.channel.messages import ClusterMetadata, MessageType, MetadataQuestion
 from kafka_coord.channel.operations import Offsets
+from kafka_coord.channel.rpc import Answered, Conversation
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.errors import MalformedValue
@@ -213,7 +213,7 @@ class _Consumer:
         reader, writer = await self._open(host)
         try:
             conversation, decoder = Conversation(), Decoder()
-            writer.write(encode(conversation.ask(Ask.CLUSTER_METADATA, self._question.to_json())[1]))
+            writer.write(encode(conversation.ask(MessageType.CLUSTER_METADATA, self._question.to_json())[1]))
             frames: list[Frame] = []
             while not frames:
                 data = await reader.read(_READ_BYTES)

@@ -23,12 +23,12 @@ from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Table
 from kafka_coord.dev.bench.sockets.crowd import CrowdPlace, CrowdState
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.bench.waiting import awaited
-from kafka_coord.dev.java import find_java
-from kafka_coord.dev.ports import LOOPBACK, free_port
-from kafka_coord.dev.process import OnProgress
-from kafka_coord.dev.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
+from kafka_coord.dev.cluster.process import OnProgress
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import Timeout
 from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_SOCKET_SESSION_TIMEOUT_MS
+from kafka_coord.spark.java import find_java
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import GetChildren, GetData, Node, Store

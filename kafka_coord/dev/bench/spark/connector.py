@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from kafka_coord.dev.cache import cache_directory
-from kafka_coord.dev.ivy import Artifact, retrieve
-from kafka_coord.dev.jars import kafka_class_path, pyspark_jars_directory
+from kafka_coord.dev.cluster.cache import cache_directory
+from kafka_coord.dev.cluster.ivy import Artifact, retrieve
+from kafka_coord.dev.cluster.jars import kafka_class_path, pyspark_jars_directory
 from kafka_coord.errors import DevClusterError
 
 SPARK_VERSION = "4.2.0"

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from kafka_coord.dev.flights import FLIGHTS
+from kafka_coord.dev.cluster.flights import FLIGHTS
 
 
 class Part(StrEnum):

@@ -16,12 +16,12 @@ from kafka_coord.dev.bench.spark.soak import Look, soak
 from kafka_coord.dev.bench.spark.stage import OURS, SPARKS, Stage, Work
 from kafka_coord.dev.bench.spark.throughput import Drain, drain
 from kafka_coord.dev.bench.spark.triggers import Ticks, tick
-from kafka_coord.dev.cluster import DevCluster
-from kafka_coord.dev.jars import KAFKA_VERSION
-from kafka_coord.dev.java import find_java
-from kafka_coord.dev.process import OnProgress
+from kafka_coord.dev.cluster.cluster import DevCluster
+from kafka_coord.dev.cluster.jars import KAFKA_VERSION
+from kafka_coord.dev.cluster.process import OnProgress
 from kafka_coord.errors import DevClusterError
-from kafka_coord.pipeline.session import spark_session
+from kafka_coord.spark.java import find_java
+from kafka_coord.spark.session import spark_session
 
 _SETTINGS = {
     "spark.driver.memory": "1g",

@@ -1,0 +1,62 @@
+"""Consumers that are gone: what they held is released, and what is left of them removed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kafka_coord.coordinator.plan.answers import Evictions
+from kafka_coord.coordinator.plan.member_update import only_held
+from kafka_coord.coordinator.plan.membership import Standing, outstanding
+from kafka_coord.coordinator.plan.target_decision import ANY_VERSION
+from kafka_coord.coordinator.steps import ForgetConsumer, Step, WriteLedger
+from kafka_coord.model import NO_PARTITIONS, Assignment, Ledger, Observation, PartitionSet
+
+
+def forget(
+    observation: Observation, standing: Standing, thrown_out: Evictions
+) -> tuple[dict[str, PartitionSet], list[Step]]:
+    """(consumer → what is released of it, steps) for consumers that are gone for good.
+
+    A channel is removed only once its consumer is retired, and not while something that is no command is in it.
+    """
+    released: dict[str, PartitionSet] = {}
+    steps: list[Step] = []
+    for consumer in sorted({*standing.gone, *thrown_out.given_up}):
+        channel = outstanding(observation, consumer)
+        ledger = observation.ledgers.get(consumer)
+        drop = tuple(command.name for command in channel.commands)
+        retired = consumer in observation.retired and consumer in observation.channels and not channel.strays
+        version: int | None = None
+        if ledger is not None:
+            version = ledger.znode_version
+            released[consumer] = ledger.held
+        elif consumer in standing.illegible:
+            version = ANY_VERSION
+            released[consumer] = NO_PARTITIONS
+        if version is not None or drop or retired:
+            steps.append(ForgetConsumer(consumer, version, drop, retired))
+    return released, steps
+
+
+def cut_down(
+    observation: Observation, standing: Standing, thrown_out: Evictions, target: Assignment | None
+) -> tuple[list[Ledger], list[Step]]:
+    """The ledgers of consumers in grace as they will be, and the writes that make them so.
+
+    A dead incarnation holds nothing: only what the target keeps for its name stays in its ledger, so that its place
+    can be seen. Its commands go; it starts afresh when it returns.
+    """
+    ledgers: list[Ledger] = []
+    steps: list[Step] = []
+    for consumer in sorted(standing.kept.keys() - thrown_out.given_up):
+        ledger = observation.ledgers[consumer]
+        owned = ledger.owned
+        if target is not None:
+            owned = owned & target.members.get(consumer, NO_PARTITIONS)
+        commands = tuple(command.name for command in outstanding(observation, consumer).commands)
+        if owned != ledger.owned or ledger.stopping or commands:
+            cut = only_held(replace(ledger, owned=owned, stopping=NO_PARTITIONS))
+            steps.append(WriteLedger(cut, ledger.znode_version, drop_commands=commands))
+            ledger = cut
+        ledgers.append(ledger)
+    return ledgers, steps

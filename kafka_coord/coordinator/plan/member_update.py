@@ -1,0 +1,181 @@
+"""One consumer's write while it is put together: what it gives up, what it is told to stop and to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from kafka_coord.coordinator.plan.membership import Standing, is_dead, outstanding
+from kafka_coord.coordinator.plan.sizes import MAX_PLACE_BYTES
+from kafka_coord.coordinator.steps import WriteLedger
+from kafka_coord.model import (
+    NO_OFFSET,
+    NO_PARTITIONS,
+    Assignment,
+    Command,
+    CommandType,
+    Ledger,
+    Member,
+    Mode,
+    Observation,
+    PartitionSet,
+    StartFetcher,
+    StartPoint,
+    StopFetcher,
+    TopicInfo,
+    TopicPartition,
+    same_topic,
+)
+from kafka_coord.model.json_fields import dump
+
+
+@dataclass(slots=True)
+class Draft:
+    """``ledger`` is the observed one after what may be released at once: everything of a dead incarnation, and
+    acknowledged stops. ``seen`` is the observed one, ``None`` where there is none."""
+
+    member: Member
+    seen: Ledger | None
+    ledger: Ledger
+    released: PartitionSet
+    drop_commands: tuple[str, ...]
+    stop_outstanding: bool
+    start_outstanding: bool
+    stop: PartitionSet = NO_PARTITIONS
+    start: PartitionSet = NO_PARTITIONS
+    place_too_large: bool = False
+
+    @property
+    def consumer(self) -> str:
+        return self.member.consumer
+
+    @property
+    def changes_ledger(self) -> bool:
+        return self.ledger is not self.seen and (self.seen is None or self.ledger != self.seen)
+
+    def is_behind(self, target: Assignment) -> bool:
+        """An eager member that still holds something from before ``target``."""
+        return self.member.mode is Mode.EAGER and self.ledger.generation < target.generation and bool(self.ledger.held)
+
+    def eviction(self) -> WriteLedger:
+        """Deletes the registration; what is held stays held until the next look sees it gone."""
+        return WriteLedger(
+            ledger=only_held(replace(self.ledger, place=None)),
+            znode_version=None if self.seen is None else self.seen.znode_version,
+            drop_commands=self.drop_commands,
+            evict=True,
+        )
+
+    def write(self, target: Assignment | None, observation: Observation, *, decides_streams: bool) -> WriteLedger:
+        """The ledger after all of it, with the commands that cause the change."""
+        before = self.ledger
+        commands: list[Command] = []
+        owned = (before.owned - self.stop) | self.start
+        generation, streams, topic_ids = before.generation, before.streams, before.topic_ids
+        if target is not None:
+            envelope = (target.generation, observation.epoch, self.member.incarnation)
+            if self.stop:
+                commands.append(StopFetcher(*envelope, self.stop, target.reason))
+            if self.start:
+                starts = self._start_points(target, decides_streams=decides_streams)
+                commands.append(StartFetcher(*envelope, starts, target.reason))
+                streams = {**streams, **{partition: point.stream for partition, point in starts.items()}}
+                topic_ids = {**topic_ids, **{t: observation.topics[t].identity for t in self.start.topics}}
+            in_line = owned == target.members.get(self.consumer, NO_PARTITIONS) and not before.stopping
+            # an eager member is behind until all it owned from before is told to stop
+            if not (self.is_behind(target) and owned) and (commands or in_line):
+                generation = max(generation, target.generation)
+        after = replace(
+            before,
+            owned=owned,
+            stopping=before.stopping | self.stop,
+            generation=generation,
+            streams={partition: stream for partition, stream in streams.items() if stream},
+            topic_ids=topic_ids,
+        )
+        version = None if self.seen is None else self.seen.znode_version
+        return WriteLedger(only_held(after), version, tuple(commands), self.drop_commands)
+
+    def _start_points(self, target: Assignment, *, decides_streams: bool) -> dict[TopicPartition, StartPoint]:
+        """On the stream the assignor chose, else on the one with the fewest partitions of the topic."""
+        subscription = self.member.subscription
+        chosen = target.streams.get(self.consumer, {})
+        points = {}
+        for topic, numbers in self.start.by_topic():
+            count = subscription.streams if subscription.is_wildcard else subscription.topics.get(topic, 1)
+            loads = [0] * count
+            if count > 1 and not decides_streams:
+                for number in self.ledger.held.of_topic(topic):
+                    loads[self.ledger.stream_of(TopicPartition(topic, number)) % count] += 1
+            for number in sorted(numbers):
+                partition = TopicPartition(topic, number)
+                if count == 1:
+                    stream = 0
+                elif decides_streams:
+                    stream = chosen.get(partition, 0) % count
+                else:
+                    stream = loads.index(min(loads))
+                    loads[stream] += 1
+                points[partition] = StartPoint(NO_OFFSET, stream)
+        return points
+
+
+def stale_topics(ledgers: Iterable[Ledger], topics: Mapping[str, TopicInfo]) -> frozenset[str]:
+    """Topics of which one of these ledgers holds partitions of a deleted topic of the same name."""
+    return frozenset(
+        topic
+        for ledger in ledgers
+        for topic, identity in ledger.topic_ids.items()
+        if topic in topics and not same_topic(topics[topic].identity, identity) and ledger.held.of_topic(topic)
+    )
+
+
+def only_held(ledger: Ledger) -> Ledger:
+    """Without the streams and topic identities of what is no longer held."""
+    if not ledger.streams and not ledger.topic_ids:
+        return ledger
+    held = ledger.held
+    return replace(
+        ledger,
+        streams={partition: stream for partition, stream in ledger.streams.items() if partition in held},
+        topic_ids={topic: identity for topic, identity in ledger.topic_ids.items() if held.of_topic(topic)},
+    )
+
+
+def draft_of(observation: Observation, consumer: str, member: Member) -> Draft:
+    """Begins the write of a live consumer whose ledger, if any, can be read."""
+    channel = outstanding(observation, consumer)
+    place, too_large = _place(member)
+    seen = observation.ledgers.get(consumer)
+    if seen is None or is_dead(seen, member):
+        # nothing meant for an earlier incarnation may be obeyed by this one
+        fresh = Ledger(consumer, member.incarnation, generation=seen.generation if seen is not None else 0, place=place)
+        released = seen.held if seen is not None else NO_PARTITIONS
+        drop = tuple(command.name for command in channel.commands)
+        if seen is not None:
+            fresh = replace(fresh, znode_version=seen.znode_version)
+        return Draft(member, seen, fresh, released, drop, False, False, place_too_large=too_large)
+    stop = any(command.type is CommandType.STOP_FETCHER for command in channel.commands)
+    start = any(command.type is CommandType.START_FETCHER for command in channel.commands)
+    released = NO_PARTITIONS if stop else seen.stopping
+    ledger = seen if seen.place == place else replace(seen, place=place)
+    if released:
+        ledger = replace(ledger, stopping=NO_PARTITIONS)
+    return Draft(member, seen, ledger, released, (), stop, start, place_too_large=too_large)
+
+
+def live_drafts(observation: Observation, standing: Standing) -> dict[str, Draft]:
+    """By consumer, sorted; without those whose ledger cannot be read."""
+    return {
+        consumer: draft_of(observation, consumer, standing.live[consumer])
+        for consumer in sorted(standing.live.keys() - set(standing.opaque))
+    }
+
+
+def _place(member: Member) -> tuple[Member | None, bool]:
+    if not member.rejoin_grace_ms:
+        return None, False
+    few = member.subscription.is_wildcard or len(member.subscription.topics) < 500
+    if few or len(dump(member.to_json())) <= MAX_PLACE_BYTES:
+        return member, False
+    return None, True

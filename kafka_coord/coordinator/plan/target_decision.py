@@ -1,0 +1,127 @@
+"""Whether a new target is due, and what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from kafka_coord.coordinator.assignors import Assignor
+from kafka_coord.coordinator.plan.answers import Evictions, done, pending
+from kafka_coord.coordinator.plan.inputs import NO_MEMBERS, assignment_inputs, choose_assignor, digest
+from kafka_coord.coordinator.plan.membership import Standing, target_is_unreadable
+from kafka_coord.coordinator.plan.reasons import counted, cut, names, reason_for_target
+from kafka_coord.coordinator.plan.target import compute, fitted
+from kafka_coord.coordinator.steps import SetTarget, Step
+from kafka_coord.model import NO_PARTITIONS, Assignment, Observation, Request, RequestType, same_topic
+
+ANY_VERSION = -1
+"""ZooKeeper's "whatever version it has", for values nobody could read."""
+
+
+@dataclass(slots=True)
+class Decided:
+    """The target to go by, new or stored; ``moving`` says whether stops and starts may be written for it."""
+
+    target: Assignment | None
+    moving: bool
+    steps: list[Step] = field(default_factory=list)
+    sentence: str = ""
+    complaints: list[str] = field(default_factory=list)
+
+
+def decide_target(
+    observation: Observation, standing: Standing, thrown_out: Evictions, assignors: Mapping[str, Assignor]
+) -> Decided:
+    stored = observation.assignment
+    requests = [r for r in pending(observation) if r.type is RequestType.REBALANCE]
+    if observation.pause is not None:
+        waiting = [f"{counted(len(requests), 'rebalance request')} pending until it is resumed"] if requests else []
+        return Decided(stored, moving=False, complaints=waiting)
+    unreadable = target_is_unreadable(observation)
+    if unreadable and not requests:
+        complaint = (
+            "the stored target cannot be read, so nothing is moved: ask for a rebalance to replace it"
+            f" (kafka-coord groups rebalance {observation.group})"
+        )
+        return Decided(None, moving=False, complaints=[complaint])
+    out = thrown_out.reasons.keys() | thrown_out.given_up
+    effective = {consumer: member for consumer, member in standing.effective.items() if consumer not in out}
+    if not effective:
+        return _without_members(observation, requests, unreadable=unreadable)
+    live = {consumer: member for consumer, member in effective.items() if consumer in standing.live}
+    chosen = choose_assignor(observation, live, assignors)
+    inputs = assignment_inputs(observation, standing, effective)
+    fingerprint = digest(inputs, chosen.name)
+    complaints = [chosen.complaint] if chosen.complaint else []
+    if stored is not None and stored.inputs == fingerprint and not requests:
+        return Decided(stored, moving=True, complaints=complaints)
+    computed = compute(inputs, chosen.name, assignors)
+    draft = Assignment(
+        generation=_next_generation(observation),
+        epoch=observation.epoch,
+        inputs=fingerprint,
+        assignor=computed.assignor,
+        reason=reason_for_target(
+            stored,
+            inputs,
+            computed.assignor,
+            requests=requests,
+            evicted=thrown_out.reasons,
+            recreated=_recreated(observation),
+        ),
+        members={},
+    )
+    computed = fitted(computed, inputs, assignors[computed.assignor], draft)
+    complaints += [computed.complaint] if computed.complaint else []
+    if computed.target is None:
+        return Decided(stored, moving=stored is not None, complaints=complaints)
+    members = {consumer: computed.target.members.get(consumer, NO_PARTITIONS) for consumer in effective}
+    target = replace(draft, members=members, streams=computed.target.streams)
+    moved = sum(len(partitions - inputs.current_of(consumer)) for consumer, partitions in members.items())
+    sentence = f"generation {target.generation}: {target.reason}; {counted(moved, 'partition')} to move"
+    steps: list[Step] = [_set_target(target, observation, unreadable=unreadable)]
+    steps += [done(request, cut(sentence, 300)) for request in requests]
+    return Decided(target, moving=True, steps=steps, sentence=sentence, complaints=complaints)
+
+
+def _without_members(observation: Observation, requests: list[Request], *, unreadable: bool) -> Decided:
+    """An empty target, once: so that members and generation tell what is the case."""
+    stored = observation.assignment
+    answers: list[Step] = [done(request, "the group has no members: nothing to move") for request in requests]
+    if not unreadable and (stored is None or not stored.members):
+        return Decided(stored, moving=True, steps=answers)
+    last = names(stored.members) if stored is not None else ""
+    target = Assignment(
+        generation=_next_generation(observation),
+        epoch=observation.epoch,
+        inputs=NO_MEMBERS,
+        assignor=stored.assignor if stored is not None else "",
+        reason=f"no members left ({last} left)" if last else "no members left",
+        members={},
+    )
+    sentence = f"generation {target.generation}: {target.reason}"
+    set_target = _set_target(target, observation, unreadable=unreadable)
+    return Decided(target, moving=True, steps=[set_target, *answers], sentence=sentence)
+
+
+def _set_target(target: Assignment, observation: Observation, *, unreadable: bool) -> SetTarget:
+    if unreadable:
+        return SetTarget(target, ANY_VERSION)
+    return SetTarget(target, observation.assignment.znode_version if observation.assignment is not None else None)
+
+
+def _next_generation(observation: Observation) -> int:
+    """Above all there ever was, even where the stored target was lost."""
+    known = [observation.generation_floor, *(ledger.generation for ledger in observation.ledgers.values())]
+    if observation.assignment is not None:
+        known.append(observation.assignment.generation)
+    return max(known) + 1
+
+
+def _recreated(observation: Observation) -> set[str]:
+    return {
+        topic
+        for ledger in observation.ledgers.values()
+        for topic, identity in ledger.topic_ids.items()
+        if topic in observation.topics and not same_topic(observation.topics[topic].identity, identity)
+    }

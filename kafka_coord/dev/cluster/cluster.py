@@ -1,0 +1,296 @@
+"""A whole local cluster in one directory: ZooKeeper, Kafka, and a coordinator beside each broker if wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kafka_coord.dev.cluster import record
+from kafka_coord.dev.cluster.coordinator import Coordinator, CoordinatorCommand, serve_command
+from kafka_coord.dev.cluster.identity import boot_id
+from kafka_coord.dev.cluster.jars import KAFKA_VERSION, kafka_class_path
+from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.leftovers import end_servers
+from kafka_coord.dev.cluster.lock import DirectoryLock
+from kafka_coord.dev.cluster.ports import port_is_free
+from kafka_coord.dev.cluster.probe import write_and_read_back
+from kafka_coord.dev.cluster.process import ChildProcess, OnProgress
+from kafka_coord.dev.cluster.record import ClusterRecord, ServerRecord
+from kafka_coord.dev.cluster.server import JvmServer
+from kafka_coord.dev.cluster.status import ClusterStatus, read_status
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperEnsemble, ZooKeeperSettings
+from kafka_coord.errors import DevClusterError, KafkaCoordError
+
+# Less than this and Kafka would soon shut down for want of space, with a longer story.
+_MINIMUM_FREE_BYTES = 256 * 1024 * 1024
+
+
+class DevCluster:
+    """ZooKeeper servers, brokers 1 … ``brokers``, and with ``coordinators`` one ``serve`` process each, on loopback.
+
+    ``with`` brings it up and down. What runs, and on which ports, is kept in ``cluster.json`` in ``directory``, so
+    that a later process can look at it (:meth:`status`) or end it (:meth:`down`), and that it comes up on the same
+    data and, where they are free, the same ports. One process at a time may own the directory; all it started ends
+    with it, even by ``kill -9``, unless it called :meth:`detach`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        brokers: int = 3,
+        zookeepers: int = 1,
+        coordinators: bool = False,
+        coordinator_command: CoordinatorCommand = serve_command,
+        zookeeper_settings: ZooKeeperSettings | None = None,
+        kafka_settings: KafkaSettings | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        if brokers < 1 or zookeepers < 1:
+            raise DevClusterError(
+                f"{brokers} brokers and {zookeepers} ZooKeeper servers: at least one of each is needed"
+            )
+        self.directory = directory.absolute()
+        self._broker_count = brokers
+        self._zookeeper_count = zookeepers
+        self._with_coordinators = coordinators
+        self._coordinator_command = coordinator_command
+        self._zookeeper_settings = zookeeper_settings
+        self._kafka_settings = kafka_settings
+        self._progress = on_progress or (lambda _: None)
+        self._lock = DirectoryLock(self.directory)
+        self._verbs = threading.RLock()
+        self._ensemble: ZooKeeperEnsemble | None = None
+        self._kafka: KafkaCluster | None = None
+        self._coordinators: dict[int, Coordinator] = {}
+
+    @property
+    def ensemble(self) -> ZooKeeperEnsemble:
+        """The ZooKeeper servers this object started. Raises :class:`DevClusterError` before :meth:`up`."""
+        if self._ensemble is None:
+            raise DevClusterError(f"the cluster in {self.directory} was not brought up here")
+        return self._ensemble
+
+    @property
+    def kafka(self) -> KafkaCluster:
+        """The brokers this object started. Raises :class:`DevClusterError` before :meth:`up`."""
+        if self._kafka is None:
+            raise DevClusterError(f"the cluster in {self.directory} was not brought up here")
+        return self._kafka
+
+    @property
+    def zookeeper(self) -> str:
+        """The connect string of its ZooKeeper."""
+        return self.ensemble.connect_string
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Its brokers, as Kafka clients take them."""
+        return self.kafka.bootstrap_servers
+
+    def coordinator(self, broker_id: int) -> Coordinator:
+        """The coordinator beside a broker. Raises :class:`DevClusterError` if it was brought up without."""
+        if broker_id not in self._coordinators:
+            raise DevClusterError(f"no coordinator beside broker {broker_id} was started here")
+        return self._coordinators[broker_id]
+
+    def up(self, timeout_s: float = 120.0) -> ClusterStatus:
+        """Bring everything up, on the data of an earlier time if there is any; return once a record was written
+        through every broker and read back. What an earlier time left running in part is ended first.
+
+        Raises :class:`DevClusterError`, with nothing of it left running, if the directory is in use, already up, not
+        writable or full, if it holds a larger cluster, or if a server does not serve within ``timeout_s`` seconds.
+        """
+        with self._verbs, self._errors_explained():
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._require_space()
+            self._lock.acquire()
+            try:
+                before = record.load(self.directory)
+                if before is not None:
+                    self._require_down(before)
+                    self._require_same_shape(before)
+                    self._end_leftovers(before)
+                self._start_all(before, timeout_s)
+            except BaseException:
+                self._kill_own()
+                self._lock.release()
+                raise
+            return self.status()
+
+    def down(self) -> None:
+        """Stop everything that runs in this directory, whoever started it: coordinators, then brokers, then ZooKeeper.
+
+        The data stays. Raises :class:`DevClusterError` if another live process owns it.
+        """
+        with self._verbs, self._errors_explained():
+            if not self.directory.is_dir():
+                return
+            if not self._lock.held:
+                self._lock.acquire()
+            try:
+                self._stop_own()
+                if (found := record.load(self.directory)) is not None:
+                    end_servers(found.running())
+                    self._save_stopped(found)
+            finally:
+                self._lock.release()
+
+    def detach(self) -> None:
+        """Leave it running when this process ends; another process may now :meth:`down` it."""
+        with self._verbs:
+            self._save()
+            for child in self._own_processes():
+                child.let_outlive_parent()
+            self._lock.release()
+
+    def status(self) -> ClusterStatus:
+        """What runs in the directory now, whoever started it."""
+        with self._verbs:
+            if self._lock.held and self._ensemble is not None:
+                self._save()  # a server may have been killed and started again by its own verbs
+            return read_status(self.directory)
+
+    def __enter__(self) -> Self:
+        self.up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    def _require_space(self) -> None:
+        free = shutil.disk_usage(self.directory).free
+        if free < _MINIMUM_FREE_BYTES:
+            raise DevClusterError(
+                f"only {free // 2**20} MB are free in {self.directory}, and a cluster needs "
+                f"{_MINIMUM_FREE_BYTES // 2**20} MB to start; free some space, or use another directory"
+            )
+
+    def _require_down(self, before: ClusterRecord) -> None:
+        if before.servers and len(before.running()) == len(before.servers):
+            raise DevClusterError(f"the cluster in {self.directory} is up already; bring it down first")
+
+    def _require_same_shape(self, before: ClusterRecord) -> None:
+        brokers, zookeepers = len(before.of_kind("kafka")), len(before.of_kind("zookeeper"))
+        if brokers > self._broker_count or (zookeepers and zookeepers != self._zookeeper_count):
+            raise DevClusterError(
+                f"{self.directory} holds a cluster of {brokers} brokers and {zookeepers} ZooKeeper servers, which "
+                f"{self._broker_count} and {self._zookeeper_count} cannot carry on; use another directory, or remove it"
+            )
+
+    def _end_leftovers(self, before: ClusterRecord) -> None:
+        if running := before.running():
+            self._progress(f"stopping {', '.join(server.name for server in running)}, left by an earlier time")
+            end_servers(running)
+
+    def _start_all(self, before: ClusterRecord | None, timeout_s: float) -> None:
+        settings = self._kafka_settings or KafkaSettings(replication=min(self._broker_count, 3))
+        kafka_class_path(settings.jars_directory, self._progress)  # before anything runs: fetching may fail
+        self._make_servers(before, settings)
+        self._progress(f"starting ZooKeeper, servers: {self._zookeeper_count}")
+        for server in self.ensemble.servers:
+            server.launch()
+        self._save()
+        self.ensemble.start(timeout_s)
+        self._progress(f"starting Kafka {KAFKA_VERSION}, brokers: {self._broker_count}")
+        for broker in self.kafka.brokers:
+            broker.launch()
+        self._save()
+        self.kafka.start(timeout_s)
+        self._progress("writing a record through every broker and reading it back")
+        write_and_read_back(self.bootstrap_servers, self._broker_count, timeout_s)
+        if self._coordinators:
+            self._progress("starting a coordinator beside each broker")
+            self._start_coordinators(timeout_s)
+
+    def _make_servers(self, before: ClusterRecord | None, settings: KafkaSettings) -> None:
+        def port(name: str) -> int | None:
+            """The port of last time, if it is still free."""
+            known = before.port_of(name) if before is not None else None
+            return known if known is not None and port_is_free(known) else None
+
+        self._ensemble = ZooKeeperEnsemble(
+            self.directory,
+            servers=self._zookeeper_count,
+            ports=[port(f"zookeeper-{number}") for number in range(1, self._zookeeper_count + 1)],
+            settings=self._zookeeper_settings,
+        )
+        self._kafka = KafkaCluster(
+            self.directory,
+            self._ensemble.connect_string,
+            brokers=self._broker_count,
+            ports=[port(f"kafka-{number}") for number in range(1, self._broker_count + 1)],
+            settings=settings,
+        )
+        if self._with_coordinators:
+            self._coordinators = {broker.broker_id: self._make_coordinator(broker) for broker in self._kafka.brokers}
+
+    def _make_coordinator(self, broker: KafkaBroker) -> Coordinator:
+        name = f"coordinator-{broker.broker_id}"
+        return Coordinator(self.directory / name, broker, self._coordinator_command)
+
+    def _start_coordinators(self, timeout_s: float) -> None:
+        for coordinator in self._coordinators.values():
+            coordinator.launch()
+        self._save()
+        for coordinator in self._coordinators.values():
+            coordinator.wait_ready(timeout_s)
+
+    def _save(self) -> None:
+        servers = [_record("zookeeper", server) for server in self.ensemble.servers]
+        servers += [_record("kafka", broker) for broker in self.kafka.brokers]
+        servers += [
+            ServerRecord(beside.name, "coordinator", beside.process.log, None, beside.process.identity)
+            for beside in self._coordinators.values()
+        ]
+        record.save(self.directory, ClusterRecord(tuple(servers), boot_id(), KAFKA_VERSION))
+
+    def _save_stopped(self, found: ClusterRecord) -> None:
+        servers = tuple(
+            ServerRecord(server.name, server.kind, server.log, server.port, None) for server in found.servers
+        )
+        record.save(self.directory, ClusterRecord(servers, found.boot_id, found.kafka_version))
+
+    def _own_processes(self) -> list[ChildProcess]:
+        children = [coordinator.process for coordinator in self._coordinators.values()]
+        if self._kafka is not None:
+            children += [broker.process for broker in self._kafka.brokers]
+        if self._ensemble is not None:
+            children += [server.process for server in self._ensemble.servers]
+        return children
+
+    def _stop_own(self) -> None:
+        for coordinator in self._coordinators.values():
+            coordinator.process.terminate()
+        for coordinator in self._coordinators.values():
+            coordinator.stop()
+        if self._kafka is not None:
+            self._kafka.stop()
+        if self._ensemble is not None:
+            self._ensemble.stop()
+
+    def _kill_own(self) -> None:
+        for child in self._own_processes():
+            child.kill()
+
+    @contextlib.contextmanager
+    def _errors_explained(self) -> Iterator[None]:
+        try:
+            yield
+        except DevClusterError:
+            raise
+        except OSError as error:
+            raise DevClusterError(f"{self.directory} cannot be used: {error}; use another directory") from error
+        except KafkaCoordError as error:  # of the brokers that were to be used, not of the caller's
+            raise DevClusterError(f"the cluster in {self.directory} does not work: {error}") from error
+
+
+def _record(kind: str, server: JvmServer) -> ServerRecord:
+    return ServerRecord(server.name, kind, server.log, server.port, server.process.identity)

@@ -1,0 +1,75 @@
+"""The coordinator process that runs beside each broker of a local cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kafka_coord.dev.cluster.kafka import KafkaBroker
+from kafka_coord.dev.cluster.process import ChildProcess
+from kafka_coord.dev.cluster.zookeeper import await_no_ephemeral, ephemeral_exists
+from kafka_coord.errors import DevClusterError
+from kafka_coord.zk import layout
+
+CoordinatorCommand = Callable[[KafkaBroker], Sequence[str]]
+
+# Longer than any session timeout that makes sense on one machine: how long a killed instance may stay registered.
+_REGISTRATION_TIMEOUT_S = 40.0
+
+
+def serve_command(broker: KafkaBroker) -> Sequence[str]:
+    """``kafka-coord serve`` beside ``broker``, by this very Python."""
+    return serve_beside(broker.broker_id, broker.zookeeper)
+
+
+def serve_beside(broker_id: int, zookeeper: str) -> list[str]:
+    """The same where no broker need run: all ``serve`` wants is its id."""
+    serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve"]
+    return [*serve, "--broker-id", str(broker_id), "--zookeeper", zookeeper]
+
+
+class Coordinator:
+    """One coordinator process, started for ``broker``; ready when it is registered in ZooKeeper, elected or not."""
+
+    def __init__(self, directory: Path, broker: KafkaBroker, command: CoordinatorCommand = serve_command) -> None:
+        self.name = f"coordinator-{broker.broker_id}"
+        self.broker = broker
+        self.process = ChildProcess(self.name, (), directory / f"{self.name}.log")
+        self._command = command
+
+    @property
+    def running(self) -> bool:
+        """Whether its process runs."""
+        return self.process.running
+
+    def registered(self) -> bool:
+        """Whether ``/consumers/coordinators/<brokerId>`` exists, its own or one that has not expired yet."""
+        return ephemeral_exists(self.broker.zookeeper, layout.instance(self.broker.broker_id)) is True
+
+    def start(self, timeout_s: float = 60.0) -> None:
+        """Start it and wait until it is registered. Raises :class:`DevClusterError` if it does not come so far."""
+        self.launch()
+        self.wait_ready(timeout_s)
+
+    def launch(self) -> None:
+        """Start the process, but not before the registration of one that was killed is gone. Nothing if it runs."""
+        if self.running:
+            return
+        registration = layout.instance(self.broker.broker_id)
+        if not await_no_ephemeral(self.broker.zookeeper, registration, _REGISTRATION_TIMEOUT_S):
+            raise DevClusterError(f"{self.name}: {registration} is held by another process; stop that one first")
+        self.process.command = tuple(self._command(self.broker))
+        self.process.start()
+
+    def wait_ready(self, timeout_s: float = 60.0) -> None:
+        """Wait until it is registered. Raises :class:`DevClusterError` with the end of its log if it is not."""
+        self.process.wait_until(self.registered, timeout_s)
+
+    def stop(self, timeout_s: float = 15.0) -> None:
+        """Let it end cleanly: an elected one resigns."""
+        self.process.stop(timeout_s)
+
+    def kill(self) -> None:
+        """End it as a crash would (SIGKILL)."""
+        self.process.kill()

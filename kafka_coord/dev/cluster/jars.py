@@ -1,0 +1,218 @@
+"""The jars ZooKeeper and Kafka are made of.
+
+Most come with PySpark. Kafka's own are fetched once (:mod:`kafka_coord.dev.cluster.ivy`) into the cache, or taken from
+a directory that ``--jars-dir`` or ``KAFKA_COORD_JARS_DIR`` names, such as ``libs`` of a Kafka distribution.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka_coord.dev.cluster.cache import becoming, cache_directory
+from kafka_coord.dev.cluster.ivy import Artifact, retrieve
+from kafka_coord.errors import DevClusterError
+
+KAFKA_VERSION = "3.9.2"
+JARS_DIR_VARIABLE = "KAFKA_COORD_JARS_DIR"
+
+# ZooKeeper 3.9 with what it loads at run time; all of it comes with PySpark.
+_ZOOKEEPER_JARS = (
+    "zookeeper",
+    "zookeeper-jute",
+    "netty-buffer",
+    "netty-codec",
+    "netty-codec-base",
+    "netty-common",
+    "netty-handler",
+    "netty-resolver",
+    "netty-transport",
+    "netty-transport-classes-epoll",
+    "netty-transport-native-unix-common",
+    "slf4j-api",
+    "log4j-slf4j2-impl",
+    "log4j-api",
+    "log4j-core",
+    "metrics-core",
+    "snappy-java",
+    "commons-io",
+    "commons-cli",
+)
+# What Kafka needs beyond that and PySpark has too.
+_KAFKA_JARS_OF_PYSPARK = (
+    "scala-library",
+    "scala-reflect",
+    "jackson-annotations",
+    "jackson-core",
+    "jackson-databind",
+    "log4j-1.2-api",
+    "lz4-java",
+    "zstd-jni",
+)
+_KAFKA = "org.apache.kafka"
+_OF_KAFKA_3 = (
+    Artifact(_KAFKA, "kafka_2.13", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-clients", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-group-coordinator", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-group-coordinator-api", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-metadata", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-raft", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-server", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-server-common", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-storage", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-storage-api", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-tools-api", KAFKA_VERSION),
+    Artifact(_KAFKA, "kafka-transaction-coordinator", KAFKA_VERSION),
+    Artifact("com.yammer.metrics", "metrics-core", "2.2.0"),
+    Artifact("com.typesafe.scala-logging", "scala-logging_2.13", "3.9.5"),
+    Artifact("net.sf.jopt-simple", "jopt-simple", "5.0.4"),
+    Artifact("org.pcollections", "pcollections", "4.0.1"),
+    Artifact("com.github.ben-manes.caffeine", "caffeine", "2.9.3"),
+    Artifact("commons-validator", "commons-validator", "1.10.1"),
+    Artifact("com.fasterxml.jackson.dataformat", "jackson-dataformat-csv", "2.16.2"),
+    Artifact("com.fasterxml.jackson.datatype", "jackson-datatype-jdk8", "2.16.2"),
+    Artifact("org.scala-lang.modules", "scala-java8-compat_2.13", "1.0.2"),
+    Artifact("org.scala-lang.modules", "scala-collection-compat_2.13", "2.10.0"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRelease:
+    """One Kafka to run: what is fetched for it (``megabytes`` in all), beside what PySpark has."""
+
+    version: str
+    artifacts: Sequence[Artifact]
+    megabytes: int
+
+
+KAFKA = KafkaRelease(KAFKA_VERSION, _OF_KAFKA_3, 18)
+"""The last line of releases that keeps its metadata in ZooKeeper."""
+
+# Written last, and renamed with the rest: a cache without it, or that differs from it, was not fetched to its end.
+_MANIFEST = "manifest.json"
+
+
+def zookeeper_class_path() -> tuple[Path, ...]:
+    """The jars to run ZooKeeper with. Needs PySpark installed, no network."""
+    return _named(pyspark_jars_directory(), _ZOOKEEPER_JARS)
+
+
+def kafka_class_path(
+    jars_directory: Path | None = None, on_progress: Callable[[str], None] | None = None
+) -> tuple[Path, ...]:
+    """The jars to run Kafka with, fetched if need be (18 MB, about 10 s, once).
+
+    ``jars_directory`` (else ``$KAFKA_COORD_JARS_DIR``) is used instead of the cache and the network if given. Raises
+    :class:`DevClusterError` if a jar is missing there, or cannot be fetched.
+    """
+    directory = jars_directory or _directory_of_environment()
+    return _given(directory) + _of_pyspark() if directory is not None else fetched_class_path(KAFKA, on_progress)
+
+
+def fetched_class_path(release: KafkaRelease, on_progress: Callable[[str], None] | None = None) -> tuple[Path, ...]:
+    """The jars to run that Kafka with, from the cache, fetched into it if need be. Raises :class:`DevClusterError`."""
+    return _cached(release, on_progress or (lambda _: None)) + _of_pyspark()
+
+
+def _of_pyspark() -> tuple[Path, ...]:
+    return zookeeper_class_path() + _named(pyspark_jars_directory(), _KAFKA_JARS_OF_PYSPARK)
+
+
+def pyspark_jars_directory() -> Path:
+    """Where PySpark keeps its jars, found without importing it. Raises :class:`DevClusterError` if it is not there."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise DevClusterError(
+            "PySpark is not installed, and ZooKeeper's jars come with it; run `pip install 'kafka-coord[dev]'`"
+        )
+    jars = Path(spec.origin).parent / "jars"
+    if not jars.is_dir():
+        raise DevClusterError(
+            f"PySpark has no jars in {jars}; reinstall it with `pip install --force-reinstall pyspark`"
+        )
+    return jars
+
+
+def _directory_of_environment() -> Path | None:
+    value = os.environ.get(JARS_DIR_VARIABLE)
+    return Path(value).expanduser().absolute() if value else None
+
+
+def _named(directory: Path, artifacts: Sequence[str]) -> tuple[Path, ...]:
+    """The jars of ``artifacts`` (names without version) in ``directory``."""
+    jars = {_artifact_of(jar): jar for jar in sorted(directory.glob("*.jar"))}
+    missing = [artifact for artifact in artifacts if artifact not in jars]
+    if missing:
+        raise DevClusterError(f"{directory} lacks the jars {', '.join(f'{name}-<version>.jar' for name in missing)}")
+    return tuple(jars[artifact] for artifact in artifacts)
+
+
+def _given(directory: Path) -> tuple[Path, ...]:
+    """Kafka's jars in a directory of the user's: the very ones we would fetch, else others of the same major version
+    (a distribution has a metrics-core 2 and a metrics-core 4, which are different things).
+    """
+    found: list[Path] = []
+    missing: list[str] = []
+    for artifact in KAFKA.artifacts:
+        major = artifact.version.partition(".")[0]
+        of_major = sorted(directory.glob(f"{artifact.name}-{major}.*.jar"))
+        if (directory / artifact.file_name).is_file():
+            found.append(directory / artifact.file_name)
+        elif of_major:
+            found.append(of_major[-1])
+        else:
+            missing.append(artifact.file_name)
+    if missing:
+        raise DevClusterError(
+            f"{directory} lacks the jars {', '.join(missing)}; give libs/ of a Kafka 3.9 distribution"
+        )
+    return tuple(found)
+
+
+def _artifact_of(jar: Path) -> str:
+    """``zookeeper-jute`` of ``zookeeper-jute-3.9.5.jar``: what stands before the first part that is a number."""
+    name: list[str] = []
+    for part in jar.stem.split("-"):
+        # log4j-1.2-api carries a version of something else inside its name.
+        if part[:1].isdigit() and name != ["log4j"]:
+            break
+        name.append(part)
+    return "-".join(name)
+
+
+def _cached(release: KafkaRelease, on_progress: Callable[[str], None]) -> tuple[Path, ...]:
+    home = cache_directory() / f"jars-{release.version}"
+    if not _complete(home, release):
+        _fetch_into(home, release, on_progress)
+    return tuple(home / artifact.file_name for artifact in release.artifacts)
+
+
+def _complete(home: Path, release: KafkaRelease) -> bool:
+    try:
+        sizes = json.loads((home / _MANIFEST).read_text(encoding="utf-8"))
+        return {artifact.file_name for artifact in release.artifacts} <= set(sizes) and all(
+            (home / name).stat().st_size == size for name, size in sizes.items()
+        )
+    except (OSError, ValueError, TypeError, AttributeError):
+        return False
+
+
+def _fetch_into(home: Path, release: KafkaRelease, on_progress: Callable[[str], None]) -> None:
+    on_progress(f"fetching Kafka {release.version} into {home} ({release.megabytes} MB, once)")
+    with becoming(home, "Kafka's jars") as fetched:
+        retrieve(release.artifacts, fetched, ivy=_ivy_jar(), work=fetched.parent)
+        sizes = {jar.name: jar.stat().st_size for jar in fetched.iterdir()}
+        (fetched / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
+        if home.exists() and not _complete(home, release):
+            shutil.rmtree(home)
+    if not _complete(home, release):
+        raise DevClusterError(f"Kafka's jars could not be put into {home}; remove that directory and try again")
+
+
+def _ivy_jar() -> Path:
+    return _named(pyspark_jars_directory(), ["ivy"])[0]

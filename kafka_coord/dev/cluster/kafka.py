@@ -1,0 +1,188 @@
+"""Real Kafka brokers on loopback, their metadata in ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kafka_coord.dev.cluster.jars import kafka_class_path
+from kafka_coord.dev.cluster.metadata import ClusterView, view_of
+from kafka_coord.dev.cluster.ports import LOOPBACK
+from kafka_coord.dev.cluster.server import JvmProgram, JvmServer, Startable
+from kafka_coord.dev.cluster.zookeeper import await_no_ephemeral
+from kafka_coord.errors import DevClusterError
+from kafka_coord.zk import layout
+
+_MAIN_CLASS = "kafka.Kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """What differs between brokers for daily use and brokers for tests.
+
+    ``zookeeper_session_ms`` is how long a killed broker is still listed, and cannot come back. ``properties`` are
+    further lines of ``server.properties``. ``jars_directory``: see
+    :func:`kafka_coord.dev.cluster.jars.kafka_class_path`.
+    """
+
+    zookeeper_session_ms: int = 6_000
+    replication: int = 1
+    heap_mb: int = 256
+    log_level: str = "WARN"
+    properties: Mapping[str, str] = field(default_factory=dict)
+    jars_directory: Path | None = None
+
+
+class KafkaBroker(JvmServer):
+    """One broker in ``directory``, registered in ``zookeeper`` (a connect string, with or without chroot).
+
+    ``with`` starts and stops it; its log directories stay. Topics are not created by being mentioned.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        broker_id: int,
+        zookeeper: str,
+        *,
+        port: int | None = None,
+        settings: KafkaSettings | None = None,
+    ) -> None:
+        super().__init__(f"kafka-{broker_id}", directory, port=port, log_level=(settings or KafkaSettings()).log_level)
+        self.broker_id = broker_id
+        self.zookeeper = zookeeper
+        self.settings = settings or KafkaSettings()
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it, as ``host:port``."""
+        return f"{LOOPBACK}:{self.port}"
+
+    def launch(self) -> None:
+        """Start the process without waiting for it, but not before an earlier one's registration is gone.
+
+        Kafka exits with NodeExists if ``/brokers/ids/<id>`` is still there; after a kill that takes its session
+        timeout.
+        """
+        if not self.running:
+            self._await_deregistration()
+        super().launch()
+
+    def view(self) -> ClusterView | None:
+        """The cluster as this broker sees it; None while it does not answer."""
+        return view_of(self.address)
+
+    def serving(self) -> bool:
+        return self.sees({self.broker_id})
+
+    def sees(self, broker_ids: set[int]) -> bool:
+        """Whether its metadata lists at least these brokers and a controller."""
+        view = self.view()
+        return view is not None and broker_ids <= view.brokers.keys() and view.controller in view.brokers
+
+    def _await_deregistration(self) -> None:
+        registration = layout.broker(self.broker_id)
+        timeout_s = self.settings.zookeeper_session_ms / 1000 * 2 + 3
+        if not await_no_ephemeral(self.zookeeper, registration, timeout_s):
+            raise DevClusterError(
+                f"{self.name}: {registration} is still held after {timeout_s:.0f} s; another broker with this id "
+                f"is registered in {self.zookeeper}: stop it, or use another id"
+            )
+
+    def _prepare(self) -> JvmProgram:
+        config = self.directory / "server.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in self._configuration().items()), "utf-8")
+        flags = ("-Xms64m", f"-Xmx{self.settings.heap_mb}m")
+        return JvmProgram(flags, kafka_class_path(self.settings.jars_directory), _MAIN_CLASS, [str(config)])
+
+    def _configuration(self) -> dict[str, str]:
+        replication = str(self.settings.replication)
+        lines = {
+            "broker.id": str(self.broker_id),
+            "listeners": f"PLAINTEXT://{self.address}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "zookeeper.connect": self.zookeeper,
+            "zookeeper.session.timeout.ms": str(self.settings.zookeeper_session_ms),
+            "log.dirs": str(self.directory / "data"),
+            "auto.create.topics.enable": "false",
+            "default.replication.factor": replication,
+            "offsets.topic.replication.factor": replication,
+            "offsets.topic.num.partitions": "3",
+            "transaction.state.log.replication.factor": replication,
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "3",
+            "group.initial.rebalance.delay.ms": "0",
+            # Small rather than fast: buffers and threads of a broker that shares a laptop with two others.
+            "log.cleaner.dedupe.buffer.size": "2097152",
+            "log.index.size.max.bytes": "1048576",
+            "num.network.threads": "2",
+            "num.io.threads": "4",
+            "background.threads": "2",
+            "controlled.shutdown.max.retries": "1",
+            "controlled.shutdown.retry.backoff.ms": "300",
+        }
+        return lines | dict(self.settings.properties)
+
+
+class KafkaCluster(Startable):
+    """Brokers 1 … ``brokers`` in directories below ``directory``, registered in ``zookeeper``."""
+
+    def __init__(
+        self,
+        directory: Path,
+        zookeeper: str,
+        *,
+        brokers: int = 3,
+        ports: Sequence[int | None] = (),
+        settings: KafkaSettings | None = None,
+    ) -> None:
+        wanted = list(ports) or [None] * brokers
+        if len(wanted) != brokers:
+            raise DevClusterError(f"{len(wanted)} ports given for {brokers} brokers; give one each or none")
+        settings = settings or KafkaSettings(replication=min(brokers, 3))
+        self.zookeeper = zookeeper
+        self.brokers = tuple(
+            KafkaBroker(
+                directory / f"kafka-{broker_id}",
+                broker_id,
+                zookeeper,
+                port=port,
+                settings=settings,
+            )
+            for broker_id, port in enumerate(wanted, start=1)
+        )
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """All brokers, as Kafka clients take them: ``host:port,host:port,…``."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    def broker(self, broker_id: int) -> KafkaBroker:
+        """The broker with this id. Raises :class:`DevClusterError` if there is none."""
+        for broker in self.brokers:
+            if broker.broker_id == broker_id:
+                return broker
+        ids = ", ".join(str(broker.broker_id) for broker in self.brokers)
+        raise DevClusterError(f"no broker {broker_id} in this cluster; it has {ids}")
+
+    def start(self, timeout_s: float = 90.0, on_progress: Callable[[str], None] | None = None) -> None:
+        """Start all brokers that do not run; return when each lists all others and a controller."""
+        kafka_class_path(self.brokers[0].settings.jars_directory, on_progress)
+        for broker in self.brokers:
+            broker.launch()
+        everyone = {broker.broker_id for broker in self.brokers}
+        for broker in self.brokers:
+            broker.wait_until(lambda broker=broker: broker.sees(everyone), timeout_s)  # type: ignore[misc]
+
+    def stop(self) -> None:
+        """Stop all brokers at once, cleanly."""
+        for broker in self.brokers:
+            broker.process.terminate()
+        for broker in self.brokers:
+            broker.stop()
+
+    def kill(self) -> None:
+        """End all brokers as a crash would."""
+        for broker in self.brokers:
+            broker.kill()

@@ -1,0 +1,130 @@
+"""One real Kafka 4 broker on loopback, with its metadata in itself (KRaft): what others' protocols are measured on."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from kafka_coord.dev.cluster.ivy import Artifact
+from kafka_coord.dev.cluster.jars import KafkaRelease, fetched_class_path
+from kafka_coord.dev.cluster.metadata import view_of
+from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
+from kafka_coord.dev.cluster.process import OnProgress
+from kafka_coord.dev.cluster.server import JvmProgram, JvmServer
+from kafka_coord.errors import DevClusterError
+from kafka_coord.spark.java import run_java
+
+KAFKA_4_VERSION = "4.3.0"
+_NODE_ID = 1
+_FORMAT_S = 120.0
+_KAFKA = "org.apache.kafka"
+
+KAFKA_4 = KafkaRelease(
+    KAFKA_4_VERSION,
+    (
+        Artifact(_KAFKA, "kafka_2.13", KAFKA_4_VERSION),
+        Artifact(_KAFKA, "kafka-clients", KAFKA_4_VERSION),
+        Artifact(_KAFKA, "kafka-coordinator-common", KAFKA_4_VERSION),
+        Artifact(_KAFKA, "kafka-group-coordinator", KAFKA_4_VERSION),
+        Artifact(_KAFKA, "kafka-group-coordinator-api", KAFKA_4_VERSION),
+        Artifact(_KAFKA, "kafka-metadata", KAFKA_4_VERSION),
+        Artifact(_KAFKA, "kafka-raft", KAFKA_4_VERSION),
+        Artifact(_KAFKA, "kafka-server", KAFKA_4_VERSION),
+        Artifact(_KAFKA, "kafka-server-common", KAFKA_4_VERSION),
+        Artifact(_KAFKA, "kafka-share-coordinator", KAFKA_4_VERSION),
+        Artifact(_KAFKA, "kafka-storage", KAFKA_4_VERSION),
+        Artifact(_KAFKA, "kafka-storage-api", KAFKA_4_VERSION),
+        Artifact(_KAFKA, "kafka-tools-api", KAFKA_4_VERSION),
+        Artifact(_KAFKA, "kafka-transaction-coordinator", KAFKA_4_VERSION),
+        Artifact("com.yammer.metrics", "metrics-core", "2.2.0"),
+        Artifact("com.typesafe.scala-logging", "scala-logging_2.13", "3.9.5"),
+        Artifact("net.sf.jopt-simple", "jopt-simple", "5.0.4"),
+        Artifact("net.sourceforge.argparse4j", "argparse4j", "0.7.0"),
+        Artifact("org.pcollections", "pcollections", "4.0.2"),
+        Artifact("com.github.ben-manes.caffeine", "caffeine", "3.2.0"),
+        Artifact("commons-validator", "commons-validator", "1.10.1"),
+        Artifact("com.google.re2j", "re2j", "1.8"),
+        Artifact("com.dynatrace.hash4j", "hash4j", "0.22.0"),
+        Artifact("org.hdrhistogram", "HdrHistogram", "2.2.2"),
+        Artifact("com.fasterxml.jackson.dataformat", "jackson-dataformat-csv", "2.16.2"),
+        Artifact("com.fasterxml.jackson.datatype", "jackson-datatype-jdk8", "2.16.2"),
+    ),
+    18,
+)
+
+
+class KraftBroker(JvmServer):
+    """Broker and controller in one process, in ``directory``; ``properties`` are further lines of its configuration.
+
+    ``with`` starts and stops it. Topics are not created by being mentioned.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        properties: Mapping[str, str] | None = None,
+        heap_mb: int = 512,
+        log_level: str = "WARN",
+    ) -> None:
+        super().__init__("kafka-kraft", directory, port=None, log_level=log_level)
+        self._controller_port = free_port()
+        self._properties = dict(properties or {})
+        self._heap_mb = heap_mb
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it, as ``host:port``."""
+        return f"{LOOPBACK}:{self.port}"
+
+    def fetch(self, on_progress: OnProgress | None = None) -> None:
+        """Makes sure of its jars, before anything that is timed."""
+        fetched_class_path(KAFKA_4, on_progress)
+
+    def serving(self) -> bool:
+        view = view_of(self.address)
+        return view is not None and bool(view.brokers)
+
+    def _prepare(self) -> JvmProgram:
+        class_path = fetched_class_path(KAFKA_4)
+        config = self.directory / "server.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in self._configuration().items()), "utf-8")
+        if not (self.directory / "data" / "meta.properties").exists():
+            self._format(class_path, config)
+        return JvmProgram(("-Xms64m", f"-Xmx{self._heap_mb}m"), class_path, "kafka.Kafka", [str(config)])
+
+    def _format(self, class_path: tuple[Path, ...], config: Path) -> None:
+        """KRaft starts on directories only that were made for a cluster id."""
+        cluster_id = "-"
+        while cluster_id.startswith("-"):  # which would be taken for an option, as Kafka's own generator knows
+            cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        arguments = [
+            *("-cp", ":".join(map(str, class_path))),
+            *("kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", str(config)),
+        ]
+        answer = run_java(arguments, _FORMAT_S)
+        if answer.returncode != 0:
+            raise DevClusterError(f"{self.name}: {self.directory} cannot be formatted: {answer.stdout.strip()[-600:]}")
+
+    def _configuration(self) -> dict[str, str]:
+        controller = f"{LOOPBACK}:{self._controller_port}"
+        lines = {
+            "process.roles": "broker,controller",
+            "node.id": str(_NODE_ID),
+            "controller.quorum.voters": f"{_NODE_ID}@{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.directory / "data"),
+            "auto.create.topics.enable": "false",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "3",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "log.cleaner.dedupe.buffer.size": "2097152",
+            "log.index.size.max.bytes": "1048576",
+        }
+        return lines | self._properties

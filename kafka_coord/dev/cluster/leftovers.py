@@ -1,0 +1,27 @@
+"""Ending servers that an earlier process started: known only by their record, not children of this one."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+
+from kafka_coord.dev.cluster.class_archive import keep_archives
+from kafka_coord.dev.cluster.record import KINDS, ServerRecord
+
+_STOP_TIMEOUT_S = 20.0
+
+
+def end_servers(servers: Iterable[ServerRecord]) -> None:
+    """Let them end cleanly, kind by kind (coordinators, brokers, ZooKeeper), by SIGKILL what takes longer than 20 s."""
+    running = [(server, server.process) for server in servers if server.process is not None]
+    for kind in KINDS:
+        ending = [(server, process) for server, process in running if server.kind == kind]
+        for _, process in ending:
+            process.signal(signal.SIGTERM)
+            process.signal(signal.SIGCONT)  # a paused process would not see the other signal
+        for server, process in ending:
+            if process.wait(_STOP_TIMEOUT_S):
+                keep_archives(server.log.parent)
+            else:
+                process.signal(signal.SIGKILL)
+                process.wait(_STOP_TIMEOUT_S)

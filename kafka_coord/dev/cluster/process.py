@@ -1,0 +1,191 @@
+"""One child process: started with a log file, waited for until it is ready, stopped by its number."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from kafka_coord.dev.cluster import child_reaper
+from kafka_coord.dev.cluster.identity import ProcessIdentity
+from kafka_coord.dev.cluster.interrupts import interrupts_held_back
+from kafka_coord.errors import DevClusterError
+
+OnProgress = Callable[[str], None]
+
+_POLL_S = 0.05
+_LOG_TAIL_LINES = 8
+
+
+class ChildProcess:
+    """A program run in its own session, all its output appended to ``log``.
+
+    It may be started, ended and started again; all verbs are safe from any thread. It is killed when this Python
+    process ends without having stopped it, even by ``kill -9``, until :meth:`let_outlive_parent`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.command = tuple(command)
+        self.log = log
+        self._env = dict(env or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._identity: ProcessIdentity | None = None
+        self._log_start = 0
+        self._asked_to_end = False
+        self._lock = threading.RLock()
+
+    @property
+    def identity(self) -> ProcessIdentity | None:
+        """Number and start time of the running process; None when it does not run."""
+        with self._lock:
+            return self._identity if self.running else None
+
+    @property
+    def pid(self) -> int | None:
+        """The running process's number; None when it does not run."""
+        identity = self.identity
+        return identity.pid if identity else None
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs (a paused one does)."""
+        with self._lock:
+            return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """What it exited with (negative: the signal that ended it); None while it runs or before its first start."""
+        with self._lock:
+            return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Start it, if it does not run. Raises :class:`DevClusterError` if the log or the program cannot be opened."""
+        # A child made but not known yet could not be stopped by anybody.
+        with self._lock, interrupts_held_back():
+            if self.running:
+                return
+            self._forget()
+            self._asked_to_end = False
+            try:
+                self.log.parent.mkdir(parents=True, exist_ok=True)
+                with self.log.open("ab") as out:
+                    self._log_start = out.tell()
+                    self._process = subprocess.Popen(
+                        self.command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=subprocess.STDOUT,
+                        cwd=self.log.parent,
+                        env={**os.environ, **self._env},
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                raise DevClusterError(f"{self.name} cannot be started: {error}") from error
+            self._identity = ProcessIdentity.of(self._process.pid)
+            if self._identity is not None:
+                child_reaper.guard(self._identity)
+
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
+        """Poll ``ready`` until it holds. Raises :class:`DevClusterError`, with the end of the log, if it does not
+        within ``timeout_s`` seconds or the process ends before.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            if not self.running:
+                raise DevClusterError(
+                    f"{self.name} ended with exit code {self.exit_code} before it was ready{self._story()}"
+                )
+            if time.monotonic() >= deadline:
+                raise DevClusterError(f"{self.name} was not ready within {timeout_s:.0f} s{self._story()}")
+            time.sleep(_POLL_S)
+
+    def let_outlive_parent(self) -> None:
+        """From now on it keeps running when this Python process ends."""
+        identity = self.identity
+        if identity is not None:
+            child_reaper.release(identity)
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM), without waiting; :meth:`stop` waits.
+
+        Asked once only: Python gives signals back to the system while it ends, and a second one would kill a process
+        that is just leaving cleanly.
+        """
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                if not self._asked_to_end:
+                    self._asked_to_end = True
+                    self._process.send_signal(signal.SIGTERM)
+                self._process.send_signal(signal.SIGCONT)  # a paused process would not see the other signal
+
+    def stop(self, timeout_s: float = 15.0) -> bool:
+        """Ask it to end (SIGTERM) and wait; after ``timeout_s`` seconds end it with SIGKILL, and return False."""
+        with self._lock:
+            if self._process is None:
+                return True
+            in_time = True
+            self.terminate()
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                in_time = False
+                self._process.kill()
+                self._process.wait()
+            self._forget()
+            return in_time
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), paused or not, and reap it."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+                self._forget()
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP) and wait until it is frozen: its connections stay open, and nothing answers."""
+        identity = self._require_running("pause")
+        identity.signal(signal.SIGSTOP)
+        while identity.alive() and not identity.paused():
+            time.sleep(0.001)
+
+    def resume(self) -> None:
+        """Let a paused process go on (SIGCONT)."""
+        self._require_running("resume").signal(signal.SIGCONT)
+
+    def log_since_start(self) -> str:
+        """What it wrote since its last start."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(self._log_start)
+                return file.read().decode("utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    def _forget(self) -> None:
+        if self._identity is not None:
+            child_reaper.release(self._identity)
+        self._identity = None
+
+    def _require_running(self, verb: str) -> ProcessIdentity:
+        identity = self.identity
+        if identity is None:
+            raise DevClusterError(f"cannot {verb} {self.name}: it does not run")
+        return identity
+
+    def _story(self) -> str:
+        lines = [line for line in self.log_since_start().splitlines() if line.strip()]
+        tail = "".join(f"\n    {line[:300]}" for line in lines[-_LOG_TAIL_LINES:])
+        return f"; the end of its log {self.log}:{tail}" if tail else f"; its log {self.log} is empty"

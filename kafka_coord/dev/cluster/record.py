@@ -1,0 +1,148 @@
+"""``cluster.json``: what a local cluster consists of and which processes it is, for the next command that looks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kafka_coord.dev.cluster.identity import ProcessIdentity, boot_id
+from kafka_coord.errors import DevClusterError, MalformedValue
+from kafka_coord.model import json_fields
+
+FILE_NAME = "cluster.json"
+KINDS = ("coordinator", "kafka", "zookeeper")
+"""Kinds of server, in the order in which they are to be stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRecord:
+    """One server: ``kind`` is one of :data:`KINDS`, ``port`` None for a server without one of its own, ``process``
+    None if it was stopped.
+    """
+
+    name: str
+    kind: str
+    log: Path
+    port: int | None
+    process: ProcessIdentity | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "log": str(self.log),
+            "port": self.port,
+            "pid": self.process and self.process.pid,
+            "started": self.process and self.process.started,
+        }
+
+    @classmethod
+    def from_json(cls, value: json_fields.Json, where: str) -> ServerRecord:
+        kind = json_fields.text(value, "kind", where)
+        if kind not in KINDS:
+            raise MalformedValue(where, f"field 'kind' is {kind!r}, none of {', '.join(KINDS)}")
+        process = None
+        if value.get("pid") is not None:
+            process = ProcessIdentity(
+                pid=json_fields.number(value, "pid", where, at_least=2),
+                started=json_fields.number(value, "started", where, at_least=0),
+            )
+        return cls(
+            name=json_fields.text(value, "name", where),
+            kind=kind,
+            log=Path(json_fields.text(value, "log", where)),
+            port=None if value.get("port") is None else json_fields.number(value, "port", where, at_least=1),
+            process=process,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """All servers of a cluster as they were last written down, under which boot of the machine, and which Kafka."""
+
+    servers: tuple[ServerRecord, ...]
+    boot_id: str
+    kafka_version: str
+
+    def of_kind(self, kind: str) -> tuple[ServerRecord, ...]:
+        return tuple(server for server in self.servers if server.kind == kind)
+
+    def port_of(self, name: str) -> int | None:
+        """The port a server of this name had."""
+        return next((server.port for server in self.servers if server.name == name), None)
+
+    def running(self) -> tuple[ServerRecord, ...]:
+        """The servers whose very processes still run. A number used again by another process does not count."""
+        if self.boot_id != boot_id():
+            return ()
+        return tuple(server for server in self.servers if server.process is not None and server.process.alive())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": json_fields.VERSION,
+            "boot_id": self.boot_id,
+            "kafka_version": self.kafka_version,
+            "servers": [server.to_json() for server in self.servers],
+        }
+
+    @classmethod
+    def from_json(cls, raw: bytes, where: str) -> ClusterRecord:
+        value = json_fields.load(raw, where)
+        return cls(
+            servers=tuple(ServerRecord.from_json(server, where) for server in _objects(value, "servers", where)),
+            boot_id=json_fields.text(value, "boot_id", where),
+            kafka_version=json_fields.text(value, "kafka_version", where),
+        )
+
+
+def load(directory: Path) -> ClusterRecord | None:
+    """The record in ``directory``, None if there is none. Raises :class:`DevClusterError` if it makes no sense."""
+    file = directory / FILE_NAME
+    try:
+        return ClusterRecord.from_json(file.read_bytes(), str(file))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DevClusterError(f"{file} cannot be read: {error}") from error
+    except MalformedValue as error:
+        left = "".join(f"\n    {pid}  {command}" for pid, command in processes_mentioning(directory))
+        todo = (
+            f"end these processes, which name its directory, and remove the file:{left}" if left else "remove the file"
+        )
+        raise DevClusterError(f"{error}; no process can be found by it: {todo}") from error
+
+
+def save(directory: Path, record: ClusterRecord) -> None:
+    """Replace the record in ``directory``, in one step. Raises OSError."""
+    file = directory / FILE_NAME
+    beside = file.with_suffix(".new")
+    with beside.open("w", encoding="utf-8") as out:
+        json.dump(record.to_json(), out, indent=1)
+        out.flush()
+        os.fsync(out.fileno())
+    beside.replace(file)
+
+
+def processes_mentioning(directory: Path) -> list[tuple[int, str]]:
+    """Processes, by number, with the start of their command lines, that have a path below ``directory`` in them."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", errors="replace")
+            except OSError:  # has ended, or is somebody else's
+                continue
+            if f"{directory}/" in command:
+                found.append((int(entry.name), command[:60]))
+    return sorted(found)
+
+
+def _objects(value: Mapping[str, Any], field: str, where: str) -> list[json_fields.Json]:
+    found = value.get(field)
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise MalformedValue(where, f"field {field!r} is no list of objects")
+    return found

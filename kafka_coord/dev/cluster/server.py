@@ -1,0 +1,198 @@
+"""What the embedded ZooKeeper and Kafka servers have in common: a JVM in a directory of its own, on a port it keeps."""
+
+from __future__ import annotations
+
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kafka_coord.dev.cluster.class_archive import archive_flags, discard_archives, drop_archive, keep_archives
+from kafka_coord.dev.cluster.ports import free_port, port_is_free, require_free
+from kafka_coord.dev.cluster.process import ChildProcess
+from kafka_coord.errors import DevClusterError
+from kafka_coord.spark.java import find_java
+
+# Kafka and ZooKeeper of this size are bound by start-up, so: one compiler tier, the collector with least set-up.
+_JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
+
+# How a JVM ends that finds its own data damaged (as Popen reports it).
+_CRASHES = {-signal.SIGABRT, -signal.SIGBUS, -signal.SIGSEGV}
+
+_LOG4J = """\
+status = error
+name = kafka_coord.dev
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %-5p [%t] %c{{1.}}: %m%n
+rootLogger.level = {level}
+rootLogger.appenderRef.out.ref = out
+# Ten stack traces a second for as long as a broker is down say nothing that the first line did not.
+logger.send.name = kafka.controller.RequestSendThread
+logger.send.level = error
+logger.network.name = org.apache.kafka.clients.NetworkClient
+logger.network.level = error
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JvmProgram:
+    """What to run: ``flags`` for Java, the ``class_path`` (jars only), the main class and its ``arguments``."""
+
+    flags: Sequence[str]
+    class_path: Sequence[Path]
+    main_class: str
+    arguments: Sequence[str]
+
+
+class Startable(ABC):
+    """What ``with`` starts, waits for, and stops; a start that fails leaves nothing running."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it and wait until it serves. Raises :class:`DevClusterError` if it does not."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Let it end cleanly."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End it as a crash would (SIGKILL)."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class JvmServer(Startable):
+    """A server that can be started, ended in any way, and started again on the same data and port.
+
+    ``port`` None means any free one, chosen once. All verbs may be called from any thread.
+    """
+
+    def __init__(self, name: str, directory: Path, *, port: int | None, log_level: str) -> None:
+        self.name = name
+        self.directory = directory.absolute()
+        self.port = free_port() if port is None else port
+        self._port_may_change = port is None
+        self._log_level = log_level
+        self._process = ChildProcess(name, (), self.directory / f"{name}.log")
+
+    @property
+    def process(self) -> ChildProcess:
+        """The child process, for its pid, identity and log."""
+        return self._process
+
+    @property
+    def running(self) -> bool:
+        """Whether its process runs (a paused one does)."""
+        return self._process.running
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id while it runs."""
+        return self._process.pid
+
+    @property
+    def log(self) -> Path:
+        """The file all it prints is appended to."""
+        return self._process.log
+
+    def start(self, timeout_s: float = 60.0) -> None:
+        """Launch it and wait until it serves. Raises :class:`DevClusterError` if it does not within ``timeout_s``."""
+        self.launch()
+        self.wait_ready(timeout_s)
+
+    def launch(self) -> None:
+        """Start the process without waiting for it, so that several start at once. Nothing if it runs."""
+        if self.running:
+            return
+        if self._port_may_change and not port_is_free(self.port):
+            self.port = free_port()
+        require_free(self.port, self.name)
+        self._port_may_change = False
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._process.command = self._command()
+        except OSError as error:
+            raise DevClusterError(f"{self.name}: its directory {self.directory} cannot be written: {error}") from error
+        self._process.start()
+
+    def wait_ready(self, timeout_s: float = 60.0) -> None:
+        """Wait until it serves. Raises :class:`DevClusterError` with the end of its log if it does not."""
+        self.wait_until(self.serving, timeout_s)
+
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
+        """As :meth:`wait_ready`, with a condition of the caller's."""
+        try:
+            self._process.wait_until(ready, timeout_s)
+        except DevClusterError:
+            if self._process.exit_code not in _CRASHES or not drop_archive(self._process.command):
+                raise
+            self.launch()
+            self._process.wait_until(ready, timeout_s)
+
+    def stop(self, timeout_s: float = 15.0) -> None:
+        """Let it end cleanly (SIGTERM), by SIGKILL if that takes longer than ``timeout_s`` seconds."""
+        if self._process.stop(timeout_s):
+            keep_archives(self.directory)
+        else:
+            discard_archives(self.directory)
+
+    def kill(self) -> None:
+        """End it as a crash would (SIGKILL)."""
+        self._process.kill()
+        discard_archives(self.directory)
+
+    def pause(self) -> None:
+        """Freeze it: connections stay open, nothing is answered."""
+        self._process.pause()
+
+    def resume(self) -> None:
+        """Let it go on after :meth:`pause`."""
+        self._process.resume()
+
+    def restart(self, timeout_s: float = 60.0) -> None:
+        """Stop it cleanly if it runs, and start it on the same data and port."""
+        self.stop()
+        self.start(timeout_s)
+
+    @abstractmethod
+    def serving(self) -> bool:
+        """Whether it answers as a server that does its work. Never raises for a server that does not."""
+
+    @abstractmethod
+    def _prepare(self) -> JvmProgram:
+        """Write its configuration and say what to run. May raise OSError."""
+
+    def _command(self) -> tuple[str, ...]:
+        program = self._prepare()
+        log4j = self.directory / "log4j2.properties"
+        log4j.write_text(_LOG4J.format(level=self._log_level), encoding="ascii")
+        java = find_java()
+        kind = program.main_class.rpartition(".")[2].lower()
+        return (
+            str(java.executable),
+            *_JVM_FLAGS,
+            *archive_flags(kind, java, program.class_path, self.directory),
+            f"-Dlog4j2.configurationFile={log4j}",
+            *program.flags,
+            "-cp",
+            ":".join(map(str, program.class_path)),
+            program.main_class,
+            *program.arguments,
+        )

@@ -1,0 +1,103 @@
+"""What a local cluster is doing, as anyone can see it from its directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka_coord.dev.cluster import record
+from kafka_coord.dev.cluster.metadata import view_of
+from kafka_coord.dev.cluster.ports import LOOPBACK
+from kafka_coord.dev.cluster.record import ClusterRecord, ServerRecord
+from kafka_coord.dev.cluster.zookeeper import ephemeral_exists, server_mode
+from kafka_coord.zk import layout
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """One server: ``pid`` None if it does not run, ``state`` a word or two (``leader``, ``broker``, ``stopped``, …).
+
+    ``address`` is None for a server without a port of its own.
+    """
+
+    name: str
+    kind: str
+    address: str | None
+    pid: int | None
+    serving: bool
+    state: str
+    log: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """A cluster: where to reach it, and each of its servers. Without servers: there is none in ``directory``."""
+
+    directory: Path
+    zookeeper: str
+    bootstrap_servers: str
+    kafka_version: str
+    servers: tuple[ServerStatus, ...]
+
+    @property
+    def up(self) -> bool:
+        """Whether there is a cluster and each of its servers serves."""
+        return bool(self.servers) and all(server.serving for server in self.servers)
+
+    @property
+    def down(self) -> bool:
+        """Whether none of its servers runs."""
+        return all(server.pid is None for server in self.servers)
+
+
+def read_status(directory: Path) -> ClusterStatus:
+    """The status of the cluster in ``directory``, asked of its servers.
+
+    Raises :class:`~kafka_coord.errors.DevClusterError` if its record cannot be understood.
+    """
+    directory = directory.absolute()
+    found = record.load(directory)
+    if found is None:
+        return ClusterStatus(directory, "", "", "", ())
+    running = set(found.running())
+    zookeeper = _addresses(found, "zookeeper")
+    return ClusterStatus(
+        directory=directory,
+        zookeeper=zookeeper,
+        bootstrap_servers=_addresses(found, "kafka"),
+        kafka_version=found.kafka_version,
+        servers=tuple(_status(server, server in running, zookeeper) for server in found.servers),
+    )
+
+
+def _status(server: ServerRecord, runs: bool, zookeeper: str) -> ServerStatus:
+    serving, state = _ask(server, zookeeper) if runs else (False, "stopped")
+    return ServerStatus(
+        name=server.name,
+        kind=server.kind,
+        address=None if server.port is None else f"{LOOPBACK}:{server.port}",
+        pid=server.process.pid if runs and server.process else None,
+        serving=serving,
+        state=state,
+        log=server.log,
+    )
+
+
+def _ask(server: ServerRecord, zookeeper: str) -> tuple[bool, str]:
+    if server.process is not None and server.process.paused():
+        return False, "paused"
+    if server.kind == "zookeeper" and server.port is not None:
+        mode = server_mode(server.port)
+        return mode is not None, mode or "not serving"
+    if server.kind == "kafka":
+        address = f"{LOOPBACK}:{server.port}"
+        view = view_of(address)
+        if view is None or address not in view.brokers.values():
+            return False, "not serving"
+        return True, "controller" if view.brokers.get(view.controller) == address else "broker"
+    registered = ephemeral_exists(zookeeper, layout.instance(int(server.name.rpartition("-")[2]))) is True
+    return registered, "registered" if registered else "not registered"
+
+
+def _addresses(found: ClusterRecord, kind: str) -> str:
+    return ",".join(f"{LOOPBACK}:{server.port}" for server in found.of_kind(kind))

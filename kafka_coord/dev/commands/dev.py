@@ -1,0 +1,155 @@
+"""``kafka-coord dev``: a real ZooKeeper and real Kafka brokers on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kafka_coord.cli.options import output_option
+from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.errors import DevClusterError, NotFound
+
+if TYPE_CHECKING:
+    from kafka_coord.dev.cluster.status import ClusterStatus
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COLUMNS = (
+    Column("name"),
+    Column("kind"),
+    Column("state"),
+    Column("address"),
+    number("pid"),
+    Column("log"),
+)
+
+
+def default_directory() -> Path:
+    """``kafka-coord/dev`` in the user's data directory (XDG)."""
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "kafka-coord" / "dev"
+
+
+def directory_option(command: F) -> F:
+    return click.option(
+        "--dir",
+        "directory",
+        type=click.Path(file_okay=False, path_type=Path),
+        envvar="KAFKA_COORD_DEV_DIR",
+        default=default_directory,
+        show_default="~/.local/share/kafka-coord/dev",
+        help="Where its data and logs are. [variable: KAFKA_COORD_DEV_DIR]",
+    )(command)
+
+
+@click.group()
+def dev() -> None:
+    """A real ZooKeeper and real Kafka brokers as processes of this machine, with a coordinator beside each broker.
+
+    For trying things out, not for production. Needs Java 17 and the extra: pip install 'kafka-coord[dev]'.
+
+    \b
+    kafka-coord dev up --brokers 3
+    kafka-coord dev status
+    kafka-coord dev down
+    """
+
+
+@dev.command()
+@click.option("--brokers", type=click.IntRange(1, 20), default=3, show_default=True, metavar="N")
+@click.option("--zookeepers", type=click.IntRange(1, 7), default=1, show_default=True, metavar="N")
+@click.option("--coordinators/--no-coordinators", default=True, show_default=True, help="One beside each broker.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(1, 3600), default=120.0, show_default=True, metavar="SECONDS"
+)
+@directory_option
+@output_option
+def up(brokers: int, zookeepers: int, coordinators: bool, timeout_s: float, directory: Path, output: Format) -> None:
+    """Start it (on the data of the last time, if there is any) and leave it running.
+
+    Returns once a record was written through every broker and read back. The jars are fetched once and kept.
+
+    \b
+    kafka-coord dev up --brokers 3 --dir /tmp/coord
+    """
+    from kafka_coord.dev.cluster.cluster import DevCluster
+
+    cluster = DevCluster(directory, brokers=brokers, zookeepers=zookeepers, coordinators=coordinators, on_progress=note)
+    found = cluster.up(timeout_s)
+    cluster.detach()
+    _show(output, found)
+    if output is Format.TABLE:
+        click.echo(f"\nexport KAFKA_COORD_ZOOKEEPER={found.zookeeper}")
+        click.echo("kafka-coord load --flights --topic flights --partitions 12")
+        click.echo("kafka-coord consume --group delays --topic flights --from-beginning --max-messages 5")
+        click.echo(f"kafka-coord dev down --dir {directory}")
+
+
+@dev.command()
+@directory_option
+@output_option
+def status(directory: Path, output: Format) -> None:
+    """What runs, where, and where its logs are. Exit code 0 if all of it serves, 7 if there is none, else 9.
+
+    \b
+    kafka-coord dev status -o json
+    """
+    from kafka_coord.dev.cluster.status import read_status
+
+    found = read_status(directory)
+    if not found.servers:
+        raise NotFound(f"there is no cluster in {directory}: start one with 'kafka-coord dev up'")
+    _show(output, found)
+    if not found.up:
+        bad = ", ".join(server.name for server in found.servers if not server.serving)
+        raise DevClusterError(f"not serving: {bad}; 'kafka-coord dev up' starts what is missing")
+
+
+@dev.command()
+@directory_option
+def down(directory: Path) -> None:
+    """Stop everything that runs there; its data stays.
+
+    \b
+    kafka-coord dev down
+    """
+    from kafka_coord.dev.cluster.cluster import DevCluster
+
+    DevCluster(directory).down()
+    click.echo(f"nothing runs in {directory} any more; its data is kept")
+
+
+def _show(output: Format, found: ClusterStatus) -> None:
+    servers = [
+        {
+            "name": server.name,
+            "kind": server.kind,
+            "state": server.state,
+            "serving": server.serving,
+            "address": server.address,
+            "pid": server.pid,
+            "log": str(server.log),
+        }
+        for server in found.servers
+    ]
+    document = {
+        "directory": str(found.directory),
+        "zookeeper": found.zookeeper,
+        "bootstrap_servers": found.bootstrap_servers,
+        "kafka_version": found.kafka_version,
+        "up": found.up,
+        "servers": servers,
+    }
+    show(
+        output,
+        document,
+        [Section("servers", _COLUMNS, servers)],
+        summary=[
+            f"Kafka {found.kafka_version} in {found.directory}",
+            f"ZooKeeper at {found.zookeeper}, brokers at {found.bootstrap_servers}",
+        ],
+    )

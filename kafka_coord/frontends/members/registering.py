@@ -1,0 +1,230 @@
+"""Registering socket consumers, many at once: the znodes a consumer with ZooKeeper makes for itself, made for it.
+
+Its registration is persistent and names the instance that looks after it, so that it outlives that instance; whoever is
+elected next gives it its whole session timeout again (the design's section 8).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kafka_coord.channel.messages import Code, Register
+from kafka_coord.channel.operations import Registration, register_ops
+from kafka_coord.channel.zookeeper import ConsumerChannel, ensure_group
+from kafka_coord.errors import (
+    BadVersion,
+    Fenced,
+    KafkaCoordError,
+    MalformedValue,
+    MultiFailed,
+    NoAuth,
+    NodeExists,
+    NoNode,
+)
+from kafka_coord.frontends.members.fenced_store import FencedStore
+from kafka_coord.frontends.members.members import SocketMember
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Delete, GetData, Node, Op, OpResult, ReadResult, SetData, Stat
+
+log = logging.getLogger(__name__)
+
+GATEWAY = "gateway"
+"""The field of a registration that says a socket consumer's: the broker id of the instance that made it."""
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a registration was refused, for the answer."""
+
+    code: Code
+    message: str
+    more: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Registering:
+    """One registration asked for. ``value`` is unique to it: by it a lost reply is resolved. ``then`` hears, once, the
+    registration, or why it is refused."""
+
+    register: Register
+    consumer: str
+    value: bytes
+    then: Callable[[Registration | Refusal], None]
+    ops: tuple[Op, ...] = ()
+
+    @property
+    def group(self) -> str:
+        return self.register.group
+
+
+def registration_value(register: Register, gateway: int, address: str, now_ms: int, nonce: str) -> bytes:
+    """The value of ``ids/<consumer>`` of a socket consumer."""
+    member = replace(register.member, timestamp=str(now_ms), gateway=gateway, address=address)
+    own = {"auto_commit": register.auto_commit, "resume_key": register.resume_key, "nonce": nonce}
+    return fields.dump(member.to_json() | own)
+
+
+def made_id(group: str, address: str, now_ms: int) -> str:
+    """``<group>_<host>-<epoch ms>-<8 hex>``, as consumers make them for themselves."""
+    host = re.sub(r"[^a-zA-Z0-9._-]", "-", address.rpartition(":")[0])
+    tail = f"-{now_ms}-{secrets.token_hex(4)}"
+    return f"{group}_{host}"[: 249 - len(tail)] + tail
+
+
+def read_member(
+    store: FencedStore, group: str, consumer: str, node: ReadResult, channel: ReadResult
+) -> SocketMember | None:
+    """The socket consumer a registration is of, as whoever was just elected finds it; ``None`` for anybody else's, and
+    for one nobody can read: that is left alone."""
+    if not isinstance(node, Node) or not isinstance(channel, Node):
+        return None
+    path = layout.registration(group, consumer)
+    try:
+        value = fields.load(node.data, path)
+        if GATEWAY not in value or node.stat.ephemeral_owner != 0:
+            return None
+        timeout_ms = fields.number(value, "session_timeout_ms", path, at_least=1)
+    except MalformedValue:
+        return None  # the coordinator's look reports it
+    return SocketMember(
+        registration=Registration(group, consumer, node.stat.czxid, channel.stat.version, 0),
+        channel=ConsumerChannel(store, group, consumer),
+        session_timeout_s=timeout_ms / 1000,
+        auto_commit=value.get("auto_commit") is not False,
+        resume_key=fields.plain(value.get("resume_key", "")),
+        deadline=0.0,
+    )
+
+
+def register_all(store: FencedStore, wanted: Sequence[Registering]) -> None:
+    """Tells each its outcome. Raises :class:`Fenced` and :class:`StoreUnavailable`: those not told yet are to be asked
+    for again, and what was made of them meanwhile is found."""
+    left = list(wanted)
+    for attempt in range(_ATTEMPTS):
+        if attempt > 0:  # most groups have been there before
+            for group in sorted({one.group for one in left}):
+                ensure_group(store, group)
+        left = _write(store, _look_at_all(store, left))
+        if not left:
+            return
+    for one in left:
+        one.then(Refusal(Code.UNAVAILABLE, "its znodes change under it all the time: ask again"))
+
+
+def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
+    """Those that can be written now; the others have been told."""
+    paths = [layout.registration(one.group, one.consumer) for one in wanted]
+    channels = [layout.channel(one.group, one.consumer) for one in wanted]
+    nodes = store.read_many([GetData(path) for path in (*paths, *channels)])
+    possible, names = [], set()
+    for one, node, channel in zip(wanted, nodes, nodes[len(wanted) :], strict=False):
+        found = node if isinstance(node, Node) else None
+        stat = channel.stat if isinstance(channel, Node) else None
+        if (one.group, one.consumer) in names:
+            one.then(_taken(one.consumer, "another connection is registering under it", 0))
+            continue
+        names.add((one.group, one.consumer))
+        outcome = _decide(one, found, stat)
+        if outcome is None:
+            possible.append(one)
+        else:
+            one.then(outcome)
+    return possible
+
+
+def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Registration | Refusal | None:
+    """``None``: it can be written, and ``one.ops`` are what."""
+    if node is None:
+        one.ops = register_ops(one.group, one.consumer, one.value, has_channel=channel is not None, ephemeral=False)
+        return None
+    if node.data == one.value and channel is not None and channel.mzxid == node.stat.czxid:
+        return Registration(one.group, one.consumer, node.stat.czxid, channel.version, 0)  # the reply was lost
+    if channel is None or not _is_its_own(one.register, node):
+        return _taken(one.consumer, _who(node), node.stat.czxid)
+    # It comes back. Whoever registered in between has written to the channel, and this fails.
+    set_channel, create = register_ops(one.group, one.consumer, one.value, ephemeral=False)
+    token = SetData(set_channel.path, b"", channel.version)
+    one.ops = (token, Delete(layout.registration(one.group, one.consumer)), create)
+    return None
+
+
+def _is_its_own(register: Register, node: Node) -> bool:
+    if not register.resume_key or node.stat.ephemeral_owner != 0:
+        return False
+    try:
+        value = fields.load(node.data, "registration")
+    except MalformedValue:
+        return False
+    return GATEWAY in value and value.get("resume_key") == register.resume_key
+
+
+def _taken(consumer: str, by: str, incarnation: int) -> Refusal:
+    return Refusal(
+        Code.DUPLICATE_CONSUMER,
+        f"consumer id {consumer!r} is taken: {by}",
+        (("incarnation", incarnation),) if incarnation else (),
+    )
+
+
+def _who(node: Node) -> str:
+    try:
+        value = fields.load(node.data, "registration")
+    except MalformedValue:
+        return "a registration nobody can read has that name"
+    where = value.get("address") or value.get("host") or "an unknown host"
+    return f"a consumer at {fields.plain(where)[:100]} ({fields.plain(value.get('client', 'unknown'))[:100]}) has it"
+
+
+def _write(store: FencedStore, wanted: list[Registering]) -> list[Registering]:
+    """Those at fault, to be looked at again; the others are written and told."""
+    again: list[Registering] = []
+    left = wanted
+    while left:
+        try:
+            results = store.multi([op for one in left for op in one.ops])
+        except Fenced:
+            raise
+        except MultiFailed as error:
+            at_fault = _at_fault(left, error.index)
+            gone = [at_fault]
+            if isinstance(error.cause, NoAuth):
+                at_fault.then(Refusal(Code.NOT_AUTHORISED, f"ZooKeeper does not let the coordinator do it: {error}"))
+            elif isinstance(error.cause, NoNode):  # mostly the group's own znodes: then it is so for all of them
+                gone = [one for one in left if one.group == at_fault.group]
+                again += gone
+            elif isinstance(error.cause, (NodeExists, BadVersion)):
+                again.append(at_fault)
+            else:
+                at_fault.then(Refusal(Code.UNAVAILABLE, str(error.cause)))
+            left = [one for one in left if one not in gone]
+            continue
+        at = 0
+        for one in left:
+            one.then(_registration(one, results[at : at + len(one.ops)]))
+            at += len(one.ops)
+        return again
+    return again
+
+
+def _registration(one: Registering, results: Sequence[OpResult]) -> Registration:
+    """All writes of one request have one zxid: what the channel's write was given is the registration's czxid too."""
+    channel = next((result for result in results if isinstance(result, Stat)), None)
+    if channel is None:
+        raise KafkaCoordError("ZooKeeper told nothing about the channel it has written")
+    return Registration(one.group, one.consumer, channel.mzxid, channel.version, 0)
+
+
+def _at_fault(wanted: Sequence[Registering], index: int) -> Registering:
+    for one in wanted:
+        index -= len(one.ops)
+        if index < 0:
+            return one
+    raise IndexError("a multi failed at an operation it does not have")

@@ -1,0 +1,97 @@
+"""Who may register in which group: a file of users, each with a shared secret or a TLS certificate's name.
+
+::
+
+    [users.etl]
+    secret_sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+    groups = ["delays", "etl-.*"]
+
+    [users.worker]
+    certificate = "worker.example.org"
+    groups = [".*"]
+
+Without the file everybody may register in every group, as whoever reaches ZooKeeper may where that has no ACLs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kafka_coord.channel.messages import Code
+from kafka_coord.errors import SettingsError
+from kafka_coord.frontends.members.registering import Refusal
+from kafka_coord.settings import parse_toml
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_FIELDS = frozenset({"secret_sha256", "certificate", "groups"})
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One user: who proves to be it, and the groups it may be a member of (regular expressions, full match)."""
+
+    name: str
+    secret_sha256: str | None
+    certificate: str | None
+    groups: tuple[re.Pattern[str], ...]
+
+    def is_proven(self, secret: str | None, certificate: str | None) -> bool:
+        """Whether whoever has this secret and this certificate is the user."""
+        if self.certificate is not None and certificate == self.certificate:
+            return True
+        if self.secret_sha256 is None or secret is None:
+            return False
+        return hmac.compare_digest(hashlib.sha256(secret.encode()).hexdigest(), self.secret_sha256)
+
+
+class Access:
+    """The users of a file. Raises :class:`SettingsError` for one that cannot be used."""
+
+    def __init__(self, users: Mapping[str, User]) -> None:
+        self._users = dict(users)
+
+    @classmethod
+    def load(cls, path: Path) -> Access:
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            raise SettingsError(f"{path}: cannot be read: {error}") from None
+        written = parse_toml(raw, f"users file {path}")
+        users = written.get("users")
+        if set(written) != {"users"} or not isinstance(users, dict) or not users:
+            raise SettingsError(f"{path}: use tables [users.NAME], one at least, and nothing else")
+        return cls({name: _user(name, value, f"{path}: users.{name}") for name, value in users.items()})
+
+    def why_not(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
+        """``None`` for who may be a member of the group. ``certificate`` is the common name of the connection's."""
+        proven = [user for user in self._users.values() if user.is_proven(secret, certificate)]
+        if not proven:
+            return Refusal(Code.NOT_AUTHENTICATED, "no user is known by this secret or certificate")
+        if not any(pattern.fullmatch(group) for user in proven for pattern in user.groups):
+            names = ", ".join(user.name for user in proven)
+            return Refusal(Code.NOT_AUTHORISED, f"user {names} may not be a member of group {group!r}")
+        return None
+
+
+def _user(name: str, value: Any, where: str) -> User:
+    if not isinstance(value, dict) or set(value) - _FIELDS:
+        raise SettingsError(f"{where}: use {', '.join(sorted(_FIELDS))}")
+    secret, certificate, groups = value.get("secret_sha256"), value.get("certificate"), value.get("groups")
+    if secret is None and certificate is None:
+        raise SettingsError(f"{where}: needs secret_sha256 or certificate, or nobody can be it")
+    if secret is not None and not (isinstance(secret, str) and _SHA256.fullmatch(secret)):
+        raise SettingsError(f"{where}.secret_sha256: use 64 hexadecimal digits: printf %s SECRET | sha256sum")
+    if certificate is not None and not (isinstance(certificate, str) and certificate):
+        raise SettingsError(f"{where}.certificate: use the common name of its certificate")
+    if not isinstance(groups, list) or not groups or not all(isinstance(group, str) for group in groups):
+        raise SettingsError(f"{where}.groups: use an array of regular expressions over group names")
+    try:
+        return User(name, secret, certificate, tuple(re.compile(group) for group in groups))
+    except re.error as error:
+        raise SettingsError(f"{where}.groups: {error}") from None

@@ -1,0 +1,32 @@
+"""Spark: a structured-streaming query as a member of a group, exactly-once sinks, and the jobs that come with them.
+
+``spark.dataSource.register(KafkaCoordSource)`` makes ``format("kafka_coord")`` known to a session.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kafka_coord.spark.source import KafkaCoordSource
+
+__all__ = ["KafkaCoordSource", "register"]
+
+
+def register(spark: Any) -> None:
+    """Makes ``format("kafka_coord")`` known to this Spark session. Raises
+    :class:`~kafka_coord.errors.SettingsError` where pyspark, pandas or pyarrow are of versions it cannot work with."""
+    from kafka_coord.spark.checking import require_versions
+
+    require_versions()
+    from kafka_coord.spark.source import KafkaCoordSource
+
+    spark.dataSource.register(KafkaCoordSource)
+
+
+def __getattr__(name: str) -> Any:  # Spark is imported only by who asks for it
+    if name == "KafkaCoordSource":
+        from kafka_coord.spark.source import KafkaCoordSource
+
+        return KafkaCoordSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,183 @@
+"""The partitions a query owns, between the coordinator's commands and Spark's micro-batches. No I/O of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from kafka_coord.channel.operations import Offsets
+from kafka_coord.consumer.held_partition import HeldPartition
+from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
+from kafka_coord.spark.ranges import NO_RANGES, OffsetRanges
+
+log = logging.getLogger(__name__)
+
+
+class BatchHoldings:
+    """Implements :class:`kafka_coord.consumer.fetching.Fetchers` for a query that reads in micro-batches.
+
+    Records are in the application's hands from the moment a micro-batch with them is planned until Spark plans the
+    next one: only then is it committed in the checkpoint. So a stop-fetcher is acknowledged between two micro-batches,
+    with the end offsets of the last. The connector's thread commands; Spark's plans; both under one lock.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._held: dict[TopicPartition, HeldPartition] = {}
+        self._in_batch: set[TopicPartition] = set()
+        """Partitions of the micro-batch that Spark works on now, held or lost since."""
+        self._orphans: set[TopicPartition] = set()
+        self._awaited = False
+        self.changed = threading.Event()
+        """Set whenever what is held has changed."""
+
+    # --- Spark's thread ----------------------------------------------------------------------------------------------
+
+    def done(self) -> frozenset[TopicPartition]:
+        """Spark has committed the micro-batch it was working on. The partitions of it that were lost meanwhile: what
+        was read of them is not committed to the group, also where they have come back since."""
+        with self._lock:
+            for partition in self._in_batch - self._orphans:
+                holding = self._held.get(partition)
+                if holding is not None:
+                    holding.settle()
+            lost = frozenset(self._orphans)
+            self._in_batch.clear()
+            self._orphans.clear()
+            awaited, self._awaited = self._awaited, False
+        self._wake()
+        if awaited:
+            log.info("let go of what was to be stopped: the micro-batch that held it is committed")
+        return lost
+
+    def wanted(self) -> dict[TopicPartition, int]:
+        """The partitions a micro-batch may read from now, and where each goes on (``NO_OFFSET``: not known)."""
+        with self._lock:
+            return {tp: holding.position for tp, holding in self._held.items() if holding.wanted}
+
+    def take(self, ranges: OffsetRanges) -> OffsetRanges:
+        """Plan these: what is not held any more, or not at that position, is left out. What was planned."""
+        with self._lock:
+            taken: dict[TopicPartition, list[tuple[int, int]]] = {}
+            for partition in ranges.partitions:
+                holding = self._held.get(partition)
+                first = ranges.of_partition(partition)[0]
+                if holding is None or not holding.wanted or holding.position != first.start:
+                    continue
+                holding.position = first.end
+                taken[partition] = [(first.start, first.end)]
+            self._in_batch |= taken.keys()
+            return OffsetRanges(taken)
+
+    def skip(self, ranges: OffsetRanges) -> OffsetRanges:
+        """These were read and committed by an earlier run of this very query, which did not come to say so to the
+        group. What of them is held moves on behind them, to be committed; what did."""
+        with self._lock:
+            skipped: dict[TopicPartition, list[tuple[int, int]]] = {}
+            for partition in ranges.partitions:
+                holding = self._held.get(partition)
+                for start, end in ranges.of_partition(partition):
+                    if holding is None or not holding.wanted:
+                        continue
+                    if start <= holding.position < end:
+                        skipped[partition] = [(holding.position, end)]
+                        holding.move_to(end)
+        self._wake()
+        return OffsetRanges(skipped) if skipped else NO_RANGES
+
+    def move(self, partition: TopicPartition, offset: int) -> None:
+        """Goes on from there: what was not known is found out now, or the log no longer holds it."""
+        with self._lock:
+            holding = self._held.get(partition)
+            if holding is not None:
+                holding.move_to(offset)
+        self._wake()
+
+    def stored_up_to(self, partition: TopicPartition) -> int | None:
+        """Where the group has it stored that this partition goes on (``NO_OFFSET``: nowhere); ``None`` of one that is
+        not held."""
+        with self._lock:
+            holding = self._held.get(partition)
+            return None if holding is None else holding.committed
+
+    # --- the connector's thread --------------------------------------------------------------------------------------
+
+    def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
+        with self._lock:
+            for partition, start in starts.items():
+                if partition not in self._held:
+                    self._held[partition] = HeldPartition(partition, start.offset)
+
+    def resolved(self) -> bool:
+        return True  # where one begins that has no offset is found out when it is first planned
+
+    def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        with self._lock:
+            for partition in partitions:
+                if (holding := self._held.get(partition)) is not None:
+                    holding.begun = True
+        self.changed.set()
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> None:
+        with self._lock:
+            for partition in partitions:
+                if (holding := self._held.get(partition)) is not None:
+                    holding.stopping = True
+        self.changed.set()
+
+    def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
+        with self._lock:
+            held_up = any(partition in self._in_batch for partition in partitions)
+            self._awaited = self._awaited or held_up
+            return held_up
+
+    def held_partitions(self) -> Iterable[TopicPartition]:
+        with self._lock:
+            return list(self._held)
+
+    def release(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        with self._lock:
+            gone = [self._held.pop(partition) for partition in partitions if partition in self._held]
+        return _to_commit(gone)
+
+    def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
+        with self._lock:
+            wanted = self._held if partitions is None else [tp for tp in partitions if tp in self._held]
+            return _to_commit([self._held[tp] for tp in wanted])
+
+    def admissible(self, offsets: Offsets) -> Offsets:
+        with self._lock:
+            return {
+                tp: offset
+                for tp, offset in offsets.items()
+                if tp in self._held and self._held[tp].admit(offset) is not None
+            }
+
+    def stored(self, offsets: Offsets) -> None:
+        with self._lock:
+            for partition, offset in offsets.items():
+                if (holding := self._held.get(partition)) is not None:
+                    holding.stored(offset)
+
+    def abandon(self) -> Iterable[TopicPartition]:
+        with self._lock:
+            gone = list(self._held)
+            self._orphans |= self._in_batch & set(gone)
+            self._held.clear()
+        self.changed.set()
+        return gone
+
+    def orphans_in_hand(self) -> bool:
+        with self._lock:
+            return bool(self._orphans)
+
+
+def _to_commit(holdings: Iterable[HeldPartition]) -> Offsets:
+    found: dict[TopicPartition, int] = {}
+    for holding in holdings:
+        offset = holding.to_commit(auto_commit=True)
+        if offset is not None and offset != NO_OFFSET:
+            found[holding.partition] = offset
+    return found

@@ -1,0 +1,164 @@
+"""A job that is a query: a group's records into a parquet table, until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafka_coord.errors import ConsumerError, RequestRefused, SettingsError
+from kafka_coord.spark.options import SourceOptions
+from kafka_coord.spark.sinks import ParquetTable
+from kafka_coord.spark.sinks.files import local_directory
+from kafka_coord.spark.source import SHORT_NAME
+from kafka_coord.spark.stopping import BetweenBatches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+log = logging.getLogger(__name__)
+
+RECORDS = "records"
+"""Where in a job's output directory its table is."""
+CHECKPOINTS = "checkpoints"
+
+_LOOK_S = 0.2
+
+Transform = Callable[["DataFrame"], "DataFrame"]
+OnProgress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """``source`` are the options of the source, ``consumerId`` among them; ``output`` the directory that all
+    applications of the group write to; ``trigger`` how often a micro-batch begins, or None: what is there now, and
+    then the end. ``checkpoint`` is this application's own; by default in ``output``, under its consumer id."""
+
+    source: Mapping[str, str]
+    output: str
+    trigger: str | None = "1 second"
+    checkpoint: str | None = None
+    stop_timeout_s: float = 60.0
+    checked: SourceOptions = field(init=False)
+
+    def __post_init__(self) -> None:
+        checked = SourceOptions.of(self.source)
+        object.__setattr__(self, "checked", checked)
+
+    @property
+    def root(self) -> Path:
+        """The output directory."""
+        return local_directory(self.output)
+
+    @property
+    def table(self) -> Path:
+        """The table's directory."""
+        return self.root / RECORDS
+
+    @property
+    def checkpoint_location(self) -> str:
+        """Each application has to have its own. It is a convenience only: what it says that the group's offsets and the
+        table do not is nothing."""
+        if self.checkpoint is not None:
+            return self.checkpoint
+        return (self.root / CHECKPOINTS / self.checked.consumer_id).as_uri()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a query ended: the records its micro-batches held, and whether it ended between two of them."""
+
+    micro_batches: int
+    records: int
+    clean: bool
+
+
+def run_stream(
+    spark: SparkSession,
+    options: StreamOptions,
+    transform: Transform,
+    stopping: threading.Event,
+    on_progress: OnProgress = log.info,
+) -> Ended:
+    """Write the group's records into the table until ``stopping`` is set, or all that is there now is written.
+
+    Ends between two micro-batches, so that nobody who goes on reads a record again. Raises :class:`RequestRefused`
+    for another group's table, and :class:`ConsumerError` where the query fails: it may be started again, and nothing is
+    lost or doubled by it.
+    """
+    group = options.checked.group
+    table = ParquetTable(spark, options.table, group=group)
+    if (owner := table.state().group) not in {"", group}:
+        raise RequestRefused(
+            f"the table {options.table} is written by the group {owner!r}: {group!r} needs a directory of its own"
+        )
+    counted = _Counted(table, transform, on_progress)
+    sink = BetweenBatches(counted)
+    given = {name.lower(): value for name, value in options.source.items()}
+    writer = (
+        spark.readStream.format(SHORT_NAME)
+        .options(**given | {"consumerid": options.checked.consumer_id})
+        .load()
+        .writeStream.queryName(options.checked.consumer_id)
+        .foreachBatch(sink)
+        .option("checkpointLocation", options.checkpoint_location)
+    )
+    query = _triggered(writer, options.trigger).start()
+    try:
+        while query.isActive and not stopping.wait(_LOOK_S):
+            pass
+        if query.isActive:
+            clean = sink.stop(query, options.stop_timeout_s)
+            return Ended(counted.batches, counted.records, clean)
+    except BaseException:
+        query.stop()
+        raise
+    if (failure := query.exception()) is not None:
+        raise ConsumerError(f"the query {options.checked.consumer_id!r} failed: {_cause(str(failure))}")
+    return Ended(counted.batches, counted.records, clean=True)
+
+
+class _Counted:
+    """Appends to the table, and tells."""
+
+    def __init__(self, table: ParquetTable, transform: Transform, on_progress: OnProgress) -> None:
+        self._table = table
+        self._transform = transform
+        self._tell = on_progress
+        self.batches = 0
+        self.records = 0
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        appended = self._table.append(self._transform(rows))
+        self.batches += 1
+        self.records += appended.rows
+        repeated = f", {appended.repeated.size:,} known before" if appended.repeated else ""
+        if appended.rows or appended.repeated:
+            self._tell(f"micro-batch {batch_id}: {appended.rows:,} records{repeated}")
+
+
+def _triggered(writer: DataStreamWriter, trigger: str | None) -> DataStreamWriter:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if trigger is None:
+        return writer.trigger(availableNow=True)
+    try:
+        return writer.trigger(processingTime=trigger)
+    except (PySparkException, Py4JError):
+        raise SettingsError(f"the trigger {trigger!r} is no time such as '1 second' or '500 milliseconds'") from None
+
+
+def _cause(story: str) -> str:
+    """What our own source, or whoever it was in Python, said last; Spark tells it within two stack traces."""
+    told = re.findall(
+        r"^(?:kafka_coord\.errors\.(\w+): (.*)|(\w+(?:\.\w+)*(?:Error|Exception)): (.*))$", story, re.MULTILINE
+    )
+    ours = [f"{name}: {text}" for name, text, _, _ in told if name]
+    others = [f"{name}: {text}" for _, _, name, text in told if name]
+    return ((ours or others[-1:]) or [story.strip().partition("\n")[0]])[-1][:1000]

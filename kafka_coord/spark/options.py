@@ -1,0 +1,239 @@
+"""The options of the source, as Spark gives them: lower-cased names, values as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TypeVar
+
+from kafka_coord.consumer.settings import generated_id
+from kafka_coord.errors import SettingsError
+from kafka_coord.model.names import legal
+from kafka_coord.settings import ZooKeeperSettings
+from kafka_coord.spark.connecting import query_settings, without_secrets
+
+KAFKA_PREFIX = "kafka."
+ZOOKEEPER_PREFIX = "zookeeper."
+DEFAULT_MAX_OFFSETS = 1_000_000
+"""As many records as fit comfortably into the memory of a laptop's executor; Spark's own source has no limit."""
+
+
+class StartingOffsets(StrEnum):
+    """Where a partition begins that has no committed offset."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class OnDataLoss(StrEnum):
+    """What to do where the offset to go on at is not in the log: records are gone, or the topic was made anew."""
+
+    FAIL = "fail"
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class LogLevel(StrEnum):
+    """From which level on the process Spark plans in writes to the driver's stderr."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a query may set. Times in ms. ``zookeeper`` is how that is reached, ``kafka`` are librdkafka's own settings,
+    without their prefix: of both, what the options leave open is as the driver's settings file and environment say.
+
+    ``wait_ms`` is how long the first micro-batch waits for the coordinator to hand out partitions, and a replayed one
+    for those that are still this query's.
+    """
+
+    zookeeper: ZooKeeperSettings
+    group: str
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    consumer_id: str = ""
+    max_offsets_per_trigger: int = DEFAULT_MAX_OFFSETS
+    min_partitions: int = 0
+    starting_offsets: StartingOffsets = StartingOffsets.LATEST
+    on_data_loss: OnDataLoss = OnDataLoss.FAIL
+    include_headers: bool = False
+    rejoin_grace_ms: int = 0
+    capacity: int = 1
+    wait_ms: int = 15_000
+    log_level: LogLevel = LogLevel.WARNING
+    kafka: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self.zookeeper.session_timeout_ms
+
+    def for_executors(self) -> SourceOptions:
+        """The same without what proves an identity to ZooKeeper: tasks do not connect to it."""
+        return replace(self, zookeeper=without_secrets(self.zookeeper))
+
+    @property
+    def reads_committed(self) -> bool:
+        """Whether records of open and aborted transactions are left out: librdkafka's own default, unlike Java's."""
+        return self.kafka.get("isolation.level", "read_committed") != "read_uncommitted"
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> SourceOptions:
+        """Raises :class:`SettingsError` naming the option that is wrong, missing or unknown."""
+        options = {name.lower(): value for name, value in given.items()}
+        passed_on = (KAFKA_PREFIX, ZOOKEEPER_PREFIX)
+        unknown = sorted(name for name in options if name not in _KNOWN and not name.startswith(passed_on))
+        if unknown:
+            raise SettingsError(
+                f"unknown option {unknown[0]!r} of format kafka_coord; it knows "
+                f"{', '.join(sorted(_KNOWN.values()))}, zookeeper.* (TLS, credentials) and kafka.* for librdkafka"
+            )
+        zookeeper, kafka = _connections(options)
+        topics, pattern = _subscription(options)
+        group = legal("group", _required(options, "group"))
+        consumer_id = options.get("consumerid")
+        return cls(
+            zookeeper=zookeeper,
+            group=group,
+            topics=topics,
+            pattern=pattern,
+            consumer_id=legal("consumer", consumer_id) if consumer_id else generated_id(group),
+            max_offsets_per_trigger=_number(options, "maxoffsetspertrigger", DEFAULT_MAX_OFFSETS, 1),
+            min_partitions=_number(options, "minpartitions", 0, 0),
+            starting_offsets=_starting_offsets(options),
+            on_data_loss=_on_data_loss(options),
+            include_headers=_truth(options, "includeheaders", default=False),
+            rejoin_grace_ms=_number(options, "rejoingracems", 0, 0),
+            capacity=_number(options, "capacity", 1, 1),
+            wait_ms=_number(options, "waitms", 15_000, 0),
+            log_level=_choice(options, "loglevel", LogLevel.WARNING),
+            kafka=kafka,
+        )
+
+
+_KNOWN = {
+    name.lower(): name
+    for name in (
+        "zookeeper",
+        "config",
+        "group",
+        "topics",
+        "subscribePattern",
+        "consumerId",
+        "maxOffsetsPerTrigger",
+        "minPartitions",
+        "startingOffsets",
+        "failOnDataLoss",
+        "onDataLoss",
+        "includeHeaders",
+        "sessionTimeoutMs",
+        "rejoinGraceMs",
+        "capacity",
+        "waitMs",
+        "logLevel",
+        "ranges",
+    )
+}
+
+
+def _connections(options: Mapping[str, str]) -> tuple[ZooKeeperSettings, Mapping[str, str]]:
+    """ZooKeeper's and librdkafka's."""
+    given = {name: value for name, value in options.items() if name.startswith(ZOOKEEPER_PREFIX)}
+    hosts = "zookeeper.hosts"
+    if options.get("zookeeper", "").strip():
+        given[hosts] = options["zookeeper"]
+    if "sessiontimeoutms" in options:
+        given["zookeeper.session_timeout_ms"] = options["sessiontimeoutms"]
+    kafka = {name.removeprefix(KAFKA_PREFIX): v for name, v in options.items() if name.startswith(KAFKA_PREFIX)}
+    settings = query_settings(given, options.get("config"), kafka)
+    if hosts not in settings.origin:
+        _required(options, "zookeeper")
+    return settings.zookeeper, settings.kafka.properties
+
+
+def _required(options: Mapping[str, str], name: str) -> str:
+    value = options.get(name, "").strip()
+    if not value:
+        raise SettingsError(f"option {_KNOWN[name]!r} of format kafka_coord is missing")
+    return value
+
+
+def _subscription(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    topics, pattern = options.get("topics"), options.get("subscribepattern")
+    if (topics is None) == (pattern is None):
+        raise SettingsError("give one of the options 'topics' (a comma-separated list) and 'subscribePattern'")
+    if pattern is not None:
+        return (), pattern
+    names = tuple(name.strip() for name in (topics or "").split(",") if name.strip())
+    if not names:
+        raise SettingsError("option 'topics' names no topic")
+    return tuple(legal("topic", name) for name in names), None
+
+
+def _number(options: Mapping[str, str], name: str, default: int, least: int) -> int:
+    text = options.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise SettingsError(f"option {_KNOWN[name]!r} is {text!r}: use a whole number from {least} on")
+    return value
+
+
+def _truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name)
+    if text is None:
+        return default
+    if text.lower() not in {"true", "false"}:
+        raise SettingsError(f"option {_KNOWN[name]!r} is {text!r}: use true or false")
+    return text.lower() == "true"
+
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def _choice(options: Mapping[str, str], name: str, default: _Choice) -> _Choice:
+    text = options.get(name)
+    if text is None:
+        return default
+    try:
+        return type(default)(text.lower())
+    except ValueError:
+        raise SettingsError(f"option {_KNOWN[name]!r} is {text!r}: use {' or '.join(type(default))}") from None
+
+
+def _starting_offsets(options: Mapping[str, str]) -> StartingOffsets:
+    if options.get("startingoffsets", "").startswith("{"):
+        raise SettingsError(
+            f"option {_KNOWN['startingoffsets']!r} as JSON is not for a group, whose committed offsets say where to "
+            f"begin: set them with 'kafka-coord groups reset-offsets'; here say {' or '.join(StartingOffsets)}"
+        )
+    return _choice(options, "startingoffsets", StartingOffsets.LATEST)
+
+
+def _on_data_loss(options: Mapping[str, str]) -> OnDataLoss:
+    """``failOnDataLoss`` as Spark's own source has it; ``onDataLoss`` says where to go on instead."""
+    fail = _truth(options, "failondataloss", default="ondataloss" not in options)
+    policy = _choice(options, "ondataloss", OnDataLoss.FAIL if fail else OnDataLoss.EARLIEST)
+    if "failondataloss" in options and fail != (policy is OnDataLoss.FAIL):
+        raise SettingsError(
+            f"options 'failOnDataLoss' ({options['failondataloss']}) and 'onDataLoss' ({policy}) contradict each other:"
+            " give one of them"
+        )
+    return policy
+
+
+def parse_ranges(text: str) -> object:
+    """The JSON of the batch reader's ``ranges``; raises :class:`SettingsError`."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SettingsError(f"option 'ranges' is not JSON: {error}") from None

@@ -1,0 +1,69 @@
+"""What Spark keeps as an offset: a micro-batch, said whole, so that it can be read again whoever owns what by then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import json_fields as fields
+from kafka_coord.spark.ranges import NO_RANGES, OffsetRanges
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """The ``number``-th micro-batch of a checkpoint, with exactly these ``ranges``; planned at ``planned_ms`` (since
+    1970) by ``consumer`` of ``group``.
+
+    Spark's offsets are positions elsewhere. Here the end of a micro-batch names its ranges: partitions come and go
+    between micro-batches, and one that comes back begins elsewhere than it was left. The number makes two batches
+    differ that read the same ranges (after an operator's reset).
+    """
+
+    group: str
+    number: int = 0
+    ranges: OffsetRanges = NO_RANGES
+    consumer: str = ""
+    planned_ms: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Keys in a fixed order: Spark compares offsets as text."""
+        return {
+            "version": VERSION,
+            "group": self.group,
+            "batch": self.number,
+            "consumer": self.consumer,
+            "planned_ms": self.planned_ms,
+            "ranges": {
+                topic: {partition: [list(one) for one in ranges] for partition, ranges in partitions.items()}
+                for topic, partitions in self.ranges.to_json().items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str = "the checkpoint's offset") -> PlannedBatch:
+        """Raises :class:`MalformedValue` for what this source did not write."""
+        if value.get("version", VERSION) != VERSION:
+            raise MalformedValue(where, f"is of version {value['version']!r}; this release knows {VERSION}")
+        try:
+            return cls(
+                fields.text(value, "group", where),
+                fields.number(value, "batch", where),
+                OffsetRanges.from_json(value["ranges"], where),
+                fields.text(value, "consumer", where),
+                fields.number(value, "planned_ms", where),
+            )
+        except (KeyError, TypeError) as error:
+            raise MalformedValue(where, f"was not written by format kafka_coord ({error!r})") from None
+
+
+def require_group(batch: PlannedBatch, group: str) -> None:
+    """Raises :class:`MalformedValue` for the checkpoint of another group: its offsets mean nothing here."""
+    if batch.group != group:
+        raise MalformedValue(
+            "the checkpoint",
+            f"belongs to group {batch.group!r}, and this query to {group!r}: use another checkpointLocation",
+        )

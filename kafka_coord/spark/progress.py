@@ -1,0 +1,379 @@
+"""What queries that read from groups tell monitoring: Spark's progress and the group's offsets, as metrics and in the
+log.
+
+::
+
+    with watch(spark, zookeeper="zk1:2181/kafka", listen="127.0.0.1:9405"):
+        query = rows.writeStream…start()
+        query.awaitTermination()
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from prometheus_client import CollectorRegistry, write_to_textfile
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from kafka_coord.errors import KafkaCoordError, MalformedValue, StoreError
+from kafka_coord.model import TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.monitor.exposition import PREFIX, Exposition
+from kafka_coord.monitor.offsets import lag_of, read_committed
+from kafka_coord.spark.connecting import open_zookeeper, query_settings
+from kafka_coord.spark.planned import PlannedBatch
+from kafka_coord.version import __version__
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryProgress,
+    )
+
+    from kafka_coord.zk.store import Store
+
+log = logging.getLogger(__name__)
+
+SLOW_S = 30.0
+"""A micro-batch that takes longer has a line in the log: half of what a group's rebalance timeout is by default."""
+
+_COMMITTED_FOR_S = 2.0
+"""For how long the committed offsets that were read are good enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """What Spark says of one micro-batch, of those of a query's sources that read from ``group``.
+
+    ``ends`` is where the logs of the partitions this query holds end, as it last asked; ``read`` how far each partition
+    of the micro-batch was read. ``seconds`` is the whole of it, ``steps_ms`` what Spark took for what.
+    """
+
+    group: str
+    consumer: str
+    batch: int
+    rows: int
+    input_rows_per_s: float
+    processed_rows_per_s: float
+    seconds: float
+    steps_ms: Mapping[str, int]
+    ends: Mapping[TopicPartition, int]
+    read: Mapping[TopicPartition, int]
+
+    @classmethod
+    def of(cls, progress: StreamingQueryProgress) -> Iterator[Self]:
+        """One for each source that is this project's; those of others are passed over."""
+        for source in progress.sources:
+            try:
+                written = json.loads(source.endOffset or "null")
+                if not isinstance(written, dict) or "ranges" not in written:
+                    continue
+                batch = PlannedBatch.from_json(written)
+                yield cls(
+                    batch.group,
+                    batch.consumer,
+                    progress.batchId,
+                    source.numInputRows,
+                    _number(source.inputRowsPerSecond),
+                    _number(source.processedRowsPerSecond),
+                    progress.batchDuration / 1000,
+                    dict(progress.durationMs),
+                    _ends(source.latestOffset),
+                    {tp: batch.ranges.of_partition(tp)[-1].end for tp in batch.ranges.partitions},
+                )
+            except (ValueError, MalformedValue) as error:
+                log.debug("passed over the progress of query=%s: %s", progress.name or progress.id, error)
+
+
+@dataclass(slots=True)
+class _Series:
+    """One query's, from one group."""
+
+    query: str
+    group: str
+    last: GroupProgress
+    active: bool = True
+    failed: bool = False
+    batches: int = 0
+    slow: int = 0
+    rows: int = 0
+    read: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def take(self, found: GroupProgress, *, slow: bool) -> None:
+        self.last = found
+        self.active = True
+        self.batches += found.rows > 0
+        self.slow += slow
+        self.rows += found.rows
+        # How far it has come with partitions that have gone to others since says nothing any more.
+        self.read = {tp: at for tp, at in (self.read | dict(found.read)).items() if tp in found.ends}
+
+
+class GroupProgressListener(StreamingQueryListener):
+    """Keeps the last of what Spark says of each query that reads from a group, and is the collector of its metrics.
+
+    Spark calls it on a thread of its own, scrapes come on theirs. With a ``store`` the committed offsets of the groups
+    are read along, at a scrape and at most every few seconds; ZooKeeper away leaves them out. ``slow_s`` is the
+    seconds from which on a micro-batch is told of in the log, ``file`` one to write the metrics into after each.
+    """
+
+    def __init__(self, store: Store | None = None, *, slow_s: float = SLOW_S, file: Path | None = None) -> None:
+        self._store = store
+        self._slow_s = slow_s
+        self._file = file
+        self._lock = threading.Lock()
+        self._series: dict[tuple[str, str], _Series] = {}
+        self._names: dict[str, str] = {}
+        self._committed: tuple[float, Mapping[str, Mapping[TopicPartition, int]]] = (float("-inf"), {})
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    # --- Spark's thread ----------------------------------------------------------------------------------------------
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  Spark's names
+        self._names[str(event.id)] = event.name or str(event.id)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        progress = event.progress
+        query = self._names[str(progress.id)] = progress.name or str(progress.id)
+        for found in GroupProgress.of(progress):
+            slow = found.seconds >= self._slow_s and found.rows > 0
+            with self._lock:
+                series = self._series.setdefault((query, found.group), _Series(query, found.group, found))
+                series.take(found, slow=slow)
+            if slow:
+                self._tell(query, found)
+        self._write()
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        query = self._names.pop(str(event.id), str(event.id))
+        with self._lock:
+            for series in self._series.values():
+                if series.query == query:
+                    series.active, series.failed = False, event.exception is not None
+        if event.exception is not None:
+            log.error("query=%s has failed: %s", query, event.exception.strip().splitlines()[-1][:500])
+        self._write()
+
+    def _tell(self, query: str, found: GroupProgress) -> None:
+        steps = sorted(found.steps_ms.items(), key=lambda step: -step[1])
+        log.warning(
+            "micro-batch %d of query=%s group=%s took %.1f s, over the %g s it is told from: rows=%d rows_per_s=%.0f "
+            "partitions=%d longest: %s",
+            found.batch,
+            query,
+            found.group,
+            found.seconds,
+            self._slow_s,
+            found.rows,
+            found.processed_rows_per_s,
+            len(found.read),
+            ", ".join(f"{name} {ms / 1000:.1f} s" for name, ms in steps[1:3]),  # the first is the whole
+        )
+
+    def _write(self) -> None:
+        if self._file is not None:
+            try:
+                write_to_textfile(str(self._file), self._registry)
+            except OSError as error:
+                log.warning("could not write metrics file=%s: %s", self._file, error)
+
+    # --- a scrape's thread -------------------------------------------------------------------------------------------
+
+    def healthy(self) -> tuple[bool, dict[str, Any]]:
+        """Whether no query has failed, and each query's state."""
+        with self._lock:
+            states = {
+                one.query: "failed" if one.failed else "active" if one.active else "ended"
+                for one in self._series.values()
+            }
+        return "failed" not in states.values(), {"queries": states, "version": __version__}
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, as of the last progress of each query."""
+        with self._lock:
+            series = [(one, one.last, dict(one.read)) for one in self._series.values()]
+        plain: list[tuple[str, str, Callable[[_Series, GroupProgress], float]]] = [
+            ("query_active", "Whether the query runs.", lambda s, _: s.active),
+            ("query_failed", "Whether the query ended with an error.", lambda s, _: s.failed),
+            ("query_last_batch", "Spark's number of the last micro-batch.", lambda _, p: p.batch),
+            ("query_input_rows_per_second", "Records that came in.", lambda _, p: p.input_rows_per_s),
+            ("query_processed_rows_per_second", "Records worked off.", lambda _, p: p.processed_rows_per_s),
+            ("query_batch_seconds", "How long the last micro-batch took.", lambda _, p: p.seconds),
+        ]
+        for name, text, value in plain:
+            family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["query", "group"])
+            for one, last, _ in series:
+                family.add_metric([one.query, one.group], value(one, last))
+            yield family
+        counts: list[tuple[str, str, Callable[[_Series], int]]] = [
+            ("query_batches", "Micro-batches with records.", lambda s: s.batches),
+            ("query_slow_batches", "Micro-batches that took too long.", lambda s: s.slow),
+            ("query_rows", "Records read.", lambda s: s.rows),
+        ]
+        for name, text, count in counts:
+            counter = CounterMetricFamily(f"{PREFIX}_{name}", f"{text} Since watched.", labels=["query", "group"])
+            for one, _, _ in series:
+                counter.add_metric([one.query, one.group], count(one))
+            yield counter
+        yield from _by_partition(
+            {(one.query, one.group): (last.ends, read) for one, last, read in series},
+            "query",
+            "read",
+            "the query has read it to",
+        )
+        yield from self._of_groups(series)
+
+    def _of_groups(self, series: Iterable[tuple[_Series, GroupProgress, Any]]) -> Iterator[Metric]:
+        if self._store is None:
+            return
+        ends: dict[str, dict[TopicPartition, int]] = {}
+        for one, last, _ in series:
+            ends.setdefault(one.group, {}).update(last.ends)
+        readable = GaugeMetricFamily(f"{PREFIX}_group_offsets_readable", "Whether ZooKeeper told the offsets.")
+        try:
+            committed = self._read_committed(self._store, ends)
+        except (StoreError, KafkaCoordError) as error:
+            log.debug("could not read committed offsets: %s", error)
+            committed = {}
+            readable.add_metric([], 0)
+        else:
+            readable.add_metric([], 1)
+        yield readable
+        found: _Standing = {(group,): (ends.get(group, {}), offsets) for group, offsets in committed.items()}
+        yield from _by_partition(found, "group", "committed", "the group has committed")
+
+    def _read_committed(self, store: Store, groups: Iterable[str]) -> Mapping[str, Mapping[TopicPartition, int]]:
+        with self._lock:
+            at, known = self._committed
+        if time.monotonic() < at + _COMMITTED_FOR_S and known.keys() >= set(groups):
+            return known
+        topics = read_cluster(store).topics
+        known = {group: read_committed(store, group, topics).offsets for group in groups}
+        with self._lock:
+            self._committed = (time.monotonic(), known)
+        return known
+
+
+class Watching:
+    """What :func:`watch` began; :meth:`close` ends it, as leaving a ``with`` block does."""
+
+    def __init__(
+        self, spark: SparkSession, listener: GroupProgressListener, server: Exposition | None, store: Store | None
+    ) -> None:
+        self.listener = listener
+        self._spark = spark
+        self._server = server
+        self._store = store
+
+    @property
+    def port(self) -> int | None:
+        """Where metrics are served, ``None`` where they are not."""
+        return self._server.port if self._server is not None else None
+
+    def close(self) -> None:
+        """The listener is taken away from Spark, and nothing is served any more."""
+        self._spark.streams.removeListener(self.listener)
+        if self._server is not None:
+            self._server.close()
+        if self._store is not None:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def watch(
+    spark: SparkSession,
+    *,
+    zookeeper: str | None = None,
+    listen: str | None = None,
+    file: str | Path | None = None,
+    slow_s: float = SLOW_S,
+    config: str | None = None,
+) -> Watching:
+    """Watches all queries of this session that read from groups, on the driver.
+
+    ``zookeeper`` is where the groups' committed offsets are read; without, there is only what Spark says. ``listen``
+    (``host:port``, port 0: any free one) serves ``/metrics`` and ``/health``; ``file`` is written after every
+    micro-batch, for Prometheus' node exporter (a name that ends with ``.prom``). A micro-batch of ``slow_s`` seconds or
+    more has a line in the log. TLS and credentials for ZooKeeper are as the settings file ``config``
+    and the environment say. Raises :class:`SettingsError` where it cannot listen, and what
+    :func:`~kafka_coord.zk.session.connect` raises.
+    """
+    store = open_zookeeper(query_settings({"zookeeper.hosts": zookeeper}, config).zookeeper) if zookeeper else None
+    server = None
+    try:
+        listener = GroupProgressListener(store, slow_s=slow_s, file=Path(file) if file else None)
+        if listen:
+            server = Exposition(listen, listener, listener.healthy, setting="address to listen on")
+        spark.streams.addListener(listener)
+    except BaseException:
+        if server is not None:
+            server.close()
+        if store is not None:
+            store.close()
+        raise
+    return Watching(spark, listener, server, store)
+
+
+_Standing = Mapping[tuple[str, ...], tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]]
+"""By labels, of each partition where its log ends, and the offset it stands at."""
+
+
+def _by_partition(found: _Standing, of: str, what: str, text: str) -> Iterator[Metric]:
+    """The offset each partition stands at, and the lag where the end is known."""
+    labels = [*(("query", "group") if of == "query" else ("group",)), "topic", "partition"]
+    offsets = GaugeMetricFamily(
+        f"{PREFIX}_{of}_{what}_offset", f"The next offset of the partition: {text}.", labels=labels
+    )
+    lags = GaugeMetricFamily(f"{PREFIX}_{of}_lag", f"Records from there to the end: {text}.", labels=labels)
+    for key, (ends, at) in found.items():
+        for tp, offset in sorted(at.items()):
+            where = [*key, tp.topic, str(tp.partition)]
+            offsets.add_metric(where, offset)
+            lag = lag_of(offset, ends.get(tp))
+            if lag is not None:
+                lags.add_metric(where, lag)
+    yield offsets
+    yield lags
+
+
+def _ends(written: str | None) -> dict[TopicPartition, int]:
+    """Of what :meth:`GroupStreamReader.reportLatestOffset` gave: the same JSON as Spark's own source has."""
+    value = json.loads(written or "null")
+    if not isinstance(value, dict):
+        return {}
+    where = "the progress' latest offset"
+    return {
+        TopicPartition(topic, int(partition)): fields.number(found, partition, where)
+        for topic, found in value.items()
+        for partition in found
+    }
+
+
+def _number(value: float | None) -> float:
+    """Spark gives NaN, or nothing, where it has none."""
+    return value if value is not None and value == value else 0.0  # noqa: PLR0124

@@ -1,0 +1,114 @@
+"""A micro-batch seen as offsets: which it holds, those of its rows that are not done yet, and a key for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from kafka_coord.errors import SettingsError
+from kafka_coord.model.names import legal
+from kafka_coord.spark.ranges import OffsetRanges
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+KEY_COLUMNS = {"topic": "string", "partition": "int", "offset": "bigint"}
+"""What tells one record from all others, as Spark's Kafka source names and types it."""
+
+_MOST_IN_A_CONDITION = 100
+
+ForeachBatch = Callable[["DataFrame", int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a function of one's own is given: ``rows`` without those that are done, the ``ranges`` to note as done
+    together with their effect, and the batch's ``key``, the same at every repetition that is cut the same."""
+
+    rows: DataFrame
+    ranges: OffsetRanges
+    key: str
+    batch_id: int
+
+
+def exactly_once(group: str, write: Callable[[Batch], None], done: Callable[[], OffsetRanges]) -> ForeachBatch:
+    """A function for ``foreachBatch`` that calls ``write`` with what is not ``done`` yet, and not at all where all is.
+
+    ``done`` reads what is noted in the place ``write`` writes to. It is exactly once if ``write`` notes
+    ``batch.ranges`` in the same transaction as its effect; and, where several applications share the group, if that
+    transaction fails when another has noted any of them meanwhile.
+    """
+    legal("group", group)
+
+    def each_batch(rows: DataFrame, batch_id: int) -> None:
+        rows = rows.persist()  # read once, for its offsets and for its effect
+        try:
+            there = offsets_of(rows)
+            before = done() & there
+            missing = there - before
+            if missing:
+                write(Batch(outside(rows, before), missing, missing.key(group), batch_id))
+        finally:
+            rows.unpersist()
+
+    return each_batch
+
+
+def require_key_columns(rows: DataFrame) -> None:
+    """Raises :class:`SettingsError` where a column that identifies a record is missing or of another type."""
+    types = dict(rows.dtypes)
+    wrong = [
+        f"{name} {kind} (is {types.get(name, 'missing')})"
+        for name, kind in KEY_COLUMNS.items()
+        if types.get(name) != kind
+    ]
+    if wrong:
+        raise SettingsError(
+            f"rows cannot be written exactly once without {', '.join(wrong)}: select topic, partition and offset of "
+            "the source along with your own columns"
+        )
+
+
+def offsets_of(rows: DataFrame) -> OffsetRanges:
+    """What a batch covers: of each partition everything from its lowest to its highest offset.
+
+    That counts gaps as covered, where transactions, compaction or a filter left no row: a batch holds one stretch of
+    each partition, as this source and Spark's own guarantee. Runs a Spark job.
+    """
+    from pyspark.sql import functions as f
+
+    require_key_columns(rows)
+    found = (
+        rows.groupBy("topic", "partition").agg(f.min("offset").alias("low"), f.max("offset").alias("high")).collect()
+    )
+    return OffsetRanges.of((row["topic"], row["partition"], row["low"], row["high"] + 1) for row in found)
+
+
+def outside(rows: DataFrame, ranges: OffsetRanges) -> DataFrame:
+    """The rows whose offsets are not within ``ranges``."""
+    from pyspark.sql import functions as f
+
+    listed = list(ranges.rows())
+    if not listed:
+        return rows
+    if len(listed) <= _MOST_IN_A_CONDITION:
+        return rows.where(~reduce(lambda a, b: a | b, (_within(*one) for one in listed)))
+    # A condition of thousands of terms takes the optimizer longer than the rows take.
+    values = ", ".join(f"('{topic}', {partition}, {start}L, {end}L)" for topic, partition, start, end in listed)
+    table = rows.sparkSession.sql(f"SELECT * FROM VALUES {values} AS done(t, p, low, high)")  # noqa: S608 - legal names
+    same = (rows["topic"] == table["t"]) & (rows["partition"] == table["p"])
+    inside = (rows["offset"] >= table["low"]) & (rows["offset"] < table["high"])
+    return rows.join(f.broadcast(table), same & inside, "left_anti")
+
+
+def _within(topic: str, partition: int, start: int, end: int) -> Column:
+    from pyspark.sql import functions as f
+
+    return (
+        (f.col("topic") == topic)
+        & (f.col("partition") == partition)
+        & (f.col("offset") >= start)
+        & (f.col("offset") < end)
+    )

@@ -1,0 +1,89 @@
+"""The log of a table's commits: read it, go on in it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.spark.sinks import files
+from kafka_coord.spark.sinks.manifest import Commit, TableState, commit_name
+
+log = logging.getLogger(__name__)
+
+STATE_EVERY = 50
+_STATE = "state.json"
+
+
+class Overtaken(Exception):
+    """Somebody committed first. ``state`` is the table now."""
+
+    def __init__(self, state: TableState) -> None:
+        super().__init__(f"the table is at commit {state.number} already")
+        self.state = state
+
+
+class TableLog:
+    """Reads and writes a table's ``_commits``. Remembers what it read: commits never change. One thread's."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known = TableState()
+
+    def load(self) -> TableState:
+        """The table as it is now. Raises :class:`MalformedValue` for a log that cannot be read."""
+        first = self._known.number < 0
+        state = self._refreshed(self._kept() if first else self._known)
+        if first and (newest := self._newest()) > state.number:
+            state = self._refreshed(state)  # or it came meanwhile
+            if newest > state.number:
+                raise MalformedValue(
+                    str(self._folder / commit_name(state.number + 1)),
+                    f"the commit is missing, though there is one of number {newest}: restore the file",
+                )
+        self._known = state
+        return state
+
+    def _refreshed(self, state: TableState) -> TableState:
+        while (content := _read(self._folder / commit_name(state.number + 1))) is not None:
+            state = state.after(Commit.decode(content, str(self._folder / commit_name(state.number + 1))))
+        return state
+
+    def _newest(self) -> int:
+        return max((int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit()), default=-1)
+
+    def commit(self, state: TableState, commit: Commit) -> TableState:
+        """The state after ``commit``, made as the successor of ``state``.
+
+        Raises :class:`Overtaken` if that is not the newest: nothing was committed.
+        """
+        number = state.number + 1
+        if not files.create(self._folder / commit_name(number), commit.encode()):
+            raise Overtaken(self.load())
+        self._known = state.after(commit)
+        if number and number % STATE_EVERY == 0:
+            self._keep(self._known)
+        return self._known
+
+    def _kept(self) -> TableState:
+        content = _read(self._folder / _STATE)
+        if content is None:
+            return TableState()
+        try:
+            return TableState.decode(content, str(self._folder / _STATE))
+        except MalformedValue as error:
+            log.warning("reads all commits of the table instead: %s", error)
+            return TableState()
+
+    def _keep(self, state: TableState) -> None:
+        try:
+            files.replace(self._folder / _STATE, state.encode())
+        except OSError as error:  # the commit is made; this only saves readers time
+            log.warning("cannot write the state of the table, which only readers miss: %s", error)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,308 @@
+"""A parquet table that holds every record once, whoever writes it: any number of Spark applications at a time.
+
+An append writes its rows aside first, then commits them with the offsets they cover in one file of the table's log. A
+batch that is repeated after a crash, perhaps cut differently, or whose partition another member of the group has
+written meanwhile, loses what the table covers already before it is committed. Readers see commits and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kafka_coord.errors import NotFound, RequestRefused, SettingsError
+from kafka_coord.model.names import legal
+from kafka_coord.spark.ranges import NO_RANGES, OffsetRanges
+from kafka_coord.spark.sinks import files
+from kafka_coord.spark.sinks.batches import ForeachBatch, require_key_columns
+from kafka_coord.spark.sinks.log import Overtaken, TableLog
+from kafka_coord.spark.sinks.manifest import Commit, Piece, TableState
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+DAY_S = 24 * 3600.0
+_COMMITS = "_commits"
+_DATA = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What became of a batch: the offsets it added and their ``rows``, and those ``repeated`` that the table had."""
+
+    ranges: OffsetRanges
+    repeated: OffsetRanges
+    rows: int
+
+
+class TableWriter:
+    """Appends Arrow tables to a parquet table in a directory; needs no Spark, and may be one of several writers at a
+    time, Spark's among them. All are members of one ``group``. One thread's.
+
+    ``path`` has to be mounted at the same place on all machines of a cluster. Raises :class:`SettingsError` for an
+    object store or other file system, and at the first append :class:`RequestRefused` where the table belongs to
+    another group.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, group: str) -> None:
+        self._group = legal("group", group)
+        self.path = files.local_directory(path)
+        self._log = TableLog(self.path / _COMMITS)
+
+    def append_arrow(self, rows: pyarrow.Table) -> Appended:
+        """As :meth:`ParquetTable.append`. A consumer commits its offsets to the group after this."""
+        import pyarrow.parquet as pq
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        def write(folder: Path) -> None:
+            folder.mkdir(parents=True)
+            pq.write_table(rows, folder / "part-0.parquet")
+
+        return self._append(from_arrow_schema(rows.schema), write)
+
+    def state(self) -> TableState:
+        """The table now: its pieces, rows and covered offsets."""
+        return self._log.load()
+
+    def covered(self) -> OffsetRanges:
+        """The offsets whose records, or their absence, the table holds."""
+        return self.state().covered
+
+    def read_arrow(self) -> pyarrow.Table:
+        """The committed rows. Raises :class:`NotFound` where there is no table."""
+        import pyarrow.parquet as pq
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        state = _there(self._log, self.path)
+        schema = to_arrow_schema(_struct(state.schema), timezone="UTC")
+        if not state.pieces:
+            return schema.empty_table()
+        # Said, not found out: Spark writes a time as INT96, by default, whose files would say that it has no time zone.
+        return pq.read_table([str(file) for piece in state.pieces for file in self._files(piece)], schema=schema)
+
+    def forget(self, topic: str) -> None:
+        """Take offsets of a topic as never written, because it was deleted and made anew: its next records are
+        others. The rows stay. Raises :class:`NotFound`."""
+        state = self._log.load()
+        while True:
+            mine = OffsetRanges(
+                {tp: state.covered.of_partition(tp) for tp in state.covered.partitions if tp.topic == topic}
+            )
+            if not mine:
+                raise NotFound(f"{self.path} holds nothing of the topic {topic!r}")
+            try:
+                self._log.commit(state, Commit(_now_ms(), forget=mine))
+            except Overtaken as overtaken:
+                state = overtaken.state
+            else:
+                return
+
+    def sweep(self, *, older_than_s: float = DAY_S) -> int:
+        """Delete what writers left aside that crashed before they committed, if it was last written longer ago than
+        that (longer than any batch takes, in seconds). How many pieces."""
+        state = self._log.load()
+        named = {piece.name for piece in state.pieces}
+        before = time.time() - older_than_s
+        old = [
+            folder
+            for folder in (self.path / _DATA).glob("*")
+            if folder.name not in named and files.newest_s(folder) < before
+        ]
+        for folder in old:
+            shutil.rmtree(folder, ignore_errors=True)
+        return len(old)
+
+    def _require_mine(self, schema: StructType) -> TableState:
+        wanted = _plain(schema)
+        state = self._log.load()
+        if state.number < 0:
+            if foreign := sorted(path.name for path in self.path.glob("*") if path.name not in {_COMMITS, _DATA}):
+                raise RequestRefused(
+                    f"{self.path} is no table and not empty (it holds {foreign[0]!r}): name another directory"
+                )
+            try:
+                state = self._log.commit(state, Commit(_now_ms(), group=self._group, schema=wanted))
+            except Overtaken as overtaken:
+                state = overtaken.state
+        if state.group != self._group:
+            raise RequestRefused(
+                f"the table {self.path} is written by the group {state.group!r}; the group {self._group!r} would write "
+                "every record a second time: name another directory"
+            )
+        if state.schema != wanted:
+            raise SettingsError(
+                f"the table {self.path} has the columns {_columns(state.schema)}, the batch has {_columns(wanted)}: "
+                "write to another directory, or select the table's columns"
+            )
+        return state
+
+    def _append(self, schema: StructType, write: Callable[[Path], None]) -> Appended:
+        state = self._require_mine(schema)
+        piece, there = self._stage(write)
+        repeated = NO_RANGES
+        while piece is not None:
+            if again := there & state.covered:
+                repeated, there = repeated | again, there - again
+                piece = self._restage(piece, again)
+                if piece is None:
+                    break
+            files.settle(self._files(piece))
+            try:
+                self._log.commit(state, Commit(_now_ms(), ranges=there, piece=piece))
+            except Overtaken as overtaken:
+                state = overtaken.state
+                continue
+            log.debug("appended rows=%d ranges=%s", piece.rows, there)
+            return Appended(there, repeated, piece.rows)
+        if repeated:
+            log.info("leaves out what the table has already ranges=%s", repeated)
+        return Appended(NO_RANGES, repeated, 0)
+
+    def _stage(self, write: Callable[[Path], None]) -> tuple[Piece | None, OffsetRanges]:
+        """Has rows written as a piece that belongs to nothing yet, and says which offsets they are from."""
+        name = uuid.uuid4().hex
+        folder = self.path / _DATA / name
+        try:
+            write(folder)
+            written = tuple(sorted(path.name for path in folder.glob("*.parquet")))
+            count, there = _contents(folder / file for file in written)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        if not count:
+            shutil.rmtree(folder, ignore_errors=True)
+            return None, NO_RANGES
+        return Piece(name, written, count), there
+
+    def _restage(self, piece: Piece, without: OffsetRanges) -> Piece | None:
+        """The piece's rows but for these offsets', as another."""
+        import pyarrow.parquet as pq
+
+        def write(folder: Path) -> None:
+            folder.mkdir()
+            for file in self._files(piece):
+                rows = pq.read_table(file)
+                pq.write_table(rows.filter(~_mask(rows, without)), folder / file.name)
+
+        anew, _ = self._stage(write)
+        shutil.rmtree(self.path / _DATA / piece.name, ignore_errors=True)
+        return anew
+
+    def _files(self, piece: Piece) -> list[Path]:
+        return [self.path / _DATA / piece.name / file for file in piece.files]
+
+
+class ParquetTable(TableWriter):
+    """The same for the batches of a Spark query."""
+
+    def __init__(self, spark: SparkSession, path: str | os.PathLike[str], *, group: str) -> None:
+        super().__init__(path, group=group)
+        self._spark = spark
+
+    def foreach_batch(self, transform: Callable[[DataFrame], DataFrame] | None = None) -> ForeachBatch:
+        """A function for ``writeStream.foreachBatch``. ``transform`` is applied to each batch; it keeps the columns
+        topic, partition and offset, and may leave rows out or make several of one."""
+
+        def append(rows: DataFrame, _batch_id: int) -> None:
+            self.append(transform(rows) if transform is not None else rows)
+
+        return append
+
+    def append(self, rows: DataFrame) -> Appended:
+        """Add a batch, but for what the table covers already: of each partition, from its lowest to its highest offset.
+
+        The batch is computed once. If anything fails, a full disk or a lost worker, the table is as it was. Raises
+        :class:`SettingsError` where the columns are not the table's.
+        """
+        require_key_columns(rows)
+        return self._append(rows.schema, lambda folder: rows.write.parquet(folder.as_uri()))
+
+    def read(self) -> DataFrame:
+        """The table as of now; later commits do not change what this reads."""
+        return read_table(self._spark, self.path)
+
+
+def read_table(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
+    """The rows of a table as of now: what is committed, and nothing else. Raises :class:`NotFound`."""
+    folder = files.local_directory(path)
+    state = _there(TableLog(folder / _COMMITS), folder)
+    there = [(folder / _DATA / piece.name / file).as_uri() for piece in state.pieces for file in piece.files]
+    schema = _struct(state.schema)
+    return spark.read.schema(schema).parquet(*there) if there else spark.createDataFrame([], schema)
+
+
+def _there(log_: TableLog, folder: Path) -> TableState:
+    state = log_.load()
+    if state.number < 0:
+        raise NotFound(f"there is no table at {folder}")
+    return state
+
+
+def _mask(rows: pyarrow.Table, ranges: OffsetRanges) -> Any:
+    """Which rows' offsets are within the ranges: an array of booleans."""
+    import numpy as np
+
+    topics = rows["topic"].to_numpy()
+    partitions, offsets = rows["partition"].to_numpy(), rows["offset"].to_numpy()
+    found = np.zeros(rows.num_rows, dtype=bool)
+    for topic, partition, start, end in ranges.rows():
+        found |= (topics == topic) & (partitions == partition) & (offsets >= start) & (offsets < end)
+    return found
+
+
+def _contents(paths: Iterable[Path]) -> tuple[int, OffsetRanges]:
+    """How many rows these files hold, and of which offsets."""
+    import pyarrow.parquet as pq
+
+    count = 0
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for path in paths:
+        rows = pq.read_table(path, columns=["topic", "partition", "offset"])
+        count += rows.num_rows
+        for row in rows.group_by(["topic", "partition"]).aggregate([("offset", "min"), ("offset", "max")]).to_pylist():
+            low, high = found.get((row["topic"], row["partition"]), (row["offset_min"], row["offset_max"]))
+            found[row["topic"], row["partition"]] = min(low, row["offset_min"]), max(high, row["offset_max"])
+    return count, OffsetRanges.of((*partition, low, high + 1) for partition, (low, high) in found.items())
+
+
+def _struct(schema: str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(schema))
+
+
+def _plain(schema: StructType) -> str:
+    """Names and types as JSON; whether a value may be missing is no property of the table."""
+    return json.dumps(_nullable(schema.jsonValue()))
+
+
+def _nullable(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_nullable(one) for one in value]
+    if isinstance(value, dict):
+        return {
+            name: True if name in {"nullable", "containsNull", "valueContainsNull"} else _nullable(one)
+            for name, one in value.items()
+            if name != "metadata"
+        } | ({"metadata": {}} if "metadata" in value else {})
+    return value
+
+
+def _columns(schema: str) -> str:
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in _struct(schema).fields)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

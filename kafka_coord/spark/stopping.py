@@ -1,0 +1,62 @@
+"""Ending a query between two micro-batches, so that nobody who goes on reads a record again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from kafka_coord.spark.sinks.batches import ForeachBatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_LOOK_S = 0.05
+_IDLE_LOOKS = 10
+
+
+class BetweenBatches:
+    """A function for ``foreachBatch`` around another, whose query can be stopped cleanly.
+
+    ``StreamingQuery.stop()`` alone may interrupt a micro-batch after its rows are written and before Spark has said so
+    to the source: the next owner of the partitions would read them again. Here the batch at work is let end, and the
+    one after it, whose planning says that the former is done, is not begun.
+    """
+
+    def __init__(self, each: ForeachBatch) -> None:
+        self._each = each
+        self._stopping = threading.Event()
+        self._between = threading.Event()
+        self._gone = threading.Event()
+        self._at_work = threading.Lock()
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        with self._at_work:
+            if not self._stopping.is_set():
+                return self._each(rows, batch_id)
+        self._between.set()
+        self._gone.wait(60.0)  # the query is ended while it is here
+        raise RuntimeError(f"micro-batch {batch_id} was not begun: the query is being stopped")
+
+    def stop(self, query: StreamingQuery, timeout_s: float = 60.0) -> bool:
+        """Stops the query; whether it was between two micro-batches (else the one at work took longer than
+        ``timeout_s`` seconds). Safe to call for a query that has ended."""
+        self._stopping.set()
+        try:
+            return self._await_between(query, time.monotonic() + timeout_s)
+        finally:
+            self._gone.set()
+            query.stop()
+
+    def _await_between(self, query: StreamingQuery, deadline: float) -> bool:
+        idle = 0
+        while query.isActive and time.monotonic() < deadline:
+            if self._between.wait(_LOOK_S):
+                return True
+            status = query.status
+            # Looked for new records and found none: that look told the source that all before it is done.
+            idle = idle + 1 if not status["isDataAvailable"] and not self._at_work.locked() else 0
+            if idle >= _IDLE_LOOKS:
+                return True
+        return not query.isActive

@@ -1,0 +1,71 @@
+"""Until when a session is proven to live: the arithmetic alone, without clock or connection.
+
+A client may say "this session is mine" only as long as no server can have ended it. The rule, for a negotiated
+timeout T:
+
+*   A **connect** (or reconnect) request sent at *s* and accepted was decided by the ZooKeeper leader, which started the
+    session's time afresh: it lives until s + T at least.
+*   Any later request touches the session only at the server it reaches. A follower reports touches to the leader, who
+    alone ends sessions, when the leader pings it (every half tick). A follower that is cut off from the leader goes on
+    answering reads and pings for seconds, while the leader lets the session expire: an answered *read* proves nothing.
+*   A request that has to pass the leader (a write, or ``sync``), sent at *s2* and answered, proves that the follower
+    still spoke with the leader at s2, so that everything it knew half a tick before had been reported. An answered
+    request of ours sent at *s1* <= s2 - lag had been counted then, and the session lives until s1 + T at least.
+
+``lag`` is T/4: a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4. A margin
+is taken off for clocks that run at different speeds. With a heartbeat every T/4 the proof never reaches less than 45 %
+of T ahead while the server answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+MARGIN_SHARE = 0.05
+MARGIN_S = 0.05
+LAG_SHARE = 0.25
+_GRAIN_SHARE = 1 / 64
+"""Send times closer together than this share of T are remembered as one, the earlier: it bounds what is kept."""
+
+
+class SessionLease:
+    """Facts in, deadline out. Times are seconds of one monotonic clock. Not thread-safe: its owner locks."""
+
+    def __init__(self) -> None:
+        self.session_id = 0
+        self.timeout_s = 0.0
+        self.leader_heard_at = 0.0
+        """When the newest request was sent that the leader is known to have seen: what a heartbeat is due by."""
+        self._connected_at = 0.0
+        self._proven_at: float | None = None
+        self._sent: deque[float] = deque()
+
+    def connected(self, sent_at: float, session_id: int, timeout_s: float) -> None:
+        """A connect request sent at ``sent_at`` was accepted, for this session and with this timeout."""
+        self.session_id, self.timeout_s = session_id, timeout_s
+        self._connected_at = self.leader_heard_at = self._proven_at = sent_at
+        self._sent = deque([sent_at])
+
+    def answered(self, sent_at: float, *, through_leader: bool) -> None:
+        """The server answered a request that was sent no earlier than ``sent_at``."""
+        if self._proven_at is None or sent_at < self._connected_at:
+            return  # of an earlier connection
+        if through_leader:
+            self.leader_heard_at = max(self.leader_heard_at, sent_at)
+            counted = sent_at - LAG_SHARE * self.timeout_s
+            while self._sent and self._sent[0] <= counted:
+                self._proven_at = max(self._proven_at, self._sent.popleft())
+        if not self._sent or sent_at >= self._sent[-1] + _GRAIN_SHARE * self.timeout_s:
+            self._sent.append(sent_at)
+
+    def ended(self) -> None:
+        """The session is over: nothing is proven any more."""
+        self.session_id = 0
+        self._proven_at = None
+        self._sent.clear()
+
+    def lease_deadline(self) -> float:
+        """Until when the session cannot have ended; 0.0 where there is none."""
+        if self._proven_at is None:
+            return 0.0
+        return self._proven_at + self.timeout_s - max(MARGIN_S, MARGIN_SHARE * self.timeout_s)

@@ -1,0 +1,111 @@
+"""``python -m tests.chaos run`` and ``judge``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kafka_coord.errors import KafkaCoordError, VerificationFailed
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def chaos() -> None:
+    """Real servers and consumers under seeded faults, judged from outside by what they wrote."""
+
+
+@chaos.command()
+@click.option("--minutes", type=click.FloatRange(1.0, 7 * 24 * 60.0), default=3.0, show_default=True)
+@click.option("--seed", type=int, help="The same seed gives the same faults. [default: from the clock]")
+@click.option(
+    "--dir", "directory", type=click.Path(path_type=Path), help="An empty or new directory. [default: a temporary one]"
+)
+@click.option(
+    "--per-s", type=click.FloatRange(1.0), default=400.0, show_default=True, help="Records produced a second."
+)
+@click.option("--spark", is_flag=True, help="A Spark query too, in a group with a plain consumer: half a core more.")
+def run(minutes: float, seed: int | None, directory: Path | None, per_s: float, spark: bool) -> None:
+    """Break everything for so many minutes, and judge what came of it.
+
+    The directory keeps journals, logs and ZooKeeper's transaction logs; report.md says what was done, what was
+    found and what it cost. Exit code 0 when all invariants held, 10 when not.
+
+    \b
+    python -m tests.chaos run --minutes 30 --seed 7 --dir /var/tmp/chaos-7
+    """
+    from tests.chaos.run import ChaosRun, Options
+
+    seed = int(time.time()) % 1_000_000 if seed is None else seed
+    directory = directory or Path(tempfile.mkdtemp(prefix=f"kafka-coord-chaos-{seed}-"))
+    click.echo(f"seed {seed}, {minutes:g} minutes, everything is written to {directory}", err=True)
+    ChaosRun(Options(directory, minutes, seed, per_s, spark), lambda line: click.echo(line, err=True)).run()
+    _judge(directory)
+
+
+@chaos.command()
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def judge(directory: Path) -> None:
+    """Judge a run by what it wrote, and audit ZooKeeper's log; writes report.md, report.json and audit.json there."""
+    _judge(directory)
+
+
+def _judge(directory: Path) -> None:
+    from tests.chaos.judge import judge as judged
+    from tests.chaos.judge import write_report
+
+    _audit(directory)
+    report = judged(directory)
+    write_report(report, directory)
+    click.echo((directory / "report.md").read_text(encoding="utf-8"))
+    if not report.held:
+        raise VerificationFailed(f"an invariant was broken: see {directory / 'report.md'}")
+
+
+def _audit(directory: Path) -> None:
+    """What ZooKeeper's own log says, into ``audit.json`` and ``decisions.json``; where the servers' directories are
+    gone, what was there."""
+    from kafka_coord.monitor.audit import audit
+    from tests.chaos.journal import read_run
+    from tests.chaos.judge.decisions import write_decisions
+
+    run = read_run(directory)
+    logs = [path for path in (directory / name for name in run.zookeeper_logs) if path.is_dir()]
+    if logs:
+        found = audit(logs, chroot=run.chroot)
+        (directory / "audit.json").write_text(json.dumps(found.to_json(), indent=1) + "\n", encoding="utf-8")
+        write_decisions(directory, logs, run.chroot)
+
+
+def _stop(number: int, _: Any) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def main() -> None:
+    """The program; errors are one line and an exit code, as of ``kafka-coord``."""
+    logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # that connections break is the point
+    logging.getLogger("kafka_coord.zk.kazoo").setLevel(logging.CRITICAL)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)  # also where it was started in the background of a shell
+    try:
+        chaos(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except KafkaCoordError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted: everything that was started has been ended", err=True)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""The files of a run's directory: what the stage and the processes write, and what the judge reads. No decisions.
+
+::
+
+    DIR/run.json                         Run: what was set up, written at the start
+    DIR/events.jsonl                     Event: all that was done to the system, and all that was measured
+    DIR/produced.jsonl                   Produced: what brokers acknowledged
+    DIR/consumers/<name>.<pid>.jsonl     ConsumerLine: one process' own life, from ``opened`` to ``closed``
+    DIR/resources.jsonl                  Usage: memory, threads, descriptors per process; znodes of the ensemble
+
+Every file but run.json is appended to, unbuffered, a line in one write: what a process wrote survives its ``kill -9``,
+and at most its last line is torn. A torn line is left out by readers. All ``t`` are seconds of CLOCK_MONOTONIC
+(``time.monotonic()``), which all processes of the machine share; ``wall`` is seconds since 1970, for people and logs.
+"""
+
+from tests.chaos.journal.consumers import (
+    Closed,
+    Committed,
+    ConsumerJournal,
+    ConsumerLine,
+    ConsumerWriter,
+    Handed,
+    Lost,
+    Opened,
+    Rejoined,
+    Started,
+    Stopped,
+    read_consumer,
+    read_consumers,
+)
+from tests.chaos.journal.events import Event, EventWriter, Kind, Phase, read_events
+from tests.chaos.journal.records import Produced, ProducedWriter, Stretch, read_produced, stretches
+from tests.chaos.journal.resources import ResourceWriter, Usage, read_resources
+from tests.chaos.journal.run import Group, Participant, Run, Setup, read_run, write_run
+
+__all__ = [
+    "Closed",
+    "Committed",
+    "ConsumerJournal",
+    "ConsumerLine",
+    "ConsumerWriter",
+    "Event",
+    "EventWriter",
+    "Group",
+    "Handed",
+    "Kind",
+    "Lost",
+    "Opened",
+    "Participant",
+    "Phase",
+    "Produced",
+    "ProducedWriter",
+    "Rejoined",
+    "ResourceWriter",
+    "Run",
+    "Setup",
+    "Started",
+    "Stopped",
+    "Stretch",
+    "Usage",
+    "read_consumer",
+    "read_consumers",
+    "read_events",
+    "read_produced",
+    "read_resources",
+    "read_run",
+    "stretches",
+    "write_run",
+]

@@ -1,0 +1,201 @@
+"""A consumer process' own account of its life."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import TopicPartition
+from tests.chaos.journal.lines import Appending, read_lines
+from tests.chaos.journal.records import Stretch, plain, stretches, stretches_of
+
+CONSUMERS = "consumers"
+
+
+class Opened(NamedTuple):
+    t: float
+    consumer: str
+    group: str
+    pid: int
+    session_timeout_ms: int
+    socket: bool = False
+    """Whether it takes part without ZooKeeper."""
+
+
+class Started(NamedTuple):
+    """Partitions were given: where each goes on, None where that is not known yet (its log's start or end)."""
+
+    t: float
+    offsets: Mapping[TopicPartition, int | None]
+
+
+class Stopped(NamedTuple):
+    """Partitions are given up, none of their records in hand: before the offsets are committed and acknowledged."""
+
+    t: float
+    partitions: frozenset[TopicPartition]
+
+
+class Lost(NamedTuple):
+    """The membership is lost, and with it these."""
+
+    t: float
+    partitions: frozenset[TopicPartition]
+
+
+class Rejoined(NamedTuple):
+    """It is registered again."""
+
+    t: float
+
+
+class Handed(NamedTuple):
+    """Records were handed out, by a call made at ``since`` that came back at ``t``."""
+
+    t: float
+    since: float
+    runs: tuple[Stretch, ...]
+
+
+class Committed(NamedTuple):
+    """A commit was acknowledged: the offset of the next record to read of each."""
+
+    t: float
+    offsets: Mapping[TopicPartition, int]
+
+
+class Closed(NamedTuple):
+    """It left cleanly; the last line."""
+
+    t: float
+
+
+ConsumerLine = Opened | Started | Stopped | Lost | Rejoined | Handed | Committed | Closed
+
+
+class ConsumerWriter(Appending):
+    """One consumer process' own file. Thread-safe; times are taken inside unless given.
+
+    Call :meth:`handed` before asking for more records, with the time read right before and right after the call.
+    """
+
+    def __init__(
+        self, directory: Path, *, consumer: str, group: str, pid: int, session_timeout_ms: int, socket: bool = False
+    ) -> None:
+        super().__init__(directory / CONSUMERS / f"{consumer}.{pid}.jsonl")
+        self._write(
+            "opened", consumer=consumer, group=group, pid=pid, session_timeout_ms=session_timeout_ms, socket=socket
+        )
+
+    @classmethod
+    def appending(cls, path: Path) -> Self:
+        """One more writer of a file another process has opened, where a consumer is two processes."""
+        writer = cls.__new__(cls)
+        Appending.__init__(writer, path)
+        return writer
+
+    def started(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """From ``on_start``; the offset is ``consumer.position(partition)`` there."""
+        self._write("started", o=[[*partition, offset] for partition, offset in offsets.items()])
+
+    def stopped(self, partitions: Iterable[TopicPartition]) -> None:
+        """From ``on_stop``."""
+        self._write("stopped", p=[list(partition) for partition in partitions])
+
+    def lost(self, partitions: Iterable[TopicPartition]) -> None:
+        """From ``on_lost``."""
+        self._write("lost", p=[list(partition) for partition in partitions])
+
+    def rejoined(self) -> None:
+        self._write("rejoined")
+
+    def handed(self, since: float, t: float, records: Iterable[tuple[str, int, int, int]]) -> None:
+        """(topic, partition, offset, number) as they came."""
+        runs = stretches(records)
+        if runs:
+            self.append({"t": t, "k": "handed", "s": since, "r": plain(runs)})
+
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """A commit that came back without an error."""
+        self._write("committed", o=[[*partition, offset] for partition, offset in offsets.items()])
+
+    def closed(self) -> None:
+        """After ``close()`` came back."""
+        self._write("closed")
+
+    def _write(self, kind: str, **value: Any) -> None:
+        self.append({"t": time.monotonic(), "k": kind} | value)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerJournal:
+    """One process' file. ``torn``: its last line has no end."""
+
+    path: str
+    consumer: str
+    group: str
+    pid: int
+    session_timeout_ms: int
+    lines: tuple[ConsumerLine, ...]
+    torn: bool = False
+    socket: bool = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether it left cleanly."""
+        return bool(self.lines) and isinstance(self.lines[-1], Closed)
+
+
+def read_consumers(directory: Path) -> tuple[ConsumerJournal, ...]:
+    """All consumer files, in order of their first line; one killed before its first line is none."""
+    found = [read_consumer(path) for path in sorted((directory / CONSUMERS).glob("*.jsonl"))]
+    return tuple(sorted((journal for journal in found if journal is not None), key=lambda journal: journal.lines[0].t))
+
+
+def read_consumer(path: Path) -> ConsumerJournal | None:
+    """One file; None when it has no first line. Raises :class:`MalformedValue` with the line that is wrong."""
+    lines = tuple(read_lines(path, _consumer_line))
+    if not lines:
+        return None
+    first = lines[0]
+    if not isinstance(first, Opened):
+        raise MalformedValue(f"{path}:1", "a consumer's file begins with 'opened'")
+    torn = not path.read_bytes().endswith(b"\n")
+    return ConsumerJournal(
+        path.name,
+        first.consumer,
+        first.group,
+        first.pid,
+        first.session_timeout_ms,
+        lines,
+        torn=torn,
+        socket=first.socket,
+    )
+
+
+def _consumer_line(value: Mapping[str, Any]) -> ConsumerLine:
+    t = value["t"]
+    match value["k"]:
+        case "handed":
+            return Handed(t, value["s"], stretches_of(value["r"]))
+        case "committed":
+            return Committed(t, {TopicPartition(topic, p): offset for topic, p, offset in value["o"]})
+        case "started":
+            return Started(t, {TopicPartition(topic, p): offset for topic, p, offset in value["o"]})
+        case "stopped":
+            return Stopped(t, frozenset(TopicPartition(*partition) for partition in value["p"]))
+        case "lost":
+            return Lost(t, frozenset(TopicPartition(*partition) for partition in value["p"]))
+        case "rejoined":
+            return Rejoined(t)
+        case "opened":
+            socket = bool(value.get("socket", False))
+            return Opened(t, value["consumer"], value["group"], value["pid"], value["session_timeout_ms"], socket)
+        case "closed":
+            return Closed(t)
+        case other:
+            raise ValueError(f"{other!r} is no kind of line")

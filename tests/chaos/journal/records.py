@@ -1,0 +1,84 @@
+"""Records as stretches of offsets, and which of them brokers acknowledged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kafka_coord.model import TopicPartition
+from tests.chaos.journal.lines import Appending, read_lines
+
+PRODUCED = "produced.jsonl"
+
+
+class Stretch(NamedTuple):
+    """``size`` records of one partition, with offsets ``first``, ``first + 1``, … and numbers ``number``,
+    ``number + 1``, …"""
+
+    partition: TopicPartition
+    first: int
+    size: int
+    number: int
+
+    @property
+    def end(self) -> int:
+        """The offset after the last."""
+        return self.first + self.size
+
+
+def stretches(records: Iterable[tuple[str, int, int, int]]) -> list[Stretch]:
+    """Records as (topic, partition, offset, number), in order within each partition, as few stretches."""
+    open_: dict[tuple[str, int], list[int]] = {}
+    found: list[Stretch] = []
+    for topic, partition, offset, number in records:
+        key = (topic, partition)
+        run = open_.get(key)
+        if run is not None and run[0] + run[1] == offset and run[2] + run[1] == number:
+            run[1] += 1
+            continue
+        if run is not None:
+            found.append(Stretch(TopicPartition(*key), *run))
+        open_[key] = [offset, 1, number]
+    found += (Stretch(TopicPartition(*key), *run) for key, run in open_.items())
+    return found
+
+
+class ProducedWriter(Appending):
+    """Appends what brokers acknowledged to ``produced.jsonl``. Numbers within each partition keep it small."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory / PRODUCED)
+
+    def acknowledged(self, records: Iterable[tuple[str, int, int, int]]) -> None:
+        """(topic, partition, offset, number), in order within each partition: a second's worth at a time, say."""
+        runs = stretches(records)
+        if runs:
+            self.append({"t": time.monotonic(), "r": plain(runs)})
+
+
+class Produced(NamedTuple):
+    """What was acknowledged until ``t``, since the line before."""
+
+    t: float
+    runs: tuple[Stretch, ...]
+
+
+def read_produced(directory: Path) -> tuple[Produced, ...]:
+    return tuple(read_lines(directory / PRODUCED, lambda value: Produced(value["t"], stretches_of(value["r"]))))
+
+
+def plain(runs: Iterable[Stretch]) -> list[list[Any]]:
+    return [[*run.partition, run.first, run.size, run.number] for run in runs]
+
+
+def stretches_of(written: Iterable[Any]) -> tuple[Stretch, ...]:
+    return tuple([Stretch(_partition(topic, p), first, size, number) for topic, p, first, size, number in written])
+
+
+@cache
+def _partition(topic: str, partition: int) -> TopicPartition:
+    """One value for each: a night hands out a million times."""
+    return TopicPartition(topic, partition)

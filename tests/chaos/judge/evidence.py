@@ -1,0 +1,170 @@
+"""All that a run wrote down, in the form the rules ask for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from kafka_coord.model import TopicPartition
+from tests.chaos.journal import (
+    ConsumerJournal,
+    Event,
+    Group,
+    Kind,
+    Phase,
+    Run,
+    Stretch,
+    Usage,
+    read_consumer,
+    read_events,
+    read_produced,
+    read_resources,
+    read_run,
+)
+from tests.chaos.journal.consumers import CONSUMERS
+from tests.chaos.judge.faults import Faults, faults_of
+from tests.chaos.judge.findings import Evidence
+from tests.chaos.judge.ownership import Life, Ownership, life_of
+
+AFTERMATH_S = 15.0
+"""How long after its end a fault may still take owners away, beyond the longest session timeout: a broken session is
+noticed by then, ZooKeeper has elected, and what was held has been given to others."""
+
+
+class Span(NamedTuple):
+    """Offsets from ``first`` to before ``end``."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """One partition of one group: who had it, in order of their beginning."""
+
+    group: str
+    partition: TopicPartition
+    ownerships: tuple[Ownership, ...]
+
+    @property
+    def where(self) -> str:
+        return f"group {self.group} {self.partition}"
+
+
+class Records:
+    """What a run's directory tells. ``until`` is the end of what is judged, monotonic seconds; ``spark`` names
+    the consumers that are Spark queries."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.run: Run = read_run(directory)
+        self.spark = frozenset(one.name for one in self.run.consumers if one.kind.startswith("spark"))
+        self.events: tuple[Event, ...] = read_events(directory)
+        self.resources: tuple[Usage, ...] = read_resources(directory)
+        self.until = max(
+            [event.t for event in self.events if event.kind == Kind.ENDED]
+            or [event.t for event in self.events]
+            or [self.run.started]
+        )
+        session_s = max(self.run.setup.session_timeouts_ms.values(), default=0) / 1000
+        self.faults = Faults(faults_of(self.events, self.until), session_s + AFTERMATH_S)
+        self._killed = {
+            (event.name, int(event.detail["pid"])): event.t
+            for event in self.events
+            if event.kind == Kind.KILL and event.role == "consumer" and event.detail.get("pid")
+        }
+        self.lives: tuple[Life, ...] = tuple(sorted(self._lives(), key=lambda life: life.journal.lines[0].t))
+        self.journals: tuple[ConsumerJournal, ...] = tuple(life.journal for life in self.lives)
+        self.books: tuple[Book, ...] = _books(self.lives)
+        self.written = _written(directory)
+        self.produced = {
+            partition: merged(Span(run.first, run.end) for run in runs) for partition, runs in self.written.items()
+        }
+
+    def _lives(self) -> Iterator[Life]:
+        """One file after the other: of its lines only the first and the last are kept."""
+        for path in sorted((self.directory / CONSUMERS).glob("*.jsonl")):
+            journal = read_consumer(path)
+            if journal is not None:
+                life = life_of(journal, lambda one: self._killed.get((one.consumer, one.pid)), self.until)
+                life.journal = replace(journal, lines=(journal.lines[0], journal.lines[-1]))
+                yield life
+
+    def at(self, t: float, what: str) -> Evidence:
+        """Evidence of that moment (monotonic seconds)."""
+        return Evidence(t - self.run.started, what)
+
+    def of(self, *kinds: str, phase: Phase | None = None) -> tuple[Event, ...]:
+        """Events of these kinds, in order."""
+        return tuple(event for event in self.events if event.kind in kinds and phase in {None, event.phase})
+
+    def group_of(self, consumer: str) -> str | None:
+        """A consumer's group, by its files."""
+        return next((journal.group for journal in self.journals if journal.consumer == consumer), None)
+
+    def killed(self, journal: ConsumerJournal) -> bool:
+        """Whether its process was killed."""
+        return (journal.consumer, journal.pid) in self._killed
+
+    def subscribed(self, group: Group) -> tuple[TopicPartition, ...]:
+        """The partitions something was written to that are this group's to read."""
+        if group.pattern is not None:
+            pattern = re.compile(group.pattern)
+            return tuple(tp for tp in self.produced if pattern.fullmatch(tp.topic))
+        return tuple(tp for tp in self.produced if tp.topic in group.topics)
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The same offsets as few spans, in order."""
+    found: list[Span] = []
+    for span in sorted(spans):
+        if found and span.first <= found[-1].end:
+            found[-1] = Span(found[-1].first, max(found[-1].end, span.end))
+        else:
+            found.append(span)
+    return found
+
+
+def without(spans: Iterable[Span], taken: Iterable[Span]) -> Iterator[Span]:
+    """What of ``spans`` is in none of ``taken``; both in order and not overlapping."""
+    gone = list(taken)
+    for first, end in spans:
+        at = first
+        for other in gone:
+            if other.end <= at:
+                continue
+            if other.first >= end:
+                break
+            if other.first > at:
+                yield Span(at, other.first)
+            at = max(at, other.end)
+        if at < end:
+            yield Span(at, end)
+
+
+def _written(directory: Path) -> dict[TopicPartition, list[Stretch]]:
+    """What brokers acknowledged, by offset, as few stretches."""
+    found: dict[TopicPartition, list[Stretch]] = {}
+    runs: Iterator[Stretch] = (run for line in read_produced(directory) for run in line.runs)
+    for run in runs:
+        known = found.setdefault(run.partition, [])
+        last = known[-1] if known else None
+        if last is not None and last.end == run.first and last.number + last.size == run.number:
+            known[-1] = last._replace(size=last.size + run.size)
+        else:
+            known.append(run)
+    return {partition: sorted(runs, key=lambda run: run.first) for partition, runs in sorted(found.items())}
+
+
+def _books(lives: Iterable[Life]) -> tuple[Book, ...]:
+    held: dict[tuple[str, TopicPartition], list[Ownership]] = {}
+    for life in lives:
+        for ownership in life.ownerships:
+            held.setdefault((ownership.group, ownership.partition), []).append(ownership)
+    return tuple(
+        Book(group, partition, tuple(sorted(found, key=lambda one: one.begin)))
+        for (group, partition), found in sorted(held.items())
+    )

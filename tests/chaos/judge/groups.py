@@ -1,0 +1,293 @@
+"""Rules about groups and processes: all settled, nothing leaked, nobody lost a membership or died without a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from statistics import median
+
+from tests.chaos.journal import Kind, Usage
+from tests.chaos.judge.evidence import Records
+from tests.chaos.judge.faults import CRASHES
+from tests.chaos.judge.findings import Finding, Rule, Ruling, Severity, ruling
+from tests.chaos.judge.ownership import Ending
+
+SETTLE_S = 30.0
+"""Within this of the last fault's end, beyond the consumers' session timeout, every group is Stable with all owned."""
+
+_MORE_THREADS = 6
+_MORE_DESCRIPTORS = 24
+_MORE_BYTES = 48 * 2**20
+_SPIN_SAMPLES = 3
+"""Of ten seconds each."""
+_SPIN_SHARE = 0.8
+_WARM_SAMPLES = 6
+_SAMPLES = 3
+
+
+def convergence(records: Records) -> Ruling:
+    """Every group is settled within bounded time of the last fault; by the consumers' own files too each partition has
+    an owner at the end, whatever ZooKeeper says."""
+    bound_s = SETTLE_S + records.run.setup.session_timeouts_ms.get("consumer", 0) / 1000
+    quiet = next((event.t for event in records.of(Kind.QUIET)), None)
+    findings: list[Finding] = []
+    took: list[float] = []
+    for group in records.run.groups:
+        if quiet is None:
+            break
+        settled = [event.t for event in records.of(Kind.SETTLED) if event.name == group.name and event.t >= quiet]
+        if settled:
+            took.append(min(settled) - quiet)
+        if not settled or took[-1] > bound_s:
+            after = f"only {took[-1]:.1f} s after" if settled else "never after"
+            findings.append(
+                Finding(
+                    Rule.CONVERGENCE,
+                    Severity.VIOLATION,
+                    f"group {group.name}",
+                    f"it was settled {after} the last fault",
+                    (records.at(quiet, "the last fault was over"),),
+                )
+            )
+    if quiet is not None:
+        findings += _ownerless(records)
+    return ruling(
+        Rule.CONVERGENCE,
+        findings,
+        checked=f"{len(took)} groups, the slowest {max(took, default=0.0):.1f} s after the last fault",
+        bound=f"{bound_s:g} s",
+        exercised=quiet is not None,
+        figures={"slowest_s": max(took, default=0.0)},
+    )
+
+
+def _ownerless(records: Records) -> Iterator[Finding]:
+    books = {(book.group, book.partition): book.ownerships for book in records.books}
+    for group in records.run.groups:
+        for partition in records.subscribed(group):
+            owners = books.get((group.name, partition), ())
+            if not any(owner.begin <= records.until <= owner.end for owner in owners):
+                last = max(owners, key=lambda owner: owner.end, default=None)
+                yield Finding(
+                    Rule.CONVERGENCE,
+                    Severity.VIOLATION,
+                    f"group {group.name} {partition}",
+                    "by the consumers' own files nobody had it at the end",
+                    (records.at(last.end, f"{last.process}: {last.ending}"),) if last is not None else (),
+                )
+
+
+def no_leaks(records: Records) -> Ruling:
+    """What a process has at the end it had when it was warm, give or take; and so for the ensemble's znodes."""
+    baseline = next((event.t for event in records.of(Kind.BASELINE)), None)
+    since = [usage for usage in records.resources if baseline is not None and usage.t >= baseline]
+    by_process = _by_process(since)
+    znodes = [usage for usage in since if usage.target == "zookeeper"]
+    findings: list[Finding] = []
+    judged = 0
+    most = {"threads": 0, "descriptors": 0, "rss_bytes": 0}
+    # The third party's runs a Kafka client for each partition it owns: what it uses is what it was given.
+    foreign = {f"consumer:{one.name}" for one in records.run.consumers if one.kind.startswith("third-party")}
+    for (target, pid), samples in by_process.items():
+        if len(samples) < _WARM_SAMPLES + 2 * _SAMPLES or target in foreign:
+            continue
+        judged += 1
+        early, late = samples[_WARM_SAMPLES : _WARM_SAMPLES + _SAMPLES], samples[-_SAMPLES:]
+        for name, allowed in (
+            ("threads", _MORE_THREADS),
+            ("descriptors", _MORE_DESCRIPTORS),
+            ("rss_bytes", _MORE_BYTES),
+        ):
+            before = median(getattr(one, name) for one in early)
+            after = median(getattr(one, name) for one in late)
+            most[name] = max(most[name], int(after - before))
+            if after - before > allowed:
+                findings.append(
+                    Finding(
+                        Rule.NO_LEAKS,
+                        Severity.VIOLATION,
+                        f"{target} (pid {pid})",
+                        f"{name} grew from {before:g} to {after:g} in {late[-1].t - early[0].t:.0f} s",
+                        (records.at(early[0].t, f"{before:g}"), records.at(late[-1].t, f"{after:g}")),
+                    )
+                )
+    findings += _znodes(records, znodes)
+    grown = znodes[-1].znodes - znodes[0].znodes if znodes else 0
+    return ruling(
+        Rule.NO_LEAKS,
+        findings,
+        checked=(
+            f"{judged} processes that lived long enough; at most {most['threads']:+d} threads, "
+            f"{most['descriptors']:+d} descriptors, {most['rss_bytes'] / 2**20:+.1f} MiB; znodes {grown:+d}"
+        ),
+        bound=f"+{_MORE_THREADS} threads, +{_MORE_DESCRIPTORS} descriptors, +{_MORE_BYTES // 2**20} MiB",
+        exercised=judged > 0,
+        figures={f"most_{name}": float(value) for name, value in most.items()} | {"znodes": float(grown)},
+    )
+
+
+def no_spin(records: Records) -> Ruling:
+    """No consumer and no coordinator has a core to itself for half a minute: what a night makes them do is little, and
+    what spins slows everybody else."""
+    by_process = _by_process(records.resources)
+    findings: list[Finding] = []
+    most = 0.0
+    for (target, pid), samples in by_process.items():
+        for first, last in zip(samples, samples[_SPIN_SAMPLES:], strict=False):
+            share = (last.cpu_s - first.cpu_s) / max(last.t - first.t, 1e-9)
+            most = max(most, share)
+            if share > _SPIN_SHARE:
+                findings.append(
+                    Finding(
+                        Rule.NO_SPIN,
+                        Severity.VIOLATION,
+                        f"{target} (pid {pid})",
+                        f"it used {share:.0%} of a core for {last.t - first.t:.0f} s",
+                        (records.at(first.t, f"{first.cpu_s:.0f} s"), records.at(last.t, f"{last.cpu_s:.0f} s")),
+                    )
+                )
+                break
+    return ruling(
+        Rule.NO_SPIN,
+        findings,
+        checked=f"{len(by_process)} processes; at most {most:.0%} of a core for half a minute",
+        bound=f"{_SPIN_SHARE:.0%} of a core",
+        exercised=bool(by_process),
+        figures={"most_share": most},
+    )
+
+
+def _by_process(samples: Iterable[Usage]) -> dict[tuple[str, int], list[Usage]]:
+    """(target, pid) → its samples, in order."""
+    found: dict[tuple[str, int], list[Usage]] = {}
+    for usage in samples:
+        if usage.target != "zookeeper":
+            found.setdefault((usage.target, usage.pid), []).append(usage)
+    return found
+
+
+def _znodes(records: Records, samples: list[Usage]) -> list[Finding]:
+    """Growth that has a reason: new partitions (of Kafka's own and each group's offsets) and names of consumers, whose
+    channels are kept for ten minutes."""
+    if len(samples) < 2:
+        return []
+    partitions = 0
+    known: dict[str, int] = {}
+    for event in records.of(Kind.TOPIC_ADDED, Kind.PARTITIONS_ADDED):
+        topic, total = event.detail["topic"], event.detail["partitions"]
+        partitions += total - known.get(topic, total - 2 if event.kind == Kind.PARTITIONS_ADDED else 0)
+        known[topic] = total
+    names = len(records.of(Kind.JOIN))
+    groups = len(records.run.groups)
+    allowed = 100 + partitions * (3 + groups) + 4 * names
+    grown = samples[-1].znodes - samples[0].znodes
+    if grown <= allowed:
+        return []
+    return [
+        Finding(
+            Rule.NO_LEAKS,
+            Severity.VIOLATION,
+            "ZooKeeper",
+            f"znodes grew by {grown}; {partitions} new partitions and {names} new names explain {allowed}",
+            (records.at(samples[0].t, str(samples[0].znodes)), records.at(samples[-1].t, str(samples[-1].znodes))),
+        )
+    ]
+
+
+def explained(records: Records) -> Ruling:
+    """A membership is lost only where something was done to the consumer, its link or ZooKeeper; or, of a consumer
+    without ZooKeeper, to a coordinator."""
+    findings: list[Finding] = []
+    losses = 0
+    for life in records.lives:
+        for t, partitions in life.losses:
+            if t > records.until:
+                continue  # all are stopped then; a Spark query leaves with a micro-batch planned and not begun
+            losses += 1
+            name = life.journal.consumer
+            why = [
+                fault
+                for fault in records.faults.under_way(t)
+                if fault.kind in CRASHES | {Kind.STOP, Kind.RESET_CONNECTIONS}
+                and (
+                    (fault.role == "consumer" and fault.name == name)
+                    or fault.role == "zookeeper"
+                    or (life.journal.socket and fault.role == "serve")
+                )
+            ]
+            if not why:
+                findings.append(
+                    Finding(
+                        Rule.EXPLAINED,
+                        Severity.VIOLATION,
+                        f"group {life.journal.group} {name}",
+                        f"it lost its membership, and {len(partitions)} partitions with it, with nothing done to it",
+                        (records.at(t, f"{life.journal.path}: lost"),),
+                    )
+                )
+    return ruling(Rule.EXPLAINED, findings, checked=f"{losses} losses of a membership", exercised=losses > 0)
+
+
+def unmoved(records: Records) -> Ruling:
+    """A partition is not taken from a consumer to be given back to it, except in an eager group. Under a fault it may:
+    the one it was to go to has died meanwhile."""
+    eager = {group.name for group in records.run.groups if any("eager" in kind for kind in group.members)}
+    findings: list[Finding] = []
+    stops = 0
+    for book in records.books:
+        if book.group in eager:
+            continue
+        for before, after in zip(book.ownerships, book.ownerships[1:], strict=False):
+            stops += before.ending is Ending.STOPPED
+            if before.ending is Ending.STOPPED and not before.unsettled and after.process == before.process:
+                excused = records.faults.under_way(before.end, after.begin)
+                findings.append(
+                    Finding(
+                        Rule.UNMOVED,
+                        Severity.WARNING if excused else Severity.VIOLATION,
+                        book.where,
+                        f"{before} gave it up and was given it again {after.begin - before.end:.3f} s later",
+                        (records.at(before.end, "stopped"), records.at(after.begin, "started")),
+                    )
+                )
+    return ruling(
+        Rule.UNMOVED,
+        findings,
+        checked=f"{stops} partitions given up, {len(findings)} of them to come back to the same process",
+        exercised=stops > 0,
+        figures={"given_up": stops, "came_back": len(findings)},
+    )
+
+
+def complete(records: Records) -> Ruling:
+    """The run came to its end, and no process ended that nobody ended; but ZooKeeper's own, where it says that it had
+    missed a transaction and ended for that (ZOOKEEPER-4925): it is started again, as by whoever runs it."""
+    findings = [
+        Finding(Rule.COMPLETE, Severity.VIOLATION, "the run", f"it never came to {kind}")
+        for kind in (Kind.BASELINE, Kind.QUIET, Kind.ENDED)
+        if not records.of(kind)
+    ]
+    findings += [
+        Finding(
+            Rule.COMPLETE,
+            Severity.EXCEPTION if event.detail.get("own_check") else Severity.VIOLATION,
+            event.target,
+            f"it ended by itself with exit code {event.detail.get('exit_code')}"
+            + (f", by ZooKeeper's own check: {own}" if (own := event.detail.get("own_check")) else ""),
+            (records.at(event.t, "found gone"),),
+        )
+        for event in records.of(Kind.DIED)
+    ]
+    findings += [
+        Finding(
+            Rule.COMPLETE,
+            Severity.VIOLATION,
+            f"consumers/{journal.path}",
+            "the process was not killed, and did not leave",
+            (records.at(journal.lines[-1].t, "its last line"),),
+        )
+        for journal in records.journals
+        if not journal.closed and not records.killed(journal)
+    ]
+    return ruling(
+        Rule.COMPLETE, findings, checked=f"{len(records.journals)} consumer processes, {len(records.events)} events"
+    )

@@ -1,0 +1,79 @@
+"""All rules over one run, and the report that is made of them."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.journal import Event, Phase, Run
+from tests.chaos.judge import failovers, groups, reading
+from tests.chaos.judge.cost import Cost, costs
+from tests.chaos.judge.evidence import Records
+from tests.chaos.judge.findings import Ruling, Status
+from tests.chaos.judge.tables import TABLES, tables
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the judge says of a run. ``done`` counts what was done, by ``role kind``; ``minutes`` is what it took."""
+
+    run: Run
+    rulings: tuple[Ruling, ...]
+    costs: tuple[Cost, ...]
+    done: dict[str, int]
+    events: tuple[Event, ...]
+    minutes: float
+
+    @property
+    def held(self) -> bool:
+        """Whether no rule was broken. Rules there was nothing to judge by do not count against it, and are told."""
+        return not any(ruling.status is Status.BROKEN for ruling in self.rulings)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """What is read has no cycles, and to look for them again and again among millions of values takes long."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def judge(directory: Path) -> Report:
+    """Judges a run by the files in its directory. Raises :class:`MalformedValue` where they are not those of a run."""
+    with _uncollected():
+        records = Records(directory)
+    audit, found = failovers.audited(records)
+    rulings = (
+        reading.nothing_missing(records),
+        reading.one_owner(records),
+        reading.repeats(records),
+        reading.order(records),
+        *([tables(records)] if (directory / TABLES).is_dir() else []),
+        groups.convergence(records),
+        failovers.clean(records),
+        failovers.killed(records),
+        failovers.frozen(records, found),
+        groups.unmoved(records),
+        groups.explained(records),
+        groups.no_leaks(records),
+        groups.no_spin(records),
+        audit,
+        groups.complete(records),
+    )
+    done = Counter(fault.label for fault in records.faults)
+    return Report(
+        records.run,
+        rulings,
+        costs(records),
+        dict(sorted(done.items())),
+        tuple(event for event in records.events if event.phase is not Phase.END),
+        (records.until - records.run.started) / 60,
+    )

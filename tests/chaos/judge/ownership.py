@@ -1,0 +1,211 @@
+"""Who had which partition when, by the consumers' own files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from kafka_coord.model import TopicPartition
+from tests.chaos.journal import (
+    Closed,
+    Committed,
+    ConsumerJournal,
+    Handed,
+    Lost,
+    Rejoined,
+    Started,
+    Stopped,
+    Stretch,
+)
+
+
+class Ending(StrEnum):
+    """How a hold on a partition ended."""
+
+    STOPPED = "stopped"
+    """By a stop-fetcher, or by leaving."""
+    LOST = "lost"
+    """With the membership; the consumer lives on."""
+    CLOSED = "closed without a stop"
+    """It left while ZooKeeper did not answer."""
+    DIED = "died"
+    OPEN = "still held"
+    """The process was alive when the run ended."""
+
+
+class HandOut(NamedTuple):
+    """Records of the partition that a call begun at ``since`` gave at ``t``: offsets ``first`` to before ``end``."""
+
+    since: float
+    t: float
+    first: int
+    end: int
+    number: int
+
+
+@dataclass(slots=True, eq=False)
+class Ownership:
+    """One consumer's hold on one partition, from a start to its end.
+
+    ``offset`` is where it was told to begin (None: unknown). ``unsettled``: the membership was lost right after the
+    stop, which was then perhaps never acknowledged. ``stray`` are records handed out after the end.
+    """
+
+    group: str
+    partition: TopicPartition
+    consumer: str
+    process: str
+    pid: int
+    begin: float
+    offset: int | None
+    end: float = float("inf")
+    ending: Ending = Ending.OPEN
+    unsettled: bool = False
+    handed: list[HandOut] = field(default_factory=list)
+    stray: list[HandOut] = field(default_factory=list)
+    commits: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def given(self) -> tuple[HandOut, ...]:
+        """All it handed out, also after its end."""
+        return (*self.handed, *self.stray)
+
+    @property
+    def first(self) -> int | None:
+        """Where it really began: what it was told, else what it first handed out."""
+        return self.offset if self.offset is not None else self.handed[0].first if self.handed else None
+
+    @property
+    def position(self) -> int | None:
+        """The offset after the last record handed out; where it began if none was."""
+        return self.handed[-1].end if self.handed else self.offset
+
+    @property
+    def last_handed(self) -> float:
+        """When the last record was handed out; the beginning if none was."""
+        return self.handed[-1].t if self.handed else self.begin
+
+    @property
+    def crashed(self) -> bool:
+        """Whether it ended so that uncommitted records are read again."""
+        return self.unsettled or self.ending in {Ending.LOST, Ending.DIED, Ending.CLOSED}
+
+    def __str__(self) -> str:
+        return f"{self.consumer} (pid {self.pid})"
+
+
+class Misplaced(NamedTuple):
+    """Records handed out by a process that did not hold their partition, by its own file."""
+
+    consumer: str
+    group: str
+    process: str
+    partition: TopicPartition
+    hand_out: HandOut
+
+
+@dataclass(slots=True)
+class Life:
+    """One process' holds, in order, and what does not fit in."""
+
+    journal: ConsumerJournal
+    ownerships: list[Ownership] = field(default_factory=list)
+    misplaced: list[Misplaced] = field(default_factory=list)
+    losses: list[tuple[float, frozenset[TopicPartition]]] = field(default_factory=list)
+
+
+def life_of(journal: ConsumerJournal, died: Callable[[ConsumerJournal], float | None], until: float) -> Life:
+    """What one file tells. ``died`` gives when its process was killed, if it was; ``until`` is the run's end."""
+    return _Telling(journal).told(died(journal), until)
+
+
+class _Telling:
+    def __init__(self, journal: ConsumerJournal) -> None:
+        self._life = Life(journal)
+        self._held: dict[TopicPartition, Ownership] = {}
+        self._before: dict[TopicPartition, Ownership] = {}
+
+    def told(self, died: float | None, until: float) -> Life:
+        journal = self._life.journal
+        for line in journal.lines:
+            match line:
+                case Handed(t, since, runs):
+                    for run in runs:
+                        self._handed(since, t, run)
+                case Started(t, offsets):
+                    self._started(t, offsets)
+                case Stopped(t, partitions):
+                    self._end(partitions, t, Ending.STOPPED)
+                case Lost(t, partitions):
+                    self._lost(t, partitions)
+                case Committed(t, offsets):
+                    self._committed(t, offsets)
+                case Closed(t):
+                    self._end(list(self._held), t, Ending.CLOSED)
+                case Rejoined() | _:
+                    pass
+        if self._held:
+            self._end_of_process(died, until)
+        return self._life
+
+    def _end_of_process(self, died: float | None, until: float) -> None:
+        last = self._life.journal.lines[-1].t
+        if died is not None:
+            self._end(list(self._held), max(died, last), Ending.DIED)
+        elif self._life.journal.torn:
+            self._end(list(self._held), last, Ending.DIED)
+        else:
+            self._end(list(self._held), max(until, last), Ending.OPEN)
+
+    def _started(self, t: float, offsets: Mapping[TopicPartition, int | None]) -> None:
+        journal = self._life.journal
+        for partition, offset in offsets.items():
+            if partition in self._held:  # "a partition you have already is left as it is"
+                continue
+            ownership = Ownership(journal.group, partition, journal.consumer, journal.path, journal.pid, t, offset)
+            self._held[partition] = ownership
+            self._life.ownerships.append(ownership)
+
+    def _end(self, partitions: Iterable[TopicPartition], t: float, ending: Ending) -> None:
+        for partition in partitions:
+            ownership = self._held.pop(partition, None)
+            if ownership is not None:
+                ownership.end, ownership.ending = t, ending
+                self._before[partition] = ownership
+
+    def _lost(self, t: float, partitions: frozenset[TopicPartition]) -> None:
+        self._life.losses.append((t, partitions))
+        for partition, ownership in self._before.items():
+            # Stopped, and the membership was gone before the next start: the stop may never have been acknowledged.
+            if ownership.ending is Ending.STOPPED and partition not in self._held:
+                ownership.unsettled = True
+        self._end(list(self._held), t, Ending.LOST)
+
+    def _handed(self, since: float, t: float, run: Stretch) -> None:
+        hand_out = HandOut(since, t, run.first, run.end, run.number)
+        held, before = self._held.get(run.partition), self._before.get(run.partition)
+        if held is not None:
+            late = (
+                before is not None
+                and before.ending is Ending.LOST
+                and since < before.end
+                and held.position != run.first == before.position
+            )
+            (before if late and before is not None else held).handed.append(hand_out)
+        elif before is not None and before.ending is Ending.LOST and since < before.end:
+            before.handed.append(hand_out)  # in the application's hands when the connector noticed
+        elif before is not None:
+            before.stray.append(hand_out)
+        else:
+            journal = self._life.journal
+            self._life.misplaced.append(
+                Misplaced(journal.consumer, journal.group, journal.path, run.partition, hand_out)
+            )
+
+    def _committed(self, t: float, offsets: Mapping[TopicPartition, int]) -> None:
+        for partition, offset in offsets.items():
+            ownership = self._held.get(partition) or self._before.get(partition)
+            if ownership is not None:
+                ownership.commits.append((t, offset))

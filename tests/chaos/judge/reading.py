@@ -1,0 +1,322 @@
+"""Rules about records: none missing, none given by two owners, none twice without a crash, none out of order."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator
+
+from kafka_coord.model import TopicPartition
+from tests.chaos.journal import Group, Kind
+from tests.chaos.judge.evidence import Book, Records, Span, merged, without
+from tests.chaos.judge.findings import Evidence, Finding, Rule, Ruling, Severity, ruling
+from tests.chaos.judge.ownership import Ending, HandOut, Ownership
+
+_CLOSE_S = 0.5
+"""Clocks of processes are one, but an event is written down a little before or after what it tells."""
+
+
+_HEARD_S = 5.0
+"""Beyond the session timeout, within which a consumer must have heard that its membership is over."""
+
+
+def nothing_missing(records: Records) -> Ruling:
+    """Every record the brokers acknowledged was given to every group whose it is."""
+    books = {(book.group, book.partition): book for book in records.books}
+    findings, wanted, unique, handed = [], 0, 0, 0
+    for group in records.run.groups:
+        for partition in records.subscribed(group):
+            book = books.get((group.name, partition))
+            produced = _owed(group, records.produced[partition], book)
+            given = [Span(out.first, out.end) for out in _hand_outs(book)]
+            taken = merged(given)
+            wanted += _size(produced)
+            handed += _size(given)
+            missing = list(without(produced, taken))
+            unique += _size(produced) - _size(missing)
+            if missing:
+                text = ", ".join(f"{span.first}…{span.end - 1}" for span in missing[:5])
+                findings.append(
+                    Finding(
+                        Rule.NOTHING_MISSING,
+                        Severity.VIOLATION,
+                        f"group {group.name} {partition}",
+                        f"{_size(missing)} acknowledged records were given to nobody: offsets {text}"
+                        + (" …" if len(missing) > 5 else ""),
+                        _around(records, book, missing[0].first),
+                    )
+                )
+            findings += _others(records, book, partition)
+    return ruling(
+        Rule.NOTHING_MISSING,
+        findings,
+        checked=f"{wanted:,} acknowledged records over all groups, {unique:,} given, {handed - unique:,} repeats",
+        exercised=wanted > 0,
+        figures={"acknowledged": wanted, "given": unique, "repeats": handed - unique},
+    )
+
+
+def _owed(group: Group, produced: list[Span], book: Book | None) -> list[Span]:
+    """A group that begins at the end is owed what comes after its first beginning."""
+    begins = [owner.first for owner in (book.ownerships if book is not None else ()) if owner.first is not None]
+    return list(without(produced, [Span(0, begins[0])])) if group.latest and begins else produced
+
+
+def _others(records: Records, book: Book | None, partition: TopicPartition) -> Iterator[Finding]:
+    """Hand-outs whose records are not those that were written at their offsets."""
+    written = records.written[partition]
+    firsts = [run.first for run in written]
+    for owner in book.ownerships if book is not None else ():
+        for out in owner.given:
+            for run in written[max(0, bisect.bisect_right(firsts, out.first) - 1) :]:
+                if run.first >= out.end:
+                    break
+                offset = max(run.first, out.first)
+                given, due = out.number + offset - out.first, run.number + offset - run.first
+                if offset < run.end and given != due:
+                    yield Finding(
+                        Rule.NOTHING_MISSING,
+                        Severity.VIOLATION,
+                        f"group {owner.group} {partition}",
+                        f"{owner} was given record {given} at offset {offset}, where record {due} had been written",
+                        (_told(records, owner.process, out),),
+                    )
+                    break
+
+
+def one_owner(records: Records) -> Ruling:
+    """Nobody hands out a partition's records by a call that began after the next owner was started on it.
+
+    A call that began before and came back after is not counted: when in between it took the records is not known.
+    """
+    findings: list[Finding] = []
+    pairs = doubtful = 0
+    for book in records.books:
+        for at, owner in enumerate(book.ownerships):
+            other = next((one for one in book.ownerships[at + 1 :] if one.process != owner.process), None)
+            plain: list[HandOut] = []
+            if other is not None:
+                pairs += 1
+                late = [out for out in owner.given if out.t > other.begin]
+                plain = [out for out in late if out.since >= other.begin]
+                doubtful += len(late) - len(plain)
+                if plain:
+                    findings.append(_overlap(records, book, owner, other, plain))
+            if owner.stray and owner.ending is Ending.STOPPED and not plain:
+                findings.append(_after_the_stop(records, book, owner))
+    for life in records.lives:
+        for misplaced in life.misplaced:
+            findings.append(
+                Finding(
+                    Rule.ONE_OWNER,
+                    Severity.VIOLATION,
+                    f"group {misplaced.group} {misplaced.partition}",
+                    f"{misplaced.consumer} handed out records of a partition it was never started on",
+                    (_told(records, misplaced.process, misplaced.hand_out),),
+                )
+            )
+    exceptions = sum(finding.severity is Severity.EXCEPTION for finding in findings)
+    return ruling(
+        Rule.ONE_OWNER,
+        findings,
+        checked=f"{pairs:,} handovers from one process to another; {doubtful} calls were under way at the next start",
+        exercised=pairs > 0,
+        figures={"handovers": pairs, "calls_under_way": doubtful, "exceptions": exceptions},
+    )
+
+
+def _overlap(records: Records, book: Book, owner: Ownership, other: Ownership, late: list[HandOut]) -> Finding:
+    why = _ended_by_others(records, owner, other, late[-1].since)
+    message = (
+        f"{owner} handed out {sum(out.end - out.first for out in late)} records in {late[-1].t - other.begin:.3f} s "
+        f"after {other} had been started on it"
+    )
+    return Finding(
+        Rule.ONE_OWNER,
+        Severity.EXCEPTION if why else Severity.VIOLATION,
+        book.where,
+        message + (f": {why}" if why else ""),
+        (
+            records.at(owner.begin, f"{owner.process}: started at {owner.offset}"),
+            records.at(other.begin, f"{other.process}: started at {other.offset}"),
+            _told(records, owner.process, late[0]),
+            records.at(owner.end, f"{owner.process}: {owner.ending}"),
+        ),
+    )
+
+
+def _after_the_stop(records: Records, book: Book, owner: Ownership) -> Finding:
+    out = owner.stray[0]
+    return Finding(
+        Rule.ONE_OWNER,
+        Severity.VIOLATION,
+        book.where,
+        f"{owner} handed out records {out.t - owner.end:.3f} s after it had given it up",
+        (records.at(owner.end, f"{owner.process}: {owner.ending}"), _told(records, owner.process, out)),
+    )
+
+
+def _ended_by_others(records: Records, owner: Ownership, other: Ownership, until: float | None = None) -> str:
+    """Why the membership was over before the consumer could know: it was evicted, or its session ended by somebody.
+    By ``until`` it must have known: it looks every few seconds, and without an answer its own deadline ends it."""
+    known_s = _HEARD_S + records.run.setup.session_timeouts_ms.get("consumer", 0) / 1000
+    for event in records.of(Kind.EVICT, Kind.EXPIRE):
+        if event.name != owner.consumer or (until is not None and until > event.t + known_s):
+            continue
+        if owner.begin <= event.t + _CLOSE_S and event.t <= other.begin + _CLOSE_S:
+            return "it had been evicted" if event.kind == Kind.EVICT else "its session had been ended from outside"
+    return ""
+
+
+def repeats(records: Records) -> Ruling:
+    """Where an owner begins before what others were given, each of those lost the partition without a clean stop; and
+    none begins before a commit that was acknowledged. An operator's reset starts a new account."""
+    findings: list[Finding] = []
+    judged = repeated = 0
+    for book in records.books:
+        given = [Span(out.first, out.end) for out in _hand_outs(book)]
+        repeated += _size(given) - _size(merged(given))
+        resets = _resets(records, book)
+        for at, owner in enumerate(book.ownerships):
+            if owner.first is None:
+                continue
+            judged += 1
+            since = max((t for t in resets if t <= owner.begin + _CLOSE_S), default=0.0)
+            earlier = [one for one in book.ownerships[:at] if one.begin >= since and one.position is not None]
+            ahead = [one for one in earlier if (one.position or 0) > owner.first]
+            for one in ahead:
+                if not one.crashed and not _ended_by_others(records, one, owner):
+                    findings.append(
+                        _twice(records, book, owner, one, f"which gave it up cleanly at {one.position} ({one.ending})")
+                    )
+            for one in earlier:
+                committed = max((offset for t, offset in one.commits if t <= owner.begin), default=-1)
+                if committed > owner.first:
+                    findings.append(_twice(records, book, owner, one, f"which had committed {committed} before that"))
+    return ruling(
+        Rule.REPEATS,
+        findings,
+        checked=f"{judged:,} beginnings; {repeated:,} records were given again",
+        exercised=judged > 0,
+        figures={"beginnings": judged, "read_again": repeated},
+    )
+
+
+def _twice(records: Records, book: Book, owner: Ownership, before: Ownership, what: str) -> Finding:
+    return Finding(
+        Rule.REPEATS,
+        Severity.VIOLATION,
+        book.where,
+        f"{owner} began at {owner.first}, after {before}, {what}",
+        (
+            records.at(before.begin, f"{before.process}: started at {before.offset}"),
+            records.at(before.end, f"{before.process}: {before.ending}, at {before.position}"),
+            records.at(owner.begin, f"{owner.process}: started at {owner.offset}"),
+        ),
+    )
+
+
+def order(records: Records) -> Ruling:
+    """An owner is given offset after offset without a gap, from where it was told to begin; and nobody begins beyond
+    what was given before. A Spark query goes on behind what its checkpoint has, though the group may not have
+    heard of it."""
+    findings: list[Finding] = []
+    handed = commits = 0
+    for book in records.books:
+        furthest: int | None = None
+        for owner in book.ownerships:
+            expected = owner.offset
+            for out in owner.handed:
+                handed += 1
+                if expected is not None and out.first != expected and not _done_already(records, book, owner, out):
+                    word = "went back" if out.first < expected else "skipped"
+                    findings.append(
+                        Finding(
+                            Rule.ORDER,
+                            Severity.VIOLATION,
+                            book.where,
+                            f"{owner} {word}: offset {out.first} where {expected} was due",
+                            (_told(records, owner.process, out),),
+                        )
+                    )
+                expected = out.end
+            if furthest is not None and owner.first is not None and owner.first > furthest:
+                findings.append(
+                    Finding(
+                        Rule.ORDER,
+                        Severity.VIOLATION,
+                        book.where,
+                        f"{owner} began at {owner.first}, although records were given only up to {furthest}",
+                        (records.at(owner.begin, f"{owner.process}: started at {owner.offset}"),),
+                    )
+                )
+            if owner.position is not None:
+                furthest = max(furthest or 0, owner.position)
+            commits += len(owner.commits)
+            findings += _commits_out_of_order(records, book, owner)
+    return ruling(Rule.ORDER, findings, checked=f"{handed:,} hand-outs, {commits:,} commits", exercised=handed > 0)
+
+
+def _done_already(records: Records, book: Book, owner: Ownership, out: HandOut) -> bool:
+    """Whether ``out`` is what a query begins with, and all before it, from where it was told to begin, had been handed
+    to this very query before; whether it is in its table says another rule."""
+    if owner.consumer not in records.spark or out is not owner.handed[0] or owner.offset is None:
+        return False
+    own = (one for other in book.ownerships if other.consumer == owner.consumer for one in other.given)
+    had = merged(Span(one.first, one.end) for one in own if one.t <= out.since)
+    return owner.offset < out.first and not list(without([Span(owner.offset, out.first)], had))
+
+
+def _commits_out_of_order(records: Records, book: Book, owner: Ownership) -> Iterator[Finding]:
+    given = iter(owner.handed)
+    out = next(given, None)
+    position, furthest = owner.offset, -1
+    for t, offset in owner.commits:
+        while out is not None and out.t <= t:
+            position = out.end
+            out = next(given, None)
+        wrong = ""
+        if offset < furthest:
+            wrong = f"committed {offset} after it had committed {furthest}"
+        elif position is not None and offset > position:
+            wrong = f"committed {offset}, although records were given only up to {position}"
+        if wrong:
+            evidence = (records.at(t, f"{owner.process}: committed {offset}"),)
+            yield Finding(Rule.ORDER, Severity.VIOLATION, book.where, f"{owner} {wrong}", evidence)
+        furthest = max(furthest, offset)
+
+
+def _resets(records: Records, book: Book) -> list[float]:
+    found = []
+    for event in records.of(Kind.RESET):
+        of_topic = event.detail.get("offsets", {}).get(book.partition.topic, {})
+        if event.detail.get("group") == book.group and str(book.partition.partition) in of_topic:
+            found.append(event.t)
+    return found
+
+
+def _hand_outs(book: Book | None) -> Iterator[HandOut]:
+    for owner in book.ownerships if book is not None else ():
+        yield from owner.given
+
+
+def _around(records: Records, book: Book | None, offset: int) -> tuple[Evidence, ...]:
+    """Who had the partition right before and right after the record at ``offset``."""
+    if book is None:
+        return ()
+    before = [one for one in book.ownerships if one.first is not None and one.first <= offset]
+    after = [one for one in book.ownerships if one.first is not None and one.first > offset]
+    found = []
+    for one in (*before[-1:], *after[:1]):
+        found.append(records.at(one.begin, f"{one.process}: started at {one.offset}"))
+        found.append(records.at(one.end, f"{one.process}: {one.ending}, at {one.position}"))
+    return tuple(found)
+
+
+def _told(records: Records, process: str, out: HandOut) -> Evidence:
+    return records.at(
+        out.t, f"{process}: handed out {out.first}…{out.end - 1} by a call {out.t - out.since:.3f} s earlier"
+    )
+
+
+def _size(spans: Iterable[Span]) -> int:
+    return sum(span.end - span.first for span in spans)

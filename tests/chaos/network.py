@@ -1,0 +1,152 @@
+"""``python -m tests.chaos.network``: the process that all links of a run go through.
+
+It has one of its own because everything ZooKeeper's clients and servers say to each other passes here: beside the
+threads of the night, each word would wait for the interpreter's lock. A line of JSON on its standard input is something
+to do, and a line on its standard output says that it is done (``{}``), or why not (``{"error": …}``). It ends with its
+input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.dev.cluster.ports import LOOPBACK
+from tests.chaos.links import Direction
+
+_CHUNK = 65_536
+_WITHIN_S = 10.0
+
+
+@dataclass(slots=True)
+class _Condition:
+    latency_s: float = 0.0
+    bytes_per_s: float = 0.0
+
+
+class _Way:
+    """What a link does: :class:`tests.chaos.links.Link` has the same methods. On the loop's thread."""
+
+    def __init__(self, ports: list[int], targets: list[int], patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._ports, self._targets = ports, targets
+        self._condition = _Condition()
+        self._open = {Direction.TO_SERVER: asyncio.Event(), Direction.FROM_SERVER: asyncio.Event()}
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._servers: list[asyncio.Server] = []
+
+    def cut(self, direction: str) -> None:
+        for way in self._open if direction == Direction.BOTH else (Direction(direction),):
+            self._open[way].clear()
+
+    def slow(self, latency_s: float, bytes_per_s: float) -> None:
+        self._condition = _Condition(latency_s, bytes_per_s)
+
+    def reset(self) -> None:
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+    def mend(self) -> None:
+        self._condition = _Condition()
+        for way in self._open.values():
+            way.set()
+
+    async def listen(self) -> None:
+        self.mend()
+        for port, target in zip(self._ports, self._targets, strict=True):
+            self._servers.append(
+                await asyncio.start_server(
+                    lambda reader, writer, target=target: self._serve(reader, writer, target),  # type: ignore[misc]
+                    LOOPBACK,
+                    port,
+                )
+            )
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: int) -> None:
+        self._writers.add(writer)
+        server_writer: asyncio.StreamWriter | None = None
+        try:
+            await self._open[Direction.TO_SERVER].wait()
+            server_reader, server_writer = await self._connect(target)
+            self._writers.add(server_writer)
+            await asyncio.gather(
+                self._pump(reader, server_writer, Direction.TO_SERVER),
+                self._pump(server_reader, writer, Direction.FROM_SERVER),
+            )
+        except OSError:
+            pass  # refused, or broken: the other side hears of it below
+        finally:
+            for one in (writer, server_writer):
+                if one is not None:
+                    self._writers.discard(one)
+                    one.transport.abort()
+
+    async def _connect(self, target: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return await asyncio.open_connection(LOOPBACK, target)
+            except ConnectionRefusedError:
+                if time.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(0.02)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Direction) -> None:
+        while True:
+            chunk = await reader.read(_CHUNK)
+            condition = self._condition
+            if condition.latency_s or condition.bytes_per_s:
+                drawn_out_s = len(chunk) / condition.bytes_per_s if condition.bytes_per_s else 0.0
+                await asyncio.sleep(condition.latency_s + drawn_out_s)
+            await self._open[way].wait()
+            if not chunk:
+                if writer.can_write_eof():
+                    writer.write_eof()
+                # Neither ZooKeeper nor its clients use half-open connections: an end is the end of both ways.
+                raise ConnectionResetError
+            writer.write(chunk)
+            await writer.drain()
+
+
+class _Ways:
+    """All of them, by their numbers."""
+
+    def __init__(self) -> None:
+        self._ways: dict[int, _Way] = {}
+
+    async def do(self, wanted: Mapping[str, Any]) -> None:
+        number, what, more = wanted["link"], wanted["do"], wanted["with"]
+        if what == "listen":
+            self._ways[number] = _Way(**more)
+            await self._ways[number].listen()
+            return
+        way = self._ways[number]
+        doing: dict[str, Callable[..., None]]
+        doing = {"cut": way.cut, "slow": way.slow, "reset": way.reset, "mend": way.mend}
+        doing[what](**more)
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the night, which ends its network last
+    loop, ways = asyncio.new_event_loop(), _Ways()
+    threading.Thread(target=loop.run_forever, name="chaos-network", daemon=True).start()
+    for line in sys.stdin:
+        answer: dict[str, str] = {}
+        try:
+            asyncio.run_coroutine_threadsafe(ways.do(json.loads(line)), loop).result(_WITHIN_S)
+        except Exception as error:  # noqa: BLE001  whatever it is, who asked has to hear of it
+            answer = {"error": repr(error)}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

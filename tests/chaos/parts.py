@@ -1,0 +1,115 @@
+"""What each consumer of a run is and does: the description the stage hands to its process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from tests.chaos.journal import Group, Participant
+
+MODULES = {"library": "worker", "third-party": "foreign", "spark": "spark"}
+"""The kinds of consumers, and the module beside this one that is the process of each."""
+
+PREFIX = "chaos-"
+"""What the names of all topics of a run begin with."""
+
+EAGER_GROUP = "eager"
+
+SOCKET_SESSION_MS = 14_000
+
+REBALANCE_TIMEOUT_MS = 60_000
+"""The groups' own, which is the default: how long a stop-fetcher may stay unanswered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One consumer. ``commit_every`` records it commits itself, 0: automatically. ``work_s`` is what a batch of up to
+    ``batch`` records takes it. ``kind`` is one of :data:`MODULES`."""
+
+    name: str
+    group: str
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    kind: str = "library"
+    streams: int = 1
+    mode: str = "incremental"
+    assignor: str | None = None
+    commit_every: int = 0
+    batch: int = 200
+    work_s: float = 0.0
+    session_timeout_ms: int = 6_000
+    rejoin_grace_ms: int = 0
+    iterates: bool = False
+    """Whether it takes record by record instead of batches."""
+    socket: bool = False
+    """Whether it takes part over a socket; ``channel`` is where it asks for the coordinator then."""
+    channel: str = ""
+
+    def participant(self) -> Participant:
+        return Participant(self.name, self.group, self.described(), self.session_timeout_ms, self.rejoin_grace_ms)
+
+    def described(self) -> str:
+        """Its kind in words."""
+        words = [self.kind]
+        words += ["socket"] if self.socket else []
+        words += ["iterates"] if self.iterates else []
+        words += ["slow"] if self.work_s else []
+        words += [f"{self.streams} streams"] if self.streams > 1 else []
+        words += ["eager"] if self.mode == "eager" else []
+        words += ["commits itself"] if self.commit_every else []
+        words += ["grace"] if self.rejoin_grace_ms else []
+        return ", ".join(words)
+
+    def to_argument(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_argument(cls, text: str) -> Part:
+        value = json.loads(text)
+        return cls(**value | {"topics": tuple(value["topics"])})
+
+
+TOPICS = {f"{PREFIX}a": 12, f"{PREFIX}b": 6, f"{PREFIX}c": 6}
+"""Topics at the start, and their partitions."""
+
+
+def cast(*, third_party: bool, spark: bool = False) -> tuple[Part, ...]:
+    """The consumers at the start: seven groups that differ in what consumers can differ in, and one shared with
+    Spark."""
+    a, b, c = (f"{PREFIX}{letter}" for letter in "abc")
+    parts = [
+        *(Part(f"auto-{n}", "auto", (a,), rejoin_grace_ms=8_000 if n == 3 else 0, iterates=n == 2) for n in (1, 2, 3)),
+        *(Part(f"manual-{n}", "manual", (a, b), commit_every=150) for n in (1, 2, 3)),
+        *(Part(f"pattern-{n}", "pattern", pattern=f"{PREFIX}.*", streams=2) for n in (1, 2)),
+        Part("slow-1", "slow", (c,), work_s=1.2, batch=300),
+        Part("slow-2", "slow", (c,)),
+        *(Part(f"eager-{n}", EAGER_GROUP, (b,), mode="eager") for n in (1, 2)),
+        Part("mixed-1", "mixed", (c,), iterates=True),
+        Part("mixed-2", "mixed", (c,), kind="third-party" if third_party else "library"),
+    ]
+    parts += [
+        # More than twice the instances' session timeout: a coordinator may die without their noticing.
+        Part("socket-1", "socket", (b,), socket=True, session_timeout_ms=SOCKET_SESSION_MS),
+        Part("socket-2", "socket", (b,), socket=True, session_timeout_ms=SOCKET_SESSION_MS, commit_every=150),
+        Part("socket-3", "socket", (b,)),
+    ]
+    if spark:
+        parts += [Part("spark-1", "spark", (b,), kind="spark"), Part("spark-2", "spark", (b,))]
+    return tuple(parts)
+
+
+def groups_of(parts: tuple[Part, ...]) -> tuple[Group, ...]:
+    """The groups these are in."""
+    names = dict.fromkeys(part.group for part in parts)
+    return tuple(_group(name, [part for part in parts if part.group == name]) for name in names)
+
+
+def another(like: Part, number: int) -> Part:
+    """One more for the same group."""
+    kind = "library" if like.kind == "spark" else like.kind  # one Spark is enough for a machine that does all else too
+    return replace(like, name=f"{like.group}-x{number}", kind=kind)
+
+
+def _group(name: str, parts: list[Part]) -> Group:
+    first = parts[0]
+    return Group(name, first.topics, first.pattern, tuple(part.described() for part in parts))

@@ -1,0 +1,145 @@
+"""The producer of a run, as a process: ``python -m tests.chaos.producing``. SIGTERM ends it when all is
+acknowledged.
+
+It writes numbered records to every partition of every topic whose name begins as the run's do, those that come
+later as well, and writes down which offsets the brokers acknowledged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from confluent_kafka import KafkaException, Producer
+
+from kafka_coord.dev.cluster.stopping import stopping_event
+from tests.chaos.journal import ProducedWriter
+from tests.chaos.parts import PREFIX
+
+_TICK_S = 0.05
+_LOOK_S = 2.0
+_TELL_S = 0.5
+_FLUSH_S = 120.0
+
+
+class Producing:
+    """Writes ``per_s`` records a second in all, in turn over all partitions."""
+
+    def __init__(self, bootstrap: str, directory: Path, per_s: float) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                # Brokers have as many records to keep, and a machine of two cores is left to those who are judged.
+                "linger.ms": 1_000,
+                # One request at a time keeps the order; a record is tried again until a broker has it.
+                "max.in.flight.requests.per.connection": 1,
+                "message.timeout.ms": 0,
+                "reconnect.backoff.max.ms": 1_000,
+                "topic.metadata.refresh.interval.ms": 5_000,
+                "log_level": 0,
+            }
+        )
+        self._per_s = per_s
+        self._writer = ProducedWriter(directory)
+        self._numbers: Counter[tuple[str, int]] = Counter()
+        self._partitions: list[tuple[str, int]] = []
+        self._acknowledged: list[tuple[str, int, int, int]] = []
+        self._again: list[tuple[str, int, int]] = []
+        self._waiting = 0
+        self.refused: Counter[str] = Counter()
+        """By librdkafka's error, such as that a broker which has just come up knows of fewer partitions: put again."""
+
+    def run(self, stopping: threading.Event) -> int:
+        """Until told to stop; how many records were not acknowledged in the end."""
+        look = told = 0.0
+        turn, owed = 0, 0.0
+        while not stopping.wait(_TICK_S):
+            now = time.monotonic()
+            if now >= look:
+                self._look()
+                look = now + _LOOK_S
+            owed = min(owed + self._per_s * _TICK_S, self._per_s)
+            while owed >= 1 and self._partitions and self._waiting < 50_000:
+                owed -= 1
+                turn = (turn + 1) % len(self._partitions)
+                topic, partition = self._partitions[turn]
+                if self._put(topic, partition, self._numbers[topic, partition]):
+                    self._numbers[topic, partition] += 1
+            self._put_again()
+            self._producer.poll(0)
+            if now >= told:
+                self._tell()
+                told = now + _TELL_S
+        deadline = time.monotonic() + _FLUSH_S
+        while (self._waiting or self._again) and time.monotonic() < deadline:
+            self._producer.poll(0.1)
+            self._put_again()
+            self._tell()
+        self._tell()
+        return self._waiting + len(self._again)
+
+    def _put_again(self) -> None:
+        self._again = [wanted for wanted in self._again if not self._put(*wanted)]
+
+    def _put(self, topic: str, partition: int, number: int) -> bool:
+        def acknowledged(error: Any, message: Any) -> None:
+            self._waiting -= 1
+            if error is None:
+                self._acknowledged.append((topic, partition, message.offset(), number))
+            else:
+                self.refused[error.name()] += 1
+                self._again.append((topic, partition, number))
+
+        try:
+            self._producer.produce(topic, str(number).encode(), partition=partition, on_delivery=acknowledged)
+        except (BufferError, KafkaException):
+            return False
+        self._waiting += 1
+        return True
+
+    def _look(self) -> None:
+        try:
+            topics = self._producer.list_topics(timeout=2.0).topics
+        except KafkaException:
+            return
+        found = [
+            (name, partition)
+            for name, topic in topics.items()
+            if name.startswith(PREFIX) and topic.error is None
+            for partition in topic.partitions
+        ]
+        if len(found) >= len(self._partitions):  # a broker that has just come up may not know all yet
+            self._partitions = sorted(found)
+
+    def _tell(self) -> None:
+        told, self._acknowledged = self._acknowledged, []
+        self._writer.acknowledged(told)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The process. Exit code 1 when records are left that no broker acknowledged."""
+    parser = argparse.ArgumentParser(prog="tests.chaos.producing", description=__doc__)
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--directory", required=True, type=Path)
+    parser.add_argument("--per-s", type=float, default=400.0)
+    given = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stopping = stopping_event(signal.SIGTERM)
+    producing = Producing(given.bootstrap, given.directory, given.per_s)
+    left = producing.run(stopping)
+    if left or producing.refused:
+        click.echo(f"not acknowledged in the end: {left}; refused and put again: {dict(producing.refused)}", err=True)
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

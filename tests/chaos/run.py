@@ -1,0 +1,271 @@
+"""One run from beginning to end."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import confluent_kafka
+
+from kafka_coord.dev.cluster.jars import KAFKA_VERSION
+from kafka_coord.errors import DevClusterError, KafkaCoordError
+from kafka_coord.model import Request, RequestType
+from kafka_coord.monitor.requests import await_answer, submit, withdraw
+from tests.chaos import foreign
+from tests.chaos.faults import Faults
+from tests.chaos.journal import EventWriter, Kind, Phase, ResourceWriter, Run, Setup, write_run
+from tests.chaos.machine import MachineTimes
+from tests.chaos.parts import EAGER_GROUP, REBALANCE_TIMEOUT_MS, cast, groups_of
+from tests.chaos.schedule import CLEAN_STOP, FROZEN, KILLED, Stretch, schedule
+from tests.chaos.stage import KAFKA_SESSION_MS, SERVE_SESSION_MS, SERVERS, Actor, Stage
+from tests.chaos.watching import Watch
+
+Tell = Callable[[str], None]
+
+_SETTLE_S = 120.0
+_WARM_S = 10.0
+_CAUGHT_UP_S = 180.0
+_REQUESTS = 12
+_REQUESTS_EVERY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    directory: Path
+    minutes: float = 3.0
+    seed: int = 1
+    per_s: float = 400.0
+    spark: bool = False
+
+
+class ChaosRun:
+    """Sets the stage, does what the schedule says, and leaves the journals in the directory for the judge."""
+
+    def __init__(self, options: Options, tell: Tell) -> None:
+        self._options = options
+        self._tell_line = tell
+        self._begin = time.monotonic()
+        self._parts = cast(third_party=foreign.SOURCE.is_file(), spark=options.spark)
+        if not foreign.SOURCE.is_file():
+            self._tell(f"no third-party consumer: {foreign.SOURCE} is not there (it comes with a checkout)")
+
+    def run(self) -> None:
+        """Raises :class:`KafkaCoordError` when the stage itself did not work, so that there is nothing to judge."""
+        options = self._options
+        options.directory.mkdir(parents=True, exist_ok=True)
+        if any(options.directory.iterdir()):
+            raise DevClusterError(f"{options.directory} is not empty: a run writes into a directory of its own")
+        (options.directory / "logs").mkdir()
+        with (
+            EventWriter(options.directory) as events,
+            ResourceWriter(options.directory) as resources,
+            Stage(options.directory, options.per_s) as stage,
+        ):
+            self._write_run()
+            stage.set_up(self._parts, self._tell)
+            faults = Faults(stage, events, self._tell)
+            watch = Watch(stage, events, resources, lambda actor: self._revive(faults, actor))
+            watch.start()
+            try:
+                self._require_settled(watch, "at the start")
+                time.sleep(_WARM_S)
+                events.write(Kind.BASELINE)
+                for number, stretch in enumerate(plan := schedule(options.seed, options.minutes), start=1):
+                    self._tell(
+                        f"stretch {number} of {len(plan)}: {stretch.seconds:.0f} s, {len(stretch.planned)} faults"
+                    )
+                    self._turmoil(stretch, faults)
+                    for what in stretch.then:
+                        self._measure(what, stage, faults, watch, events)
+                self._end(stage, faults, watch, events)
+                if faults.failures:
+                    raise KafkaCoordError("the stage failed: " + "; ".join(faults.failures))
+            finally:
+                watch.close()
+                faults.close()
+
+    # --- its parts ---------------------------------------------------------------------------------------------------
+
+    def _turmoil(self, stretch: Stretch, faults: Faults) -> None:
+        begin = time.monotonic()
+        for planned in stretch.planned:
+            time.sleep(max(0.0, begin + planned.at_s - time.monotonic()))
+            faults.begin(planned)
+        time.sleep(max(0.0, begin + stretch.seconds - time.monotonic()))
+        faults.wait()
+
+    def _measure(self, what: str, stage: Stage, faults: Faults, watch: Watch, events: EventWriter) -> None:
+        """One failover in the calm, or a rolling restart."""
+        if what in {CLEAN_STOP, KILLED, FROZEN}:
+            time.sleep(SERVE_SESSION_MS / 1000 + 1.0)  # whoever is elected then is alive, and nothing else goes on
+        self._require_settled(watch, f"before '{what}'")
+        if what in {CLEAN_STOP, KILLED, FROZEN}:
+            elected = self._elected(stage, watch)
+            elected.busy = True
+            try:
+                if what == CLEAN_STOP:
+                    self._stop_and_ask(elected, stage, faults, events)
+                elif what == KILLED:
+                    faults.kill(elected, 2 * SERVE_SESSION_MS / 1000)
+                else:
+                    faults.freeze(elected, SERVE_SESSION_MS / 1000 + 4.0)
+            finally:
+                elected.busy = False
+        else:
+            self._roll(what, stage, faults, watch, events)
+        self._require_settled(watch, f"after '{what}'")
+
+    def _stop_and_ask(self, elected: Actor, stage: Stage, faults: Faults, events: EventWriter) -> None:
+        """SIGTERM; in that instant and every 50 ms from then on a rebalance is asked for, of one group after another,
+        so that whatever the moment of the handover is, something was asked for in it."""
+        # An eager group stops everything at every rebalance, whoever decides it.
+        groups = [group for group in stage.groups() if group != EAGER_GROUP]
+        pid = elected.process.pid
+        machine = MachineTimes.now()
+        faults.note(Kind.STOP, elected.target, Phase.BEGIN, pid=pid)
+        elected.process.terminate()
+        with ThreadPoolExecutor(max_workers=_REQUESTS) as asking:
+            asked = []
+            for number in range(_REQUESTS):
+                group = groups[number % len(groups)]
+                asked.append(asking.submit(self._ask, group, stage, events))
+                time.sleep(_REQUESTS_EVERY_S)
+            for one in asked:
+                one.result()
+        events.write(Kind.MACHINE, elected.target, **machine.until_now())
+        while elected.process.running:
+            time.sleep(0.01)
+        faults.note(Kind.STOP, elected.target, Phase.END, pid=pid, exit_code=elected.process.exit_code)
+        time.sleep(1.0)
+        faults.start(elected)
+
+    def _ask(self, group: str, stage: Stage, events: EventWriter) -> None:
+        asked = time.monotonic()
+        request = submit(stage.store, Request(RequestType.REBALANCE, group=group, reason="at a failover", by="chaos"))
+        events.write(Kind.REQUEST, f"group:{group}", Phase.BEGIN, t=asked, id=request, group=group)
+        await_answer(stage.store, request, 30.0, lambda _: None)
+        events.write(Kind.REQUEST, f"group:{group}", Phase.END, id=request, group=group)
+        withdraw(stage.store, request)
+
+    def _roll(self, role: str, stage: Stage, faults: Faults, watch: Watch, events: EventWriter) -> None:
+        """Each of a role is stopped cleanly and started again, the next when all is settled."""
+        events.write(Kind.ROLLING, role, Phase.BEGIN)
+        for actor in stage.of(role):
+            actor.busy = True
+            try:
+                faults.stop(actor)
+                faults.start(actor)
+            finally:
+                actor.busy = False
+            self._require_settled(watch, f"after {actor.target} was restarted")
+        events.write(Kind.ROLLING, role, Phase.END)
+
+    def _end(self, stage: Stage, faults: Faults, watch: Watch, events: EventWriter) -> None:
+        """Nothing more is done; all is read, and everyone leaves."""
+        for actor in stage.actors:
+            actor.mend()
+        quiet = events.write(Kind.QUIET)
+        self._tell("quiet: waiting for everything to settle and to be read")
+        self._require_settled(watch, "at the end")
+        watch.tell_settled(max(quiet.t, time.monotonic()))
+        producer = stage.of("producer")[0]
+        producer.busy = True
+        producer.process.terminate()
+        deadline = time.monotonic() + _CAUGHT_UP_S
+        while producer.process.running and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if producer.process.exit_code != 0:
+            raise KafkaCoordError(f"the producer ended with {producer.process.exit_code}: see its log")
+        while (lag := watch.lag()) != 0:
+            if time.monotonic() >= deadline:
+                self._tell(f"not everything was read: {lag} records are left")
+                break
+            self._tell(f"{'?' if lag is None else lag} records are still to be read")
+            time.sleep(2.0)
+        events.write(Kind.ENDED)
+        watch.close()
+        for actor in stage.of("consumer"):
+            actor.busy = True
+            actor.process.terminate()
+        for role in ("consumer", "serve"):  # to leave, a consumer without ZooKeeper needs a coordinator
+            for actor in stage.of(role):
+                actor.busy = True
+                faults.stop(actor)
+        for actor in (*stage.of("kafka"), *stage.of("zookeeper")):
+            actor.busy = True
+        for actor in stage.of("kafka"):
+            actor.process.kill()  # the last of them would wait long for a controller
+        for actor in stage.of("zookeeper"):
+            faults.stop(actor)
+
+    def _revive(self, faults: Faults, actor: Actor) -> None:
+        self._tell(f"DIED {actor.target}: exit code {actor.process.exit_code}, see {actor.process.log}")
+        faults.start(actor)
+        actor.busy = False
+
+    def _elected(self, stage: Stage, watch: Watch) -> Actor:
+        deadline = time.monotonic() + _SETTLE_S
+        while watch.elected is None:
+            if time.monotonic() >= deadline:
+                raise KafkaCoordError(f"nobody was elected within {_SETTLE_S:g} s")
+            time.sleep(0.05)
+        return stage.actor(f"serve:{watch.elected}")
+
+    def _require_settled(self, watch: Watch, when: str) -> None:
+        if not watch.settle(_SETTLE_S):
+            self._tell(f"NOT SETTLED within {_SETTLE_S:g} s {when}")  # the judge tells by the events; the run goes on
+
+    def _write_run(self) -> None:
+        page, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
+        sessions = {"serve": SERVE_SESSION_MS, "kafka": KAFKA_SESSION_MS}
+        sessions["consumer"] = max(part.session_timeout_ms for part in self._parts)
+        write_run(
+            self._options.directory,
+            Run(
+                seed=self._options.seed,
+                minutes=self._options.minutes,
+                commit=_commit(),
+                started=self._begin,
+                started_wall=time.time(),
+                setup=Setup(
+                    cores=len(os.sched_getaffinity(0)),
+                    memory_bytes=page * pages,
+                    versions={
+                        "kafka_coord": version("kafka_coord"),
+                        "python": platform.python_version(),
+                        "kazoo": version("kazoo"),
+                        "kafka": KAFKA_VERSION,
+                        "librdkafka": confluent_kafka.libversion()[0],
+                    },
+                    session_timeouts_ms=sessions,
+                    rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+                ),
+                groups=groups_of(self._parts),
+                consumers=tuple(part.participant() for part in self._parts),
+                zookeeper_logs=tuple(f"zookeeper-{number}/data" for number in range(1, SERVERS + 1)),
+            ),
+        )
+
+    def _tell(self, line: str) -> None:
+        self._tell_line(f"{time.monotonic() - self._begin:7.1f}s  {line}")
+
+
+def _commit() -> str:
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return f"kafka_coord {version('kafka_coord')}"
+    return found.stdout.strip()

@@ -1,0 +1,136 @@
+"""Which faults there will be, and when: a seed gives the same ones each time. No effects."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.chaos.journal import Kind
+from tests.chaos.links import Direction
+
+_MEAN_PAUSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A fault to come: ``at_s`` seconds after its stretch of turmoil begins, for ``duration_s``.
+
+    ``pick`` (0 … 1) chooses the target among those of ``role`` that are free at that moment.
+    """
+
+    at_s: float
+    kind: Kind
+    role: str
+    pick: float
+    duration_s: float = 0.0
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sort:
+    weight: float
+    kind: Kind
+    role: str
+    lasts_s: tuple[float, float] = (0.0, 0.0)
+    detail: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+_ONE_WAY = {"direction": (Direction.TO_SERVER, Direction.FROM_SERVER)}
+_BOTH_WAYS = {"direction": (Direction.BOTH,)}
+_SLOWLY = {"latency_ms": (40, 150, 400), "bytes_per_s": (0, 20_000)}
+_JUMPS = {"seconds": (-86_400.0, -600.0, -5.0, 5.0, 600.0, 86_400.0)}
+
+# Sessions last 6 s here: what lasts longer than that ends them.
+_SORTS = (
+    _Sort(4, Kind.KILL, "consumer", (0.0, 10.0)),
+    _Sort(2, Kind.FREEZE, "consumer", (0.5, 4.0)),
+    _Sort(2, Kind.FREEZE, "consumer", (7.0, 14.0)),
+    _Sort(3, Kind.STOP, "consumer", (0.0, 6.0)),
+    _Sort(1, Kind.CUT, "consumer", (1.0, 4.0), _BOTH_WAYS),
+    _Sort(2, Kind.CUT, "consumer", (7.0, 14.0), _BOTH_WAYS),
+    _Sort(2, Kind.CUT, "consumer", (3.0, 12.0), _ONE_WAY),
+    _Sort(1, Kind.SLOW, "consumer", (5.0, 15.0), _SLOWLY),
+    _Sort(1, Kind.RESET_CONNECTIONS, "consumer"),
+    _Sort(2, Kind.EXPIRE, "consumer"),
+    _Sort(1, Kind.CLOCK, "consumer", (5.0, 20.0), _JUMPS),
+    _Sort(1.5, Kind.JOIN, "consumer", (10.0, 30.0)),
+    _Sort(2, Kind.KILL, "serve", (0.0, 10.0)),
+    _Sort(1, Kind.FREEZE, "serve", (0.5, 4.0)),
+    _Sort(2, Kind.FREEZE, "serve", (7.0, 14.0)),
+    _Sort(1.5, Kind.STOP, "serve", (0.0, 6.0)),
+    _Sort(1.5, Kind.CUT, "serve", (7.0, 14.0), _BOTH_WAYS),
+    _Sort(1.5, Kind.CUT, "serve", (3.0, 12.0), _ONE_WAY),
+    _Sort(1, Kind.SLOW, "serve", (5.0, 15.0), _SLOWLY),
+    _Sort(0.5, Kind.RESET_CONNECTIONS, "serve"),
+    _Sort(1.5, Kind.EXPIRE, "serve"),
+    _Sort(1, Kind.CLOCK, "serve", (5.0, 20.0), _JUMPS),
+    _Sort(2, Kind.KILL, "zookeeper", (0.0, 8.0)),
+    _Sort(1.5, Kind.FREEZE, "zookeeper", (1.0, 10.0)),
+    _Sort(0.7, Kind.STOP, "zookeeper", (0.0, 4.0)),
+    _Sort(1.2, Kind.CUT, "zookeeper", (2.0, 10.0), _BOTH_WAYS),
+    _Sort(0.6, Kind.SLOW, "zookeeper", (5.0, 10.0), {"latency_ms": (20, 100), "bytes_per_s": (0,)}),
+    _Sort(1.2, Kind.KILL, "kafka", (0.0, 8.0)),
+    _Sort(0.8, Kind.FREEZE, "kafka", (2.0, 10.0)),
+    _Sort(0.7, Kind.STOP, "kafka", (0.0, 4.0)),
+    _Sort(0.6, Kind.CUT, "kafka", (5.0, 10.0), _BOTH_WAYS),
+    _Sort(1.5, Kind.REBALANCE, "group"),
+    _Sort(1, Kind.EVICT, "consumer"),
+    _Sort(0.7, Kind.RESIGN, "operator"),
+    _Sort(0.7, Kind.PAUSE, "group", (5.0, 12.0)),
+    _Sort(0.5, Kind.RESET, "group"),
+    _Sort(0.6, Kind.PARTITIONS_ADDED, "topic"),
+    _Sort(0.4, Kind.TOPIC_ADDED, "topic"),
+)
+
+
+def turmoil(randomness: random.Random, seconds: float) -> tuple[Planned, ...]:
+    """Faults for a stretch of so many seconds, in order. They may overlap."""
+    found: list[Planned] = []
+    at_s = randomness.uniform(0.0, 1.0)
+    while at_s < seconds:
+        sort = randomness.choices(_SORTS, [sort.weight for sort in _SORTS])[0]
+        found.append(
+            Planned(
+                at_s,
+                sort.kind,
+                sort.role,
+                randomness.random(),
+                min(randomness.uniform(*sort.lasts_s), max(1.0, seconds - at_s)),
+                {name: randomness.choice(choices) for name, choices in sort.detail.items()},
+            )
+        )
+        at_s += randomness.expovariate(1 / _MEAN_PAUSE_S)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of turmoil, and what is measured on its own in the calm after it."""
+
+    planned: tuple[Planned, ...]
+    seconds: float
+    then: tuple[str, ...]
+
+
+CLEAN_STOP, KILLED, FROZEN = "clean stop", "killed", "frozen"
+ROLLING = ("serve", "zookeeper", "kafka")
+
+_LONGEST_STRETCH_S = 240.0
+_MEASURING_S = 60.0
+_ROLLING_S = 15.0
+
+
+def schedule(seed: int, minutes: float) -> tuple[Stretch, ...]:
+    """What will happen in so many minutes: stretches of turmoil, each followed by measured failovers of the
+    coordinator, all three kinds in each calm; one rolling restart in each of the first three."""
+    randomness = random.Random(seed)
+    total_s = minutes * 60.0
+    count = max(1, round(total_s / (_LONGEST_STRETCH_S + _MEASURING_S)))
+    stretches = []
+    for number in range(count):
+        rolling = ROLLING if count == 1 else ROLLING[number : number + 1]
+        seconds = max(20.0, total_s / count - _MEASURING_S - _ROLLING_S * len(rolling))
+        then = (CLEAN_STOP, KILLED, FROZEN, *rolling)
+        stretches.append(Stretch(turmoil(randomness, seconds), seconds, then))
+    return tuple(stretches)

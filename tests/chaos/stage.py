@@ -1,0 +1,330 @@
+"""The parties of a run: three ZooKeeper servers, three brokers, three coordinators, consumers, a producer; and the
+links between them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
+from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
+from kafka_coord.dev.cluster.process import ChildProcess
+from kafka_coord.dev.cluster.server import JvmServer
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.dev.cluster.zookeeper import EnsemblePeer, ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.errors import DevClusterError, StoreUnavailable
+from kafka_coord.zk import layout
+from kafka_coord.zk.session import KazooStore, connect
+from tests.chaos.links import Link, Network
+from tests.chaos.parts import MODULES, TOPICS, Part
+from tests.chaos.skewed import set_skew
+
+SERVE_SESSION_MS = 6_000
+KAFKA_SESSION_MS = 6_000
+SERVERS = 3
+
+_ZOOKEEPER = ZooKeeperSettings(
+    # A leader hears of its followers' sessions every half tick, and ends them at the next whole one: with 500 ms a
+    # session of 6 s may last 6.75, which no coordinator can make up for.
+    tick_ms=200,
+    max_session_ms=60_000,
+    heap_mb=128,
+    properties={
+        "initLimit": "50",  # in ticks: as long as ever
+        "syncLimit": "25",
+        # All transaction logs are kept: the audit reads them from the first write on.
+        "autopurge.purgeInterval": "0",
+    },
+)
+_KAFKA = KafkaSettings(
+    zookeeper_session_ms=KAFKA_SESSION_MS,
+    replication=3,
+    properties={"min.insync.replicas": "2", "unclean.leader.election.enable": "false"},
+)
+_READY_S = 120.0
+
+
+@dataclass(slots=True, eq=False)
+class Actor:
+    """A process of the run. ``link`` is its way to ZooKeeper (a ZooKeeper server's: to the other servers).
+
+    ``busy`` while a fault has hold of it; whoever sets it, under the stage's lock, starts and ends the process.
+    """
+
+    role: str
+    name: str
+    process: ChildProcess
+    launch: Callable[[], None]
+    ready: Callable[[], bool]
+    links: tuple[Link, ...] = ()
+    skew: Path | None = None
+    part: Part | None = None
+    busy: bool = True
+    server: JvmServer | None = field(default=None, repr=False)
+
+    @property
+    def target(self) -> str:
+        return f"{self.role}:{self.name}"
+
+    @property
+    def membership(self) -> Part:
+        """What it is in its group. Raises :class:`TypeError` for what is no consumer."""
+        if self.part is None:
+            raise TypeError(f"{self.target} is no consumer")
+        return self.part
+
+    @property
+    def clock(self) -> Path:
+        """The file its wall clock follows. Raises :class:`TypeError` where it follows none."""
+        if self.skew is None:
+            raise TypeError(f"the clock of {self.target} cannot be moved")
+        return self.skew
+
+    def start(self, timeout_s: float = _READY_S) -> None:
+        """Launch it and wait until it works. Raises :class:`DevClusterError` with its log where it does not."""
+        self.launch()
+        self.process.wait_until(self.ready, timeout_s)
+
+    def mend(self) -> None:
+        for link in self.links:
+            link.mend()
+
+
+class Stage:
+    """Everything a run consists of. ``with`` ends all of it, however the run ends."""
+
+    def __init__(self, directory: Path, per_s: float) -> None:
+        self.directory = directory.absolute()
+        self.lock = threading.Lock()
+        self.actors: list[Actor] = []
+        self._per_s = per_s
+        self._network = Network()
+        self._left = ExitStack()
+        self._ghosts: dict[int, int | None] = {}
+        self._channels: dict[int, str] = {}
+        """Of each coordinator, where consumers without ZooKeeper find it."""
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    def of(self, *roles: str) -> tuple[Actor, ...]:
+        with self.lock:
+            return tuple(actor for actor in self.actors if actor.role in roles)
+
+    def actor(self, target: str) -> Actor:
+        return next(actor for actor in self.actors if actor.target == target)
+
+    @property
+    def hosts(self) -> str:
+        """ZooKeeper without a proxy before it, for those who look on."""
+        return ",".join(server.connect_string for server in self._zookeepers)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.address for broker in self._brokers)
+
+    def zookeeper_leader(self) -> Actor | None:
+        """The server that leads now, by its own word."""
+        found = (server for server in self._zookeepers if server.running and server.mode() == "leader")
+        leader = next(found, None)
+        return None if leader is None else self.actor(f"zookeeper:{leader.server_id}")
+
+    def groups(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(actor.part.group for actor in self.of("consumer") if actor.part))
+
+    # --- setting it up -----------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._left.enter_context(self._network)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for actor in self.actors:
+            actor.process.kill()
+        self._left.close()
+
+    def set_up(self, parts: Sequence[Part], tell: Callable[[str], None]) -> None:
+        """Start everything, in order; raises :class:`DevClusterError`."""
+        tell("starting three ZooKeeper servers")
+        self._zookeepers = self._make_zookeepers()
+        self._start(self.of("zookeeper"))
+        tell("starting three Kafka brokers")
+        self._brokers = self._make_brokers()
+        self._start(self.of("kafka"))
+        everyone = {broker.broker_id for broker in self._brokers}
+        for broker in self._brokers:
+            broker.wait_until(lambda broker=broker: broker.sees(everyone), _READY_S)  # type: ignore[misc]
+        self.topics = TopicAdmin(self.bootstrap)
+        for topic, partitions in TOPICS.items():
+            self.topics.create(topic, partitions, replication=3)
+        self.store: KazooStore = connect(self.hosts, session_timeout_ms=30_000)
+        self._left.callback(self.store.close)
+        tell("starting three coordinators, the producer and the consumers")
+        for number in range(1, SERVERS + 1):
+            self._make_serve(number)
+        self._start(self.of("serve"))
+        self._make_producer()
+        self._start(self.of("producer"))
+        self._start([self.add_consumer(part) for part in parts])
+        for actor in self.actors:
+            actor.busy = False
+
+    def add_consumer(self, part: Part) -> Actor:
+        """A consumer of this description, not started yet, and busy."""
+        # One without ZooKeeper has no link of its own: what is between it and a coordinator is the coordinator's.
+        link = self._network.link([server.port for server in self._zookeepers]) if not part.socket else None
+        part = replace(part, channel=",".join(self._channels.values()))
+        skew = self._skew_file(f"consumer-{part.name}")
+        module = f"tests.chaos.{MODULES[part.kind]}"
+        arguments = ["--zookeeper", _hosts(link) if link is not None else "none", "--bootstrap", self.bootstrap]
+        arguments += ["--part", part.to_argument(), "--directory", str(self.directory)]
+        process = ChildProcess(part.name, _skewed(skew, module, arguments), self._log(f"consumer-{part.name}"))
+        written = self.directory / "consumers"
+
+        def has_begun() -> bool:
+            return (written / f"{part.name}.{process.pid}.jsonl").exists()
+
+        return self._add(
+            Actor(
+                "consumer",
+                part.name,
+                process,
+                process.start,
+                has_begun,
+                (link,) if link is not None else (),
+                skew,
+                part,
+            )
+        )
+
+    def note_ghost(self, actor: Actor) -> None:
+        """Call before a ``serve`` is started again: what is registered now is of the process before it."""
+        if actor.role == "serve":
+            self._ghosts[int(actor.name)] = self.session_at(layout.instance(int(actor.name)))
+
+    def session_at(self, path: str) -> int | None:
+        """Whose ephemeral znode this is; None where there is none. Asks until ZooKeeper answers: it has faults too."""
+        deadline = time.monotonic() + _READY_S
+        while True:
+            try:
+                found = self.store.exists(path)
+            except StoreUnavailable:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                return found.ephemeral_owner or None if found is not None else None
+
+    def take_dead(self, actor: Actor) -> bool:
+        """Whether it ended although nobody has it in hand; then it is in the caller's."""
+        with self.lock:
+            if actor.busy or actor.process.running:
+                return False
+            actor.busy = True
+            return True
+
+    def remove(self, actor: Actor) -> None:
+        """It is not part of the run any more."""
+        with self.lock:
+            self.actors.remove(actor)
+
+    def _add(self, actor: Actor) -> Actor:
+        with self.lock:
+            self.actors.append(actor)
+        return actor
+
+    def _start(self, actors: Iterable[Actor]) -> None:
+        started = list(actors)
+        for actor in started:
+            actor.launch()
+        for actor in started:
+            actor.process.wait_until(actor.ready, _READY_S)
+
+    def _make_zookeepers(self) -> tuple[ZooKeeperServer, ...]:
+        real = [EnsemblePeer(number, free_port(), free_port()) for number in range(1, SERVERS + 1)]
+        servers = []
+        for peer in real:
+            # Each knows the others by links of its own; itself by the ports it listens on.
+            links = {
+                other.server_id: self._network.link([other.quorum_port, other.election_port], patience_s=2.0)
+                for other in real
+                if other is not peer
+            }
+            known = [
+                EnsemblePeer(other.server_id, *links[other.server_id].ports) if other is not peer else peer
+                for other in real
+            ]
+            server = ZooKeeperServer(
+                self.directory / f"zookeeper-{peer.server_id}",
+                settings=_ZOOKEEPER,
+                server_id=peer.server_id,
+                ensemble=known,
+            )
+            self._add(_server("zookeeper", str(peer.server_id), server, tuple(links.values())))
+            servers.append(server)
+        return tuple(servers)
+
+    def _make_brokers(self) -> tuple[KafkaBroker, ...]:
+        brokers = []
+        for number in range(1, SERVERS + 1):
+            link = self._network.link([server.port for server in self._zookeepers])
+            broker = KafkaBroker(self.directory / f"kafka-{number}", number, _hosts(link), settings=_KAFKA)
+            self._add(_server("kafka", str(number), broker, (link,)))
+            brokers.append(broker)
+        return tuple(brokers)
+
+    def _make_serve(self, number: int) -> None:
+        link = self._network.link([server.port for server in self._zookeepers])
+        listens = free_port()
+        channel = self._network.link([listens])
+        self._channels[number] = _hosts(channel)
+        skew = self._skew_file(f"serve-{number}")
+        arguments = ["serve", "--broker-id", str(number), "--zookeeper", _hosts(link)]
+        arguments += ["--session-timeout-ms", str(SERVE_SESSION_MS)]
+        arguments += ["--listen-channel", f"{LOOPBACK}:{listens}", "--advertise-channel", _hosts(channel)]
+        process = ChildProcess(
+            f"serve-{number}", _skewed(skew, "kafka_coord.cli.main", arguments), self._log(f"serve-{number}")
+        )
+
+        def registered() -> bool:
+            return self.session_at(layout.instance(number)) not in {None, self._ghosts.get(number)}
+
+        self._add(Actor("serve", str(number), process, process.start, registered, (link, channel), skew))
+
+    def _make_producer(self) -> None:
+        arguments = ["--bootstrap", self.bootstrap, "--directory", str(self.directory), "--per-s", str(self._per_s)]
+        module = "tests.chaos.producing"
+        process = ChildProcess("producer", [sys.executable, "-m", module, *arguments], self._log("producer"))
+        self._add(Actor("producer", "1", process, process.start, lambda: True))
+
+    def _skew_file(self, name: str) -> Path:
+        path = self.directory / "clocks" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        set_skew(path, 0.0)
+        return path
+
+    def _log(self, name: str) -> Path:
+        return self.directory / "logs" / f"{name}.log"
+
+
+def _server(role: str, name: str, server: JvmServer, links: tuple[Link, ...]) -> Actor:
+    def serving() -> bool:
+        try:
+            return server.serving()
+        except DevClusterError:
+            return False
+
+    return Actor(role, name, server.process, server.launch, serving, links, server=server)
+
+
+def _hosts(link: Link) -> str:
+    return ",".join(f"{LOOPBACK}:{port}" for port in link.ports)
+
+
+def _skewed(skew: Path, module: str, arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "tests.chaos.skewed", str(skew), module, *arguments]

@@ -1,0 +1,135 @@
+"""What gateway tests play with: instances that listen for consumers, and consumers that speak frames by hand."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from kafka_coord.channel.frames import BadFrame, Decoder, encode
+from kafka_coord.channel.rpc import Answered, Asked, Conversation, Event, Refused
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.frontends.socket.leadership_view import ServiceOffice
+from kafka_coord.frontends.socket.options import GatewayOptions
+from kafka_coord.frontends.socket.server import GatewayServer
+from tests.coordinator.harness import FAST, open_store
+from tests.waiting import eventually
+
+
+class SocketInstance:
+    """One running service that listens for consumers."""
+
+    def __init__(self, hosts: str, broker_id: int, options: GatewayOptions | None = None, **security: Any) -> None:
+        self.store = open_store(hosts)
+        office = ServiceOffice()
+        self.server = GatewayServer("127.0.0.1:0", self.store, broker_id, office, options=options, **security)
+        self.service = CoordinatorService(self.store, broker_id, {"channel": self.server.address}, FAST)
+        office.service = self.service
+
+    def start(self) -> SocketInstance:
+        self.service.start()
+        assert self.service.wait_registered(15)
+        return self
+
+    def start_elected(self) -> SocketInstance:
+        self.start()
+        eventually(lambda: self.server.gateway.term is not None)
+        return self
+
+    def stop(self) -> None:
+        self.service.stop()
+        self.server.close()
+        self.store.close()
+
+    def vanish(self) -> None:
+        """As if killed: nothing is said, and the session is left to expire."""
+        self.server.close()
+        self.service.stop()
+        self.store.close()
+
+
+class HandConsumer:
+    """A consumer of the socket channel that says exactly what a test makes it say."""
+
+    def __init__(self, address: str, timeout_s: float = 10.0, tls: ssl.SSLContext | None = None) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout_s)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
+        self.conversation = Conversation()
+        self._decoder = Decoder()
+        self._frames: list[dict[str, Any]] = []
+        self.events: list[Event] = []
+
+    def say(self, request: str, **fields: Any) -> int:
+        """Asks; the request's id."""
+        number, frame = self.conversation.ask(request, fields)
+        self.socket.sendall(encode(frame))
+        return number
+
+    def ask(self, request: str, **fields: Any) -> Answered | Refused:
+        """Asks, and waits for the answer; pings are answered meanwhile."""
+        number = self.say(request, **fields)
+        while True:
+            event = self.next()
+            if isinstance(event, (Answered, Refused)) and event.id in (number, 0):
+                return event
+
+    def next(self) -> Event:
+        """What comes next, whatever it is."""
+        while not self._frames:
+            data = self.socket.recv(65_536)
+            if not data:
+                raise EOFError("the connection was closed")
+            self._frames += list(self._decoder.feed(data))
+        frame = self._frames.pop(0)
+        if frame["type"] == "error":  # what a test sent past the conversation may be what it is about
+            with suppress(BadFrame):
+                self.conversation.take(frame)
+            event: Event = Refused(frame["id"], "", frame["code"], frame["message"], frame)
+        else:
+            event = self.conversation.take(frame)
+        self.events.append(event)
+        return event
+
+    def next_command(self) -> Asked:
+        """The next stop-fetcher or start-fetcher; pings on the way are answered."""
+        while True:
+            event = self.next()
+            if isinstance(event, Asked):
+                if event.type != "ping":
+                    return event
+                self.answer(event)
+            elif isinstance(event, Refused):
+                raise TypeError(f"was refused: {event}")
+
+    def next_ping(self) -> Asked:
+        while True:
+            event = self.next()
+            if isinstance(event, Asked) and event.type == "ping":
+                return event
+
+    def answer(self, asked: Asked, offsets: Mapping[str, Mapping[str, int]] | None = None) -> None:
+        self.socket.sendall(encode(self.conversation.answer(asked.id, {"offsets": offsets or {}})))
+
+    def register(self, group: str = "delays", consumer_id: str | None = "s1", **fields: Any) -> Answered | Refused:
+        wanted: dict[str, Any] = {"subscription": {"flights": 1}, "session_timeout_ms": 9_000, "client": "by hand"}
+        return self.ask("register", group=group, consumer_id=consumer_id, **(wanted | fields))
+
+    def ends_with(self, *, silent: bool = False) -> tuple[str, str]:
+        """The code and message of the last error before the connection is closed; ``silent``: nothing is answered."""
+        last = ("", "")
+        try:
+            while True:
+                event = self.next()
+                if isinstance(event, Refused):
+                    last = event.code, event.message
+                elif isinstance(event, Asked) and event.type == "ping" and not silent:
+                    self.answer(event)
+        except (EOFError, ConnectionResetError):
+            return last
+
+    def close(self) -> None:
+        self.socket.close()

@@ -1,0 +1,84 @@
+"""Users of the socket channel: who they are, and which groups they may be members of."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.channel.messages import Register
+from kafka_coord.errors import SettingsError
+from kafka_coord.frontends.socket.access import Access
+from kafka_coord.model import Member, Subscription
+
+SECRET = hashlib.sha256(b"sesame").hexdigest()
+
+
+def access(tmp_path: Path, text: str) -> Access:
+    path = tmp_path / "users.toml"
+    path.write_text(text)
+    return Access.load(path)
+
+
+def register(group: str, secret: str | None = None) -> Register:
+    return Register(group, Member("c1", 0, Subscription.to(["flights"])), secret=secret)
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Access:
+    return access(
+        tmp_path,
+        f"""
+        [users.etl]
+        secret_sha256 = "{SECRET}"
+        groups = ["delays", "etl-.*"]
+        [users.worker]
+        certificate = "worker.example.org"
+        groups = [".*"]
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "secret", "certificate", "code"),
+    [
+        ("delays", "sesame", None, None),
+        ("etl-1", "sesame", None, None),
+        ("delays-2", "sesame", None, "not-authorised"),
+        ("delays", "Sesame", None, "not-authenticated"),
+        ("delays", None, None, "not-authenticated"),
+        ("delays", SECRET, None, "not-authenticated"),
+        ("anything", None, "worker.example.org", None),
+        ("anything", "sesame", "worker.example.org", None),
+        ("anything", None, "other.example.org", "not-authenticated"),
+    ],
+)
+def test_a_user_is_who_has_its_secret_or_certificate(users, group, secret, certificate, code):
+    refusal = users.why_not(group, secret, certificate)
+    assert (refusal.code if refusal else None) == code
+
+
+def test_a_secret_is_never_repeated(users):
+    assert "sesame" not in repr(register("delays", "sesame"))
+    refusal = users.why_not("other", "sesame", None)
+    assert "sesame" not in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", r"\[users.NAME\]"),
+        ("[users]", r"\[users.NAME\]"),
+        ("[other]\nx = 1", r"\[users.NAME\]"),
+        ("[users.a]\ngroups = ['.*']", "nobody can be it"),
+        (f"[users.a]\nsecret_sha256 = '{SECRET}'", "groups"),
+        (f"[users.a]\nsecret_sha256 = '{SECRET}'\ngroups = ['(']", "groups"),
+        ("[users.a]\nsecret_sha256 = 'sesame'\ngroups = ['.*']", "sha256sum"),
+        ("[users.a]\nsecret = 'sesame'\ngroups = ['.*']", "certificate, groups, secret_sha256"),
+        ("[users.a", "not TOML"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_with_what_to_do(tmp_path, text, what):
+    with pytest.raises(SettingsError, match=what):
+        access(tmp_path, text)

@@ -1,0 +1,43 @@
+"""Who may register when there are many: pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafka_coord.frontends.members.members import Connection
+from kafka_coord.frontends.socket.admission import Admission
+
+
+def connections(count: int) -> list[Connection]:
+    peer: Any = None
+    return [Connection(peer, 0.0) for _ in range(count)]
+
+
+def test_what_nobody_used_of_a_second_is_there_at_once_and_then_it_is_one_after_the_other() -> None:
+    admission = Admission(10, 0.0)
+    waits = [admission.wait_s(one, 60.0, 100.0) for one in connections(14)]
+    assert waits[:11] == [0.0] * 11
+    assert waits[11:] == pytest.approx([0.1, 0.2, 0.3])
+
+
+def test_who_comes_when_told_is_let_in_whoever_came_since_and_who_comes_sooner_gains_nothing() -> None:
+    admission = Admission(10, 0.0)
+    early, *others = connections(100)
+    for one in others[:11]:
+        admission.wait_s(one, 60.0, 100.0)
+    wait_s = admission.wait_s(early, 60.0, 100.0)
+    for one in others[11:]:
+        admission.wait_s(one, 60.0, 100.0)
+    assert admission.wait_s(early, 60.0, 100.05) == pytest.approx(wait_s - 0.05)
+    assert admission.wait_s(early, 60.0, 100.0 + wait_s + 0.001) == 0.0
+    assert admission.wait_s(early, 60.0, 100.0 + wait_s + 0.001) > 5.0  # the place was for once
+
+
+def test_nobody_is_kept_waiting_longer_than_it_may_and_a_flood_takes_no_places_far_away() -> None:
+    admission = Admission(10, 0.0)
+    flood = [admission.wait_s(one, 3.0, 100.0) for one in connections(10_000)]
+    assert max(flood) == 3.0
+    assert sum(wait < 3.0 for wait in flood) <= 41
+    assert admission.wait_s(connections(1)[0], 60.0, 103.2) == 0.0

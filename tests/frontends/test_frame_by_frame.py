@@ -1,0 +1,198 @@
+"""The gateway frame by frame: what comes in between, and what comes together, goes where it belongs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from kafka_coord.channel.frames import Frame
+from kafka_coord.channel.rpc import Answered, Asked, Conversation, Event, Refused
+from kafka_coord.coordinator.coordinator import ConsumerCoordinator
+from kafka_coord.frontends.socket.gateway import Gateway
+from kafka_coord.model import StartFetcher, StartPoint, TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.election import Leadership, ZkElection
+from tests.coordinator.harness import World
+from tests.frontends.harness import HandConsumer, SocketInstance
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.zookeeper
+
+Instances = Callable[..., SocketInstance]
+Connect = Callable[[SocketInstance], HandConsumer]
+
+
+class Peer:
+    """A connection whose other end is this test."""
+
+    address, certificate = "127.0.0.1:1", None
+
+    def __init__(self) -> None:
+        self.sent: list[Frame] = []
+        self.closed = False
+
+    def send(self, frame: Frame) -> None:
+        self.sent.append(frame)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class LeadershipView:
+    """Elected as this test says."""
+
+    def __init__(self) -> None:
+        self.held: Leadership | None = None
+
+    def leadership(self) -> Leadership | None:
+        return self.held
+
+    def leads(self) -> bool:
+        return self.held is not None
+
+
+class Asking:
+    """A gateway and somebody who registers, frame by frame."""
+
+    def __init__(self, world: World) -> None:
+        self.office = LeadershipView()
+        self.election = ZkElection(world.store, 1, {"channel": "127.0.0.1:1"}, lambda: None)
+        self.gateway = Gateway(world.store, 1, self.office, lambda: None)
+        self.connect()
+
+    def connect(self) -> None:
+        """Begins anew, on a connection of its own."""
+        self.peer = Peer()
+        self.conversation = Conversation()
+        self.connection = self.gateway.accepted(self.peer)
+
+    def ask(self) -> None:
+        wanted = {"subscription": {"flights": 1}, "session_timeout_ms": 10_000, "client": "by hand", "resume_key": "k"}
+        _, frame = self.conversation.ask("register", {"group": "delays", "consumer_id": "s1", **wanted})
+        self.gateway.received(self.connection, {"v": 1, **frame})
+
+    def heard(self) -> Event:
+        """The next frame that was sent."""
+        return self.conversation.take({"v": 1, **self.peer.sent.pop(0)})
+
+    def answer(self) -> Answered | Refused:
+        event = self.heard()
+        assert isinstance(event, (Answered, Refused))
+        assert not self.peer.sent
+        return event
+
+    def obey(self, asked: Event) -> None:
+        self.gateway.received(self.connection, {"v": 1, **self.conversation.answer(asked.id, {"offsets": {}})})
+
+    def step_until_asked(self, wanted: str) -> Asked:
+        """Carries on until it is asked that; pings are left alone."""
+
+        def look() -> Asked | None:
+            self.gateway.step()
+            events = [self.heard() for _ in range(len(self.peer.sent))]
+            return next((e for e in events if isinstance(e, Asked) and e.type == wanted), None)
+
+        return eventually(look)
+
+
+@pytest.fixture
+def asking(world: World) -> Asking:
+    for path in layout.PERSISTENT_ROOTS:
+        world.store.ensure_path(path)
+    return Asking(world)
+
+
+def test_one_that_asks_before_the_term_has_begun_is_answered_once_it_has(asking: Asking) -> None:
+    asking.office.held = asking.election.elect()
+    asking.ask()
+    assert asking.peer.sent == []
+    asking.gateway.step()
+    answer = asking.answer()
+    assert isinstance(answer, Answered)
+    assert answer.frame["epoch"] == 1
+    assert asking.gateway.consumers == 1
+
+
+def test_one_that_waits_for_a_term_that_never_begins_is_sent_on(asking: Asking) -> None:
+    asking.office.held = asking.election.elect()
+    asking.ask()
+    asking.office.held = None
+    asking.gateway.step()
+    answer = asking.answer()
+    assert isinstance(answer, Refused)
+    assert answer.code == "not-coordinator"
+    assert asking.peer.closed
+
+
+def test_one_that_went_away_meanwhile_is_not_registered(asking: Asking) -> None:
+    asking.office.held = asking.election.elect()
+    asking.ask()
+    asking.gateway.lost(asking.connection)
+    asking.gateway.step()
+    assert asking.peer.sent == []
+    assert asking.gateway.consumers == 0
+
+
+def test_what_may_not_be_asked_twice_may_not_while_it_waits_either(asking: Asking) -> None:
+    asking.office.held = asking.election.elect()
+    asking.ask()
+    asking.ask()
+    asking.gateway.step()
+    assert [frame["code"] for frame in asking.peer.sent] == ["unexpected-message"]
+    assert asking.peer.closed
+    assert asking.gateway.consumers == 0
+
+
+def test_an_answer_that_comes_together_with_another_registration_takes_nothing_from_it(
+    world: World, asking: Asking
+) -> None:
+    """The acknowledgement of who was there before fails: that one is a member no longer, the new one is (seed 1028)."""
+    asking.office.held = asking.election.elect()
+
+    def registered() -> int:
+        asking.ask()
+        asking.gateway.step()
+        answer = asking.answer()
+        assert isinstance(answer, Answered)
+        return answer.frame["incarnation"]
+
+    def command(incarnation: int, partition: int) -> None:
+        starts = {TopicPartition("flights", partition): StartPoint(0)}
+        value = fields.dump(StartFetcher(1, 1, incarnation, starts, "by hand").to_json())
+        world.store.create(layout.command("delays", "s1", "start-"), value, sequence=True)
+
+    command(registered(), 0)
+    start = asking.step_until_asked("start-fetcher")
+    asking.obey(start)
+    asking.gateway.lost(asking.connection)
+    asking.connect()
+    incarnation = registered()
+    asking.gateway.step()
+    command(incarnation, 1)
+
+    assert asking.step_until_asked("start-fetcher").frame["partitions"] == {
+        "flights": {"1": {"offset": 0, "stream": 0}}
+    }
+
+
+def test_consumers_are_taken_in_while_the_coordinator_still_starts(
+    instance: Instances, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, startup = threading.Event(), ConsumerCoordinator.coordinator_startup
+
+    def slowly(coordinator: ConsumerCoordinator) -> None:
+        assert started.wait(10)
+        startup(coordinator)
+
+    monkeypatch.setattr(ConsumerCoordinator, "coordinator_startup", slowly)
+    elected = instance()
+    elected.start()
+    eventually(lambda: elected.service.elected)
+    s1 = connect(elected)
+    assert isinstance(s1.register(), Answered)
+    assert not elected.service.leads
+    started.set()
+    assert s1.next_command().type == "start-fetcher"

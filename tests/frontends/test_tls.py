@@ -1,0 +1,190 @@
+"""The socket channel over TLS, and who may be what by a secret or a certificate, on real sockets."""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from kafka_coord.channel.client import SocketClient, ask_cluster_metadata
+from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.operations import Registration
+from kafka_coord.channel.rpc import Answered, Refused
+from kafka_coord.cli.serve import tls_context
+from kafka_coord.errors import NoAuth, SettingsError, StoreUnavailable
+from kafka_coord.frontends.socket.access import Access
+from kafka_coord.model import Member, Subscription, TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.settings import ServeSettings
+from kafka_coord.zk.clock import SystemClock
+from tests.coordinator.harness import World
+from tests.frontends.harness import HandConsumer, SocketInstance
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.zookeeper
+
+Instances = Callable[..., SocketInstance]
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def served(authority: trustme.CA, tmp_path: Path) -> Callable[[bool], ssl.SSLContext]:
+    """What ``serve`` speaks with, by its own files; whether consumers must show a certificate is asked."""
+    certificate, ca = tmp_path / "server.pem", tmp_path / "ca.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+    authority.cert_pem.write_to_path(ca)
+
+    def make(mutual: bool) -> ssl.SSLContext:
+        settings = ServeSettings(
+            listen_channel="127.0.0.1:0", channel_cert_file=certificate, channel_client_ca_file=ca if mutual else None
+        )
+        found = tls_context(settings)
+        assert found is not None
+        return found
+
+    return make
+
+
+def trusting(authority: trustme.CA, name: str | None = None) -> ssl.SSLContext:
+    """What a consumer speaks with; ``name`` is the common name of its certificate."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if name is not None:
+        authority.issue_cert("127.0.0.1", common_name=name).configure_cert(context)
+    return context
+
+
+@pytest.fixture
+def link() -> Iterator[Callable[..., SocketLink]]:
+    """Makes consumers' links with a client each, over which they are connected."""
+    clients: list[tuple[SocketLink, SocketClient]] = []
+
+    def make(address: str, tls: ssl.SSLContext, secret: str | None = None, timeout_ms: int = 3_000) -> SocketLink:
+        made = SocketLink(
+            "delays",
+            "c1",
+            SystemClock(),
+            session_timeout_ms=timeout_ms,
+            resume_key="k",
+            auto_commit=True,
+            wake=lambda: None,
+            secret=secret,
+            patience_s=5.0,
+        )
+        client = SocketClient([address], made, tls=tls)
+        clients.append((made, client))
+        client.start()
+        return made
+
+    yield make
+    for made, client in clients:
+        made.close()
+        client.close()
+
+
+def registered(link: SocketLink) -> Registration:
+    value = fields.dump(Member("c1", 0, Subscription.to(["flights"]), session_timeout_ms=link.timeout_ms).to_json())
+
+    def ask() -> Registration | None:
+        try:
+            found = link.register(value)
+        except StoreUnavailable:
+            return None
+        return found if isinstance(found, Registration) else None
+
+    found: Registration = eventually(ask)
+    return found
+
+
+def test_a_consumer_reads_and_writes_at_once_over_tls(world: World, instance: Instances, authority, served, link):
+    one = instance(tls=served(False)).start_elected()
+    made = link(one.server.address, trusting(authority), timeout_ms=1_000)
+    registration = registered(made)
+    commands = eventually(lambda: made.outstanding()[0])
+    made.acknowledge(registration, commands[0], {TopicPartition("flights", 0): 0})
+    for offset in range(1, 400):  # pings come and are answered on the other thread meanwhile
+        made.commit(registration, {TopicPartition("flights", 0): offset, TopicPartition("flights", 1): offset})
+    assert made.committed([TopicPartition("flights", 0)]) == {TopicPartition("flights", 0): 399}
+    assert made.session_id == registration.session_id, "never lost"
+
+
+def test_who_does_not_trust_the_instance_says_nothing_to_it(world: World, instance: Instances, authority, served):
+    one = instance(tls=served(False)).start_elected()
+    assert ask_cluster_metadata(one.server.address, tls=trusting(authority)).coordinator is not None
+    with pytest.raises(ssl.SSLCertVerificationError):
+        ask_cluster_metadata(one.server.address, tls=trusting(trustme.CA()))
+
+
+def test_plain_frames_to_a_tls_port_are_cut_off_and_disturb_nobody(
+    world: World, instance: Instances, authority, served
+):
+    one = instance(tls=served(False)).start_elected()
+    with pytest.raises(OSError):  # noqa: PT011  which one is the other end's and the moment's
+        ask_cluster_metadata(one.server.address)
+    assert ask_cluster_metadata(one.server.address, tls=trusting(authority)).coordinator is not None
+
+
+def test_without_a_certificate_nobody_is_heard_where_one_is_asked_for(
+    world: World, instance: Instances, authority, served
+):
+    one = instance(tls=served(True)).start_elected()
+    with pytest.raises(OSError):  # noqa: PT011  which one is the other end's and the moment's
+        ask_cluster_metadata(one.server.address, tls=trusting(authority))
+    assert ask_cluster_metadata(one.server.address, tls=trusting(authority, "worker")).coordinator is not None
+
+
+def users(tmp_path: Path) -> Access:
+    path = tmp_path / "users.toml"
+    secret = hashlib.sha256(b"sesame").hexdigest()
+    path.write_text(
+        f"""[users.worker]
+        certificate = "worker"
+        groups = ["delays"]
+        [users.etl]
+        secret_sha256 = "{secret}"
+        groups = ["etl-.*"]
+        """
+    )
+    return Access.load(path)
+
+
+def test_a_certificates_name_and_a_secret_say_which_groups_may_be_joined(
+    world: World, instance: Instances, authority, served, tmp_path
+):
+    one = instance(tls=served(True), access=users(tmp_path)).start_elected()
+
+    def joins(name: str, group: str, **more: str) -> Answered | Refused:
+        consumer = HandConsumer(one.server.address, tls=trusting(authority, name))
+        try:
+            return consumer.register(group, f"{name}-{group}", **more)
+        finally:
+            consumer.close()
+
+    assert isinstance(joins("worker", "delays"), Answered)
+    assert joins("worker", "etl-1").code == "not-authorised"
+    assert joins("stranger", "delays").code == "not-authenticated"
+    assert isinstance(joins("stranger", "etl-1", secret="sesame"), Answered)  # noqa: S106
+
+
+def test_a_consumer_that_may_not_is_told_and_does_not_try_for_ever(
+    world: World, instance: Instances, authority, served, tmp_path, link
+):
+    one = instance(tls=served(False), access=users(tmp_path)).start_elected()
+    made = link(one.server.address, trusting(authority), secret="wrong")  # noqa: S106
+    with pytest.raises(NoAuth, match="not-authenticated"):
+        registered(made)
+
+
+def test_files_that_are_no_certificates_are_refused_at_the_start(tmp_path: Path):
+    bad = tmp_path / "bad.pem"
+    bad.write_text("no certificate")
+    with pytest.raises(SettingsError, match=r"bad\.pem"):
+        tls_context(ServeSettings(listen_channel="127.0.0.1:0", channel_cert_file=bad))

@@ -1,0 +1,105 @@
+"""Every decoder takes hostile input as promised; and a decoder that does not is found out."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_coord.dev.cluster.identity import cpu_seconds, stat_fields
+from tests.fuzzing import command_line_targets, planted
+from tests.fuzzing.judge import Judge, case, shortened
+from tests.fuzzing.mutations import MAX_INPUT_BYTES, spoilt
+from tests.fuzzing.target import Target
+from tests.fuzzing.targets import TARGETS
+from tests.waiting import eventually
+
+ALL = (*TARGETS, *command_line_targets.TARGETS)
+ROOT = Path(__file__).parents[2]
+
+targets = pytest.mark.parametrize("target", ALL, ids=lambda target: target.name)
+
+
+@targets
+def test_its_own_samples_are_taken(target: Target):
+    for sample in target.samples:
+        if target.name not in {"log-file", "snapshot-file"}:  # of which a sample cannot have its checksum by hand
+            target.decode(sample)
+        assert Judge().fault(target, sample) is None
+
+
+@targets
+@settings(max_examples=12, deadline=None)
+@given(random=st.randoms(use_true_random=False))
+def test_spoilt_input_is_taken_as_promised(target: Target, random: Random):
+    raw = spoilt(random, target.samples, target.form)
+    assert len(raw) <= MAX_INPUT_BYTES
+    assert Judge().fault(target, raw) is None, raw[:1_000]
+
+
+def test_a_seed_gives_the_same_input_again_and_spoils_most_of_it():
+    for target in ALL:
+        made = [case(target, 7, number) for number in range(5)]
+        assert made == [case(target, 7, number) for number in range(5)]
+        assert len({*made, *target.samples}) > 3
+
+
+def test_a_fault_is_shortened_to_what_it_takes():
+    (target,) = (one for one in planted.TARGETS if one.name == "raises")
+    assert shortened(Judge(), target, b"many words, and then 9, and more") == b"9,"
+
+
+def test_decoders_that_raise_hang_die_hoard_or_talk_too_much_are_found_and_their_input_is_kept(tmp_path: Path):
+    wanted = {"raises": "ValueError", "hangs": "hangs for", "dies": "ended the process with 7"}
+    wanted |= {"hoards": "grow to", "talks": "message of"}
+    limits = ("--hangs-after", "5", "--max-memory-mb", "200")
+    ran = fuzz("--minutes", "1", "--jobs", "2", "--failures", str(tmp_path), *limits)
+    out, found = "", {}
+    assert ran.stdout is not None
+    while not found.keys() >= wanted.keys() and (line := ran.stdout.readline()):
+        out += line
+        found = dict(reversed(re.findall(r"FAULT ([a-z-]+): (.*)", out)))
+    ran.send_signal(signal.SIGINT)
+    _, err = ran.communicate(timeout=30)
+    assert ran.returncode == 130, err
+    assert found.keys() == wanted.keys(), out
+    for name, said in wanted.items():
+        assert said in found[name]
+        assert planted.TRIGGERS[name] in next(tmp_path.glob(f"{name}-*")).read_bytes()
+    saved = next(tmp_path.glob("raises-*"))
+    again = fuzz("--target", "raises", "--replay", str(saved))
+    assert "FAULT: ValueError" in again.communicate(timeout=30)[0]
+    assert again.returncode == 1
+
+
+def test_interrupted_it_says_what_was_done_and_leaves_no_process_behind(tmp_path: Path):
+    ran = fuzz("--minutes", "5", "--jobs", "2", "--target", "is-good", "--failures", str(tmp_path))
+    children = Path(f"/proc/{ran.pid}/task/{ran.pid}/children")
+    # at work, and not still starting: a process of multiprocessing that loses its parent then says so with a traceback
+    eventually(lambda: sum(cpu_s(pid) > 1 for pid in children.read_text().split()) >= 2)
+    pids = children.read_text().split()
+    ran.send_signal(signal.SIGINT)
+    out, err = ran.communicate(timeout=30)
+    assert ran.returncode == 130, err
+    assert "interrupted: " in out
+    assert "Traceback" not in err
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    assert not list(tmp_path.iterdir())
+
+
+def cpu_s(pid: str) -> float:
+    """CPU seconds of a process, 0 where there is none (any more)."""
+    fields = stat_fields(int(pid))
+    return 0.0 if fields is None else cpu_seconds(fields)
+
+
+def fuzz(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.fuzzing.run", "--targets", "tests.fuzzing.planted:TARGETS"]
+    return subprocess.Popen([*command, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

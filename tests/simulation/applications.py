@@ -1,0 +1,153 @@
+"""Simulated applications: fetchers over an append-only log of each partition, and code that takes its time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from kafka_coord.channel.operations import Offsets
+from kafka_coord.consumer.held_partition import HeldPartition
+from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
+
+
+class SimulatedLog:
+    """What Kafka holds: for each partition the offset of its next record. Record *o* is the number *o*.
+
+    ``topics`` are those that exist, with what tells a topic from another one made later under its name.
+    """
+
+    def __init__(self) -> None:
+        self.ends: dict[TopicPartition, int] = {}
+        self.topics: dict[str, int] = {}
+
+    def append(self, partition: TopicPartition, count: int) -> None:
+        self.ends[partition] = self.ends.get(partition, 0) + count
+
+    def delete(self, topic: str) -> None:
+        """The topic is gone, with all its records."""
+        self.topics.pop(topic, None)
+        for partition in [partition for partition in self.ends if partition.topic == topic]:
+            del self.ends[partition]
+
+
+class SimulatedFetchers:
+    """Implements :class:`kafka_coord.consumer.fetching.Fetchers`, and is its application: one batch at a time."""
+
+    def __init__(
+        self,
+        log: SimulatedLog,
+        *,
+        may_hand_out: Callable[[], bool],
+        handed: Callable[[TopicPartition, int, int], None],
+        wake: Callable[[], None],
+        topic_of: Callable[[TopicPartition], int | None],
+        from_the_end: bool = False,
+    ) -> None:
+        """``topic_of``: which topic of that name a partition that is being taken over was meant to be of.
+        ``from_the_end``: where nothing is stored, what is there already is skipped (``auto_offset_reset="latest"``)."""
+        self._from_the_end = from_the_end
+        self._log = log
+        self._topic_of = topic_of
+        self._topics: dict[TopicPartition, int | None] = {}
+        self._may_hand_out = may_hand_out
+        self._handed = handed
+        self._wake = wake
+        self.holdings: dict[TopicPartition, HeldPartition] = {}
+        self.batch: list[HeldPartition] = []
+        self._orphans = False
+
+    # --- the application ---------------------------------------------------------------------------------------------
+
+    def poll(self, most: int) -> bool:
+        """Takes the next batch; whether there was one. The application first is done with the one before."""
+        self.finish()
+        if not self._may_hand_out():
+            return False
+        ends = self._log.ends
+        there = [
+            p
+            for p, holding in self.holdings.items()
+            if holding.wanted
+            and ends.get(p, 0) > max(holding.position, 0)
+            and self._log.topics.get(p.topic) == self._topics[p]  # brokers know one topic from another by its id
+        ]
+        for partition in sorted(there):
+            holding = self.holdings[partition]
+            begin = max(holding.position, 0)
+            end = min(begin + most, ends[partition])
+            self._handed(partition, begin, end)
+            holding.position = end
+            self.batch.append(holding)
+        return bool(self.batch)
+
+    def finish(self) -> None:
+        """The application is done with its batch."""
+        wake = self._orphans or any(holding.stopping for holding in self.batch)
+        for holding in self.batch:
+            holding.settle()
+        self.batch, self._orphans = [], False
+        if wake:
+            self._wake()
+
+    # --- Fetchers ----------------------------------------------------------------------------------------------------
+
+    def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
+        for partition, point in starts.items():
+            if partition not in self.holdings:
+                holding = self.holdings[partition] = HeldPartition(partition, point.offset)
+                if point.offset == NO_OFFSET and self._from_the_end:
+                    holding.position = holding.consumed = self._log.ends.get(partition, 0)
+                self._topics[partition] = self._topic_of(partition)
+
+    def resolved(self) -> bool:
+        return True
+
+    def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            if partition in self.holdings:
+                self.holdings[partition].begun = True
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            if partition in self.holdings:
+                self.holdings[partition].stopping = True
+
+    def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
+        wanted = set(partitions)
+        return any(holding.partition in wanted for holding in self.batch)
+
+    def held_partitions(self) -> Iterable[TopicPartition]:
+        return tuple(self.holdings)
+
+    def release(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        wanted = [partition for partition in partitions if partition in self.holdings]
+        offsets = self.uncommitted(wanted)
+        for partition in wanted:
+            del self.holdings[partition]
+        return offsets
+
+    def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
+        wanted = self.holdings if partitions is None else [p for p in partitions if p in self.holdings]
+        found = {partition: self.holdings[partition].to_commit(auto_commit=True) for partition in wanted}
+        return {partition: offset for partition, offset in found.items() if offset is not None}
+
+    def admissible(self, offsets: Offsets) -> Offsets:
+        return {
+            partition: offset
+            for partition, offset in offsets.items()
+            if partition in self.holdings and self.holdings[partition].admit(offset) is not None
+        }
+
+    def stored(self, offsets: Offsets) -> None:
+        for partition, offset in offsets.items():
+            if partition in self.holdings:
+                self.holdings[partition].stored(offset)
+
+    def abandon(self) -> Iterable[TopicPartition]:
+        lost = tuple(self.holdings)
+        self.holdings.clear()
+        self._orphans = self._orphans or bool(self.batch)
+        self.batch = []
+        return lost
+
+    def orphans_in_hand(self) -> bool:
+        return self._orphans

@@ -1,0 +1,440 @@
+"""The judge: the design's invariants (section 5), checked at every transaction and every record handed out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from kafka_coord.channel.operations import decode_command, decode_offset
+from kafka_coord.model import (
+    Assignment,
+    Ledger,
+    PartitionSet,
+    Settled,
+    StopFetcher,
+    TopicPartition,
+    Zxids,
+    parse_command_id,
+)
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import ANY_VERSION, Check, WatchType
+from tests.simulation.server import Change, SimulatedZooKeeper, Transaction
+
+_TOKEN_PATH = re.compile(r"/consumers/groups/([^/]+)/channel/([^/]+)")
+_GROUP_PATH = re.compile(
+    r"/consumers/groups/([^/]+)/(ids|owners|channel|offsets|assignment|settled)(?:/([^/]+))?(?:/([^/]+))?"
+)
+
+
+class InvariantBroken(AssertionError):
+    """What was promised and did not hold."""
+
+
+class Witness(Protocol):
+    """One simulated consumer, seen from outside."""
+
+    @property
+    def consumer(self) -> str: ...
+
+    @property
+    def incarnation(self) -> int | None:
+        """As it believes; ``None`` while it is not registered."""
+
+    def holds(self, partition: TopicPartition) -> bool: ...
+
+    def may_fetch(self, partition: TopicPartition) -> bool: ...
+
+
+class Judge:
+    """``witness_of`` gives the consumer a session belongs to, ``is_coordinator`` whether it is a service's, ``named``
+    the consumer of a name: for it a gateway writes, in the session of a coordinator."""
+
+    def __init__(
+        self,
+        server: SimulatedZooKeeper,
+        witness_of: Callable[[int], Witness | None],
+        is_coordinator: Callable[[int], bool],
+        named: Callable[[str], Witness | None],
+    ) -> None:
+        self._tree = server.tree
+        self._witness_of = witness_of
+        self._is_coordinator = is_coordinator
+        self._named = named
+        self.ledgers: dict[str, dict[str, Ledger]] = {}
+        self.targets: dict[str, Assignment] = {}
+        self.frontier: dict[tuple[str, TopicPartition], int] = {}
+        self.unclean: set[tuple[str, TopicPartition]] = set()
+        self.eager: set[str] = set()
+        """Groups that stop everything before anything starts: what does not move is paused there all the same."""
+        self.expired: set[tuple[str, str, int | None]] = set()
+        """Group, consumer and incarnation of those whose membership a gateway has ended."""
+        self.from_the_end: set[str] = set()
+        """Groups that read a partition of which nothing is stored from its end on: firm as soon as that is stored."""
+        self.resets = 0
+        """How many offsets were set by an operator."""
+        self._offsets: dict[tuple[str, TopicPartition], int] = {}
+        self._generations: dict[str, tuple[int, int]] = {}
+        self._settled: tuple[int, Settled] | None = None
+        self._epoch = -1
+        self.broken: InvariantBroken | None = None
+        server.observers.append(self.on_transaction)
+
+    # --- what is written ---------------------------------------------------------------------------------------------
+
+    def on_transaction(self, transaction: Transaction) -> None:
+        touched: set[str] = set()
+        found = []
+        for change in transaction.changes:
+            if change.path == layout.COORDINATOR_EPOCH and change.kind is not WatchType.DELETED:
+                self._check(int(change.data) >= self._epoch, f"the epoch went back to {change.data!r}")
+                self._epoch = int(change.data)
+            match = _GROUP_PATH.fullmatch(change.path)
+            if match is not None:
+                found.append((change, match))
+                touched.add(match[1])
+        served: Mapping[str, str] = {}
+        if touched and self._is_coordinator(transaction.session):
+            self._fenced(transaction)
+            served = _served(transaction)
+        written: set[str] = set()
+        for change, match in found:
+            if match[2] == "owners" and match[3]:
+                self._ledger(match[1], match[3], change)
+                written.add(match[1])
+            elif match[2] == "assignment":
+                self._target(match[1], change)
+        for group in sorted(written):  # who holds what is in the ledgers alone
+            self._one_holder(group)
+        for change, match in found:
+            self._of_a_consumer(match, change, transaction, served)
+        for group in sorted(touched):
+            self._at_rest(group)
+
+    def _of_a_consumer(
+        self, match: re.Match[str], change: Change, transaction: Transaction, served: Mapping[str, str]
+    ) -> None:
+        group, kind, name, last = match.groups()
+        if kind == "channel" and last:
+            self._command(group, name, change, transaction, served)
+        elif kind == "offsets" and last:
+            self._offset(group, TopicPartition(name, int(last)), change, transaction, served)
+        elif kind == "ids" and name and change.kind is WatchType.DELETED:
+            self._departed(group, name, change)
+            if change.path in served and change.before is not None:
+                self.expired.add((group, name, change.before.czxid))
+
+    def _fenced(self, transaction: Transaction) -> None:
+        fence = transaction.ops[0] if transaction.ops else None
+        fenced = isinstance(fence, Check) and fence.path == layout.COORDINATOR_EPOCH and fence.version != ANY_VERSION
+        if not fenced:
+            self._break(f"unfenced write of a coordinator: {transaction.ops}")
+
+    def _ledger(self, group: str, consumer: str, change: Change) -> None:
+        ledgers = self.ledgers.setdefault(group, {})
+        if change.kind is WatchType.DELETED:
+            ledgers.pop(consumer, None)
+        else:
+            ledgers[consumer] = Ledger.from_json(fields.load(change.data, change.path), consumer, 0, change.path)
+
+    def _one_holder(self, group: str) -> None:
+        holders: dict[TopicPartition, str] = {}
+        for consumer, ledger in self.ledgers.get(group, {}).items():
+            for partition in ledger.held:
+                other = holders.setdefault(partition, consumer)
+                if other != consumer:
+                    self._break(f"{partition} of {group} is held by {other} and by {consumer}")
+
+    def _target(self, group: str, change: Change) -> None:
+        if change.kind is WatchType.DELETED:
+            return
+        target = Assignment.from_json(fields.load(change.data, change.path), 0, change.path)
+        before = self._generations.get(group, (-1, -1))
+        self._check(
+            target.generation > before[0] and target.epoch >= before[1],
+            f"generation and epoch of {group} went from {before} to {(target.generation, target.epoch)}",
+        )
+        self._generations[group] = (target.generation, target.epoch)
+        self.targets[group] = target
+
+    def _command(
+        self, group: str, consumer: str, change: Change, transaction: Transaction, served: Mapping[str, str]
+    ) -> None:
+        if change.kind is WatchType.CREATED:
+            self._commanded(group, consumer, change)
+        elif change.kind is WatchType.DELETED and change.path in served:
+            self._acknowledged_for(served[change.path], group, change, transaction)
+        elif change.kind is WatchType.DELETED and change.before is not None:
+            witness = self._witness_of(transaction.session)
+            if witness is not None:
+                self._acknowledged(witness, group, consumer, change)
+
+    def _commanded(self, group: str, consumer: str, change: Change) -> None:
+        command = decode_command(change.data, change.path)
+        ledger = self.ledgers.get(group, {}).get(consumer, Ledger(consumer, 0))
+        self._check(ledger.incarnation == command.incarnation, f"{change.path} and its ledger differ in incarnation")
+        self._check(command.epoch == self._epoch, f"{change.path} is of epoch {command.epoch}, not {self._epoch}")
+        if isinstance(command, StopFetcher):
+            target = self.targets.get(group)
+            staying = target.members.get(consumer, PartitionSet()) & command.partitions if target else PartitionSet()
+            if group not in self.eager and not self._of_earlier_topic(ledger, staying):
+                self._check(not staying, f"{change.path} pauses what does not move: {staying}")
+            self._check(not command.partitions - ledger.stopping, f"{change.path} stops more than the ledger says")
+            return
+        self._check(not command.partitions - ledger.owned, f"{change.path} starts more than the ledger says")
+        for partition, point in command.starts.items():
+            stored = self._stored(group, partition)
+            self._check(
+                point.offset == (-1 if stored is None else stored),
+                f"{change.path}: {partition} at {point}, stored is {stored}",
+            )
+
+    def _of_earlier_topic(self, ledger: Ledger, partitions: PartitionSet) -> bool:
+        """Whether these are held of topics that are gone, and others have their names now."""
+
+        def gone(topic: str) -> bool:
+            node = self._tree.nodes.get(layout.broker_topic(topic))
+            return node is None or ledger.topic_ids.get(topic, "").rpartition(" ")[2] != str(node.czxid)
+
+        return bool(partitions) and all(gone(topic) for topic in {partition.topic for partition in partitions})
+
+    def _acknowledged(self, witness: Witness, group: str, consumer: str, change: Change) -> None:
+        if change.before is None:
+            return
+        command = decode_command(change.before.data, change.path)
+        registration = self._tree.nodes.get(layout.registration(group, consumer))
+        mine = witness.incarnation
+        if command.incarnation != mine:
+            live = registration.czxid if registration is not None else None
+            self._check(command.incarnation != live, f"{change.path} for the live incarnation was dropped by another")
+            return
+        self._check(
+            registration is not None and registration.czxid == mine, f"{change.path} acknowledged by incarnation {mine}"
+        )
+        self._in_order(group, consumer, change)
+        stops = isinstance(command, StopFetcher)
+        for partition in command.partitions:
+            self._check(
+                witness.holds(partition) != stops, f"{change.path} was acknowledged without effect on {partition}"
+            )
+            if stops:
+                self._handed_is_stored(group, partition, change)
+
+    def _acknowledged_for(self, consumer: str, group: str, change: Change, transaction: Transaction) -> None:
+        """By a gateway, some time after the consumer has answered: it may have given up, or be gone, meanwhile."""
+        if change.before is None:
+            return
+        command = decode_command(change.before.data, change.path)
+        live = self._registered(group, consumer, transaction)
+        self._check(command.incarnation == live, f"{change.path} was acknowledged for incarnation {live}")
+        self._in_order(group, consumer, change)
+        witness = self._named(consumer)
+        stops = isinstance(command, StopFetcher)
+        for partition in command.partitions:
+            if witness is not None and witness.incarnation == live:
+                self._check(
+                    witness.holds(partition) != stops, f"{change.path} was acknowledged without effect on {partition}"
+                )
+            if stops:
+                self._handed_is_stored(group, partition, change)
+
+    def _in_order(self, group: str, consumer: str, change: Change) -> None:
+        channel = self._tree.nodes[layout.channel(group, consumer)]
+        number = parse_command_id(change.path.rpartition("/")[2])
+        earlier = [c for name in channel.children if (c := parse_command_id(name)) and number and c < number]
+        self._check(not earlier, f"{change.path} was acknowledged before {earlier}")
+
+    def _handed_is_stored(self, group: str, partition: TopicPartition, change: Change) -> None:
+        handed = self.frontier.get((group, partition))
+        if handed and (group, partition) not in self.unclean:
+            stored = self._stored(group, partition)
+            self._check(stored == handed, f"{change.path}: {partition} handed to {handed}, committed {stored}")
+
+    def _offset(
+        self,
+        group: str,
+        partition: TopicPartition,
+        change: Change,
+        transaction: Transaction,
+        served: Mapping[str, str],
+    ) -> None:
+        if change.kind is WatchType.DELETED:
+            self._offsets.pop((group, partition), None)
+            return
+        offset, before = decode_offset(change.data, change.path), self._offsets.get((group, partition), -1)
+        self._offsets[group, partition] = offset
+        if change.path in served:
+            self._check(offset >= before, f"{change.path} went back from {before} to {offset}")
+            consumer = served[change.path]
+            ledger = self.ledgers.get(group, {}).get(consumer)
+            self._begun(group, partition, before, offset, ledger)
+            mine = ledger is not None and ledger.incarnation == self._registered(group, consumer, transaction)
+            if ledger is None or not mine or partition not in ledger.held:
+                self._break(f"{change.path} was committed for {consumer}, who does not hold it: {ledger}")
+            return
+        if self._is_coordinator(transaction.session):
+            self._set_for_operator(group, partition, offset)
+            return
+        self._check(offset >= before, f"{change.path} went back from {before} to {offset}")
+        witness = self._witness_of(transaction.session)
+        if witness is not None:
+            ledger = self.ledgers.get(group, {}).get(witness.consumer)
+            self._begun(group, partition, before, offset, ledger)
+            holds = ledger is not None and ledger.incarnation == witness.incarnation and partition in ledger.held
+            if not holds:
+                self._break(f"{change.path} was committed by {witness.consumer}, who does not hold it: {ledger}")
+
+    def _begun(self, group: str, partition: TopicPartition, before: int, offset: int, ledger: Ledger | None) -> None:
+        """The first offset stored of a partition that is read from its end on says where that was."""
+        if group not in self.from_the_end or before >= 0 or ledger is None:
+            return
+        if not self._of_earlier_topic(ledger, PartitionSet.of([partition])):
+            self.frontier.setdefault((group, partition), offset)
+
+    def _registered(self, group: str, consumer: str, transaction: Transaction) -> int | None:
+        """The incarnation that was registered when the transaction came."""
+        path = layout.registration(group, consumer)
+        for change in transaction.changes:
+            if change.path == path and change.kind is WatchType.DELETED and change.before is not None:
+                return change.before.czxid
+        node = self._tree.nodes.get(path)
+        return node.czxid if node is not None else None
+
+    def _set_for_operator(self, group: str, partition: TopicPartition, offset: int) -> None:
+        """A coordinator writes an offset for an operator only, and of what nobody holds once that is written."""
+        paths = (layout.request(name) for name in self._tree.nodes[layout.REQUESTS].children)
+        asked = any(b"reset-offsets" in self._tree.nodes[path].data for path in paths)
+        self._check(asked, f"the offset of {partition} of {group} was set, and nobody asked for it")
+        held = [name for name, ledger in self.ledgers.get(group, {}).items() if partition in ledger.held]
+        self._check(not held, f"the offset of {partition} of {group} was set while {held} held it")
+        self.resets += 1
+        self.frontier[group, partition] = offset
+        self.unclean.discard((group, partition))
+
+    def topic_gone(self, topic: str) -> None:
+        """Deleted, with its records: one of the same name begins anew."""
+        for key in [key for key in self.frontier if key[1].topic == topic]:
+            del self.frontier[key]
+            self.unclean.discard(key)
+
+    def _departed(self, group: str, consumer: str, change: Change) -> None:
+        ledger = self.ledgers.get(group, {}).get(consumer)
+        if ledger is not None and change.before is not None and ledger.incarnation == change.before.czxid:
+            self.crashed(group, ledger.held)
+
+    def _at_rest(self, group: str) -> None:
+        """What is written down of a group at rest holds for as long as its zxids do."""
+        node = self._tree.nodes.get(layout.settled(group))
+        if node is None:
+            return
+        if self._settled is None or self._settled[0] != node.mzxid:
+            self._settled = node.mzxid, Settled.from_json(fields.load(node.data, group), group)
+        if self._settled[1].zxids != self._zxids(group):
+            return
+        ids, target = self._tree.nodes.get(layout.ids(group)), self.targets.get(group)
+        ledgers = self.ledgers.get(group, {})
+        members = sorted(ids.children) if ids is not None else []
+        self._check(sorted(ledgers) == members, f"{group} counts as at rest with {members}, ledgers are {ledgers}")
+        for consumer in members:
+            registration = self._tree.nodes[layout.registration(group, consumer)]
+            ledger, channel = ledgers[consumer], self._tree.nodes[layout.channel(group, consumer)]
+            owned = target.members.get(consumer, PartitionSet()) if target is not None else PartitionSet()
+            self._check(
+                (ledger.incarnation, ledger.owned) == (registration.czxid, owned)
+                and not ledger.stopping
+                and not any(parse_command_id(name) for name in channel.children),
+                f"{group} counts as at rest, and {consumer} has {ledger} of {owned} and is told {channel.children}",
+            )
+
+    def _zxids(self, group: str) -> Zxids:
+        nodes = self._tree.nodes
+        written = [nodes.get(path) for path in (layout.group(group), layout.assignment(group))]
+        listed = [nodes.get(path) for path in (layout.ids(group), layout.owners(group), layout.channels(group))]
+        of_group, of_target = (node.mzxid if node is not None else 0 for node in written)
+        ids, owners, channel = (node.pzxid if node is not None else 0 for node in listed)
+        return Zxids(of_group, ids, owners, channel, of_target)
+
+    # --- what applications saw ---------------------------------------------------------------------------------------
+
+    def crashed(self, group: str, partitions: PartitionSet) -> None:
+        """Records of these after the last commit may come again."""
+        self.unclean.update((group, partition) for partition in partitions)
+
+    def in_session(self, consumer: str, partition: TopicPartition, *, ended: bool) -> None:
+        """Whoever hands out must know that its session lives, however long it was frozen."""
+        self._check(not ended, f"{consumer} was handed {partition} after its session had ended")
+
+    def handed(
+        self, group: str, consumer: str, partition: TopicPartition, begin: int, end: int, others: Mapping[str, Witness]
+    ) -> None:
+        key = group, partition
+        if not self._lives(group, others[consumer]):
+            return  # evicted and not aware of it yet: what it is given counts for nothing, and it can commit nothing
+        for name, other in others.items():
+            fetches = name != consumer and other.may_fetch(partition) and self._lives(group, other)
+            if fetches:
+                self._break(f"{partition} of {group} is fetched by {consumer} and by {name}")
+        frontier = self.frontier.get(key, 0)
+        self._check(begin <= frontier, f"{consumer} was handed {partition} from {begin}: skipped {frontier} on")
+        if begin < frontier:
+            self._check(key in self.unclean, f"{consumer} was handed {partition} from {begin} again, to {frontier}")
+            stored = self._stored(group, partition) or 0
+            self._check(begin >= stored, f"{consumer} was handed {partition} from {begin}, committed is {stored}")
+        if end >= frontier:
+            self.unclean.discard(key)
+            self.frontier[key] = end
+
+    # --- at rest -----------------------------------------------------------------------------------------------------
+
+    def unrest(self, group: str, members: frozenset[str], partitions: PartitionSet) -> str:
+        """What is still missing until the group has reached its target; empty: nothing."""
+        target = self.targets.get(group)
+        if target is None or set(target.members) != members:
+            return f"target names {sorted(target.members) if target else None}, members are {sorted(members)}"
+        owned = {consumer: ledger.owned for consumer, ledger in self.ledgers.get(group, {}).items() if ledger.held}
+        if owned != {consumer: mine for consumer, mine in target.members.items() if mine}:
+            return f"owned {owned}, target {target.members}"
+        if PartitionSet.of(tp for mine in owned.values() for tp in mine) != partitions:
+            return f"owned {owned}, there are {partitions}"
+        for consumer in sorted(members):
+            channel = self._tree.nodes.get(layout.channel(group, consumer))
+            if channel is None or channel.children:
+                return f"outstanding for {consumer}: {channel.children if channel else 'no channel'}"
+        return ""
+
+    def unstored(self, group: str, partition: TopicPartition) -> bool:
+        """Whether more of it was handed out than is committed."""
+        return self.frontier.get((group, partition), 0) != (self._stored(group, partition) or 0)
+
+    def _lives(self, group: str, witness: Witness) -> bool:
+        node = self._tree.nodes.get(layout.registration(group, witness.consumer))
+        return node is not None and node.czxid == witness.incarnation
+
+    def _stored(self, group: str, partition: TopicPartition) -> int | None:
+        node = self._tree.nodes.get(layout.offset(group, partition.topic, partition.partition))
+        return int(node.data) if node is not None else None
+
+    def _check(self, holds: bool, sentence: str) -> None:
+        if not holds:
+            self._break(sentence)
+
+    def _break(self, sentence: str) -> None:
+        """For who is asked so often that writing the sentence each time would cost more than asking."""
+        broken = InvariantBroken(sentence)
+        self.broken = self.broken or broken  # the code under test may swallow what is raised in its midst
+        raise broken
+
+
+def _served(transaction: Transaction) -> Mapping[str, str]:
+    """Which consumer each path was written for by a gateway: the one whose token was checked last before it."""
+    served: dict[str, str] = {}
+    consumer: str | None = None
+    for op in transaction.ops:
+        if isinstance(op, Check):
+            match = _TOKEN_PATH.fullmatch(op.path)
+            if match is not None and op.version != ANY_VERSION:
+                consumer = match[2]
+        elif consumer is not None:
+            served[op.path] = consumer
+    return served

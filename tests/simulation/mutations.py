@@ -1,0 +1,271 @@
+"""Deliberate defects, each of which the simulator has to find: proof that its judge can say no."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.operations import Registration
+from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.consumer.connector import Connector
+from kafka_coord.coordinator import observe, translate
+from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.handler import RebalanceRequestHandler
+from kafka_coord.coordinator.offsets import read_start_offsets
+from kafka_coord.coordinator.plan import member_update, target_decision
+from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.frontends.members.fenced_store import FencedStore
+from kafka_coord.frontends.members.term import Term
+from kafka_coord.model import NO_PARTITIONS, Ledger, Zxids
+from kafka_coord.zk import layout
+from kafka_coord.zk.election import ZkElection
+from kafka_coord.zk.layout import COORDINATOR_EPOCH
+from kafka_coord.zk.store import Check, GetData
+from tests.simulation.applications import SimulatedFetchers
+
+Patch = tuple[Any, str, Any]
+
+
+def _no_epoch_check() -> Patch:
+    def write(self: Any, units: Any) -> Any:
+        return [self._store.multi([Check(COORDINATOR_EPOCH), *unit]) for unit in units]
+
+    return Executor, "write", write
+
+
+def _no_token_check() -> Patch:
+    return Registration, "fence", lambda _self: (Check("/"), Check("/"))
+
+
+def _held_is_only_what_is_owned() -> Patch:
+    return Ledger, "held", property(lambda self: self.owned)
+
+
+def _acknowledge_without_offsets() -> Patch:
+    original = ConsumerChannel.acknowledge
+    return ConsumerChannel, "acknowledge", lambda self, who, command, _offsets: original(self, who, command, {})
+
+
+def _stop_offsets_written_again() -> Patch:
+    original = ConsumerChannel.acknowledge
+
+    def acknowledge(self: Any, who: Any, command: Any, offsets: Any) -> Any:
+        found = original(self, who, command, offsets)
+        self.commit(who, offsets)
+        return found
+
+    return ConsumerChannel, "acknowledge", acknowledge
+
+
+def _acknowledge_without_stopping() -> Patch:
+    return SimulatedFetchers, "release", lambda self, partitions: self.uncommitted(partitions)
+
+
+def _hand_out_without_proof() -> Patch:
+    return Connector, "may_hand_out", lambda self: self.registration is not None
+
+
+def _events_are_dropped() -> Patch:
+    return RebalanceRequestQueue, "request", lambda _self, _group: None
+
+
+def _release_while_a_stop_is_outstanding() -> Patch:
+    original = member_update.draft_of
+
+    def draft_of(*args: Any) -> Any:
+        draft = original(*args)
+        if draft.stop_outstanding:
+            draft.released = draft.released | draft.ledger.stopping
+            draft.ledger = replace(draft.ledger, stopping=NO_PARTITIONS)
+        return draft
+
+    return member_update, "draft_of", draft_of
+
+
+def _coordinator_without_incarnation_check() -> Patch:
+    return member_update, "is_dead", lambda _ledger, _member: False
+
+
+def _consumer_without_incarnation_check() -> Patch:
+    original = ConsumerChannel.read
+
+    def read(self: Any, command_id: Any) -> Any:
+        command, mine = original(self, command_id), self._store.exists(self._registration_path)
+        return command if command is None or mine is None else replace(command, incarnation=mine.czxid)
+
+    return ConsumerChannel, "read", read
+
+
+def _stale_start_offset() -> Patch:
+    read_once: dict[Any, int] = {}
+
+    def read_first(store: Any, *args: Any) -> Any:
+        found = read_start_offsets(store, *args)
+        once = {tp: read_once.setdefault((store, tp), offset) for tp, offset in found.offsets.items()}
+        return replace(found, offsets=once)
+
+    return translate, "read_start_offsets", read_first
+
+
+def _commands_in_any_order() -> Patch:
+    original = ConsumerChannel.outstanding
+
+    def outstanding(self: Any, watcher: Any = None) -> Any:
+        commands, strays = original(self, watcher)
+        return commands[::-1], strays
+
+    return ConsumerChannel, "outstanding", outstanding
+
+
+def _lost_reply_answered_by_trying_again() -> Patch:
+    """What it finds in its way is its own znode, which it takes for another's: nobody coordinates while it lives."""
+    return ZkElection, "_own_election", lambda self, _node, _session_id: self._leadership
+
+
+def _acknowledge_without_starting() -> Patch:
+    return SimulatedFetchers, "hold", lambda _self, _starts: None
+
+
+def _generation_not_increased() -> Patch:
+    original = target_decision._next_generation
+
+    def next_generation(observation: Any) -> int:
+        return observation.assignment.generation if observation.assignment is not None else original(observation)
+
+    return target_decision, "_next_generation", next_generation
+
+
+def _bit_cleared_after_looking() -> Patch:
+    original = RebalanceRequestHandler._look
+
+    def look(self: Any, groups: Any) -> Any:
+        bits = self._queue._groups_being_rebalanced
+        bits.update(groups)
+        try:
+            return original(self, groups)
+        finally:
+            bits.difference_update(groups)
+
+    return RebalanceRequestHandler, "_look", look
+
+
+def _heard_before_stored() -> Patch:
+    original = Term.ping_answered
+
+    def ping_answered(self: Any, member: Any, request: int, offsets: Any) -> None:
+        original(self, member, request, offsets)
+        member.heard = request
+        self._offers_due += 5.0
+
+    return Term, "ping_answered", ping_answered
+
+
+def _done_before_written() -> Patch:
+    original = Term.obeyed
+
+    def obeyed(self: Any, member: Any, request: int, offsets: Any) -> None:
+        original(self, member, request, offsets)
+        if member.connection is not None:
+            member.done = request
+            self._ping(member, member.connection)
+
+    return Term, "obeyed", obeyed
+
+
+def _proof_from_when_it_is_heard() -> Patch:
+    original = SocketLink.handle_ping_request
+
+    def handle_ping_request(self: Any, connected: Any, membership: Any, asked: Any) -> None:
+        original(self, connected, membership, asked)
+        membership.proven_from = self.clock.monotonic()
+
+    return SocketLink, "handle_ping_request", handle_ping_request
+
+
+def _no_new_session_after_an_election() -> Patch:
+    original = Term.begin
+
+    def begin(self: Any) -> None:
+        original(self)
+        now = self.store.clock.monotonic()
+        for member in self.members.values():
+            member.deadline = now
+            heapq.heappush(self._deadlines, (now, next(self._order), member))
+
+    return Term, "begin", begin
+
+
+def _called_stored_unwritten() -> Patch:
+    original = SocketLink.acknowledge
+
+    def acknowledge(self: Any, registration: Any, command: Any, offsets: Any) -> Any:
+        obeying = self._membership.commands.get(command) if self._membership is not None else None
+        settled = obeying.settled if obeying is not None else None
+        return original(self, registration, command, offsets if settled is None else settled)
+
+    return SocketLink, "acknowledge", acknowledge
+
+
+def _settled_whatever_has_happened() -> Patch:
+    return Zxids, "hold", lambda _self, _ids, _now=None: True
+
+
+def _zxids_of_after_the_look() -> Patch:
+    def as_of(self: Any) -> Any:
+        if not self._listed:
+            return None
+        group = self._glance.group
+        paths = (layout.group(group), layout.ids(group), layout.owners(group), layout.channels(group))
+        found = self._store.read_many([GetData(path) for path in (*paths, layout.assignment(group))])
+        return observe._zxids(*found)
+
+    return observe._Looking, "_as_of", as_of
+
+
+def _gateway_without_epoch_check() -> Patch:
+    return FencedStore, "multi", lambda self, ops: self._store.multi(ops)
+
+
+MUTATIONS: dict[str, Callable[[], Patch]] = {
+    "no epoch check": _no_epoch_check,
+    "no token check": _no_token_check,
+    "held is only what is owned": _held_is_only_what_is_owned,
+    "acknowledge before commit": _acknowledge_without_offsets,
+    "a stop's offsets written again": _stop_offsets_written_again,
+    "acknowledge without stopping": _acknowledge_without_stopping,
+    "hand out without proof": _hand_out_without_proof,
+    "events are dropped": _events_are_dropped,
+    "release while a stop is outstanding": _release_while_a_stop_is_outstanding,
+    "no incarnation check by the coordinator": _coordinator_without_incarnation_check,
+    "no incarnation check by the consumer": _consumer_without_incarnation_check,
+    "stale start offset": _stale_start_offset,
+    "commands in any order": _commands_in_any_order,
+    "a lost election reply answered by trying again": _lost_reply_answered_by_trying_again,
+    "acknowledge without starting": _acknowledge_without_starting,
+    "generation not increased": _generation_not_increased,
+    "bit cleared after looking": _bit_cleared_after_looking,
+    "a gateway's write without the epoch": _gateway_without_epoch_check,
+    "a ping called heard before its offsets are stored": _heard_before_stored,
+    "an acknowledgement called done before it is written": _done_before_written,
+    "proof from when an answer is heard": _proof_from_when_it_is_heard,
+    "no new session timeout after an election": _no_new_session_after_an_election,
+    "consumed meanwhile and called stored": _called_stored_unwritten,
+    "settled, whatever has happened": _settled_whatever_has_happened,
+    "zxids of after the look": _zxids_of_after_the_look,
+}
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """The named defect, for as long as the block lasts."""
+    owner, attribute, replacement = MUTATIONS[name]()
+    original = owner.__dict__[attribute]
+    setattr(owner, attribute, replacement)
+    try:
+        yield
+    finally:
+        setattr(owner, attribute, original)

@@ -1,0 +1,91 @@
+"""The shortest story that leads to a failure: the same seed with ever fewer faults, and an earlier end of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tests.simulation.world import FAULTS, TURMOIL, World
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that decides what happens: see :class:`~tests.simulation.world.World`."""
+
+    seed: int
+    faults: frozenset[str] = FAULTS
+    turmoil: int = TURMOIL
+    spared: frozenset[int] = frozenset()
+
+    def options(self) -> str:
+        """What makes ``scripts/simulate`` play it."""
+        words = [f"--seed {self.seed} --story"]
+        if self.faults != FAULTS:
+            words.append(f"--faults {','.join(sorted(self.faults)) or 'none'}")
+        if self.turmoil != TURMOIL:
+            words.append(f"--turmoil {self.turmoil}")
+        if self.spared:
+            words.append(f"--spare {','.join(map(str, sorted(self.spared)))}")
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A history and what came of it. ``broken`` is empty where every invariant held."""
+
+    history: History
+    broken: str
+    world: World
+
+    def cost(self) -> tuple[int, int]:
+        """What makes a story shorter than another: fewer faults that happened, then fewer steps."""
+        spared = sum(number <= self.world.faults_met for number in self.history.spared)
+        return self.world.faults_met - spared, self.world.steps
+
+
+def play(history: History) -> Played:
+    """Runs a history to its end or its failure, of whatever kind."""
+    world = World(history.seed, history.faults, history.turmoil, history.spared)
+    try:
+        verdict = world.verdict()
+        broken = "" if verdict is None else str(verdict)
+    except Exception as error:  # noqa: BLE001 - of the code under test, which is to fail in no way
+        broken = f"{type(error).__name__}: {error}"
+    return Played(history, broken, world)
+
+
+def shrink(failed: Played, budget_s: float) -> Played:
+    """The shortest failing history that leaving things out of ``failed`` leads to within ``budget_s``.
+
+    First whole kinds of faults, then single faults, in halves and ever smaller parts, then the last steps of the
+    turmoil. What is broken at the end may be another invariant than at first: the seed goes on differently.
+    """
+    until = time.monotonic() + budget_s
+    found, again = failed, True
+    while again:
+        again = False
+        for attempt in _shorter(found):
+            if time.monotonic() > until:
+                return found
+            played = play(attempt)
+            if played.broken and played.cost() < found.cost():
+                found, again = played, True
+                break
+    return found
+
+
+def _shorter(played: Played) -> Iterator[History]:
+    history = played.history
+    for kind in sorted(history.faults):
+        yield replace(history, faults=history.faults - {kind}, spared=frozenset())
+    happened = [number for number in range(1, played.world.faults_met + 1) if number not in history.spared]
+    size = len(happened)
+    while size:
+        for first in range(0, len(happened), size):
+            yield replace(history, spared=history.spared | frozenset(happened[first : first + size]))
+        size //= 2
+    shortest = min(history.turmoil, played.world.steps)
+    for sixteenths in range(16):
+        if (turmoil := shortest * sixteenths // 16) < history.turmoil:
+            yield replace(history, turmoil=turmoil)

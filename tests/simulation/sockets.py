@@ -1,0 +1,264 @@
+"""Simulated sockets: connections that break without everybody knowing, the real gateway behind them, a client before.
+
+Frames travel as bytes, through the real encoder and decoder. A connection that breaks loses what was under way on it,
+and each end learns of that in its own time, or never: then only its timeout tells it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kafka_coord.channel.client import CONNECT_S
+from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
+from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.messages import ClusterMetadata, MessageType, MetadataQuestion
+from kafka_coord.channel.rpc import Answered, Conversation
+from kafka_coord.frontends.members.members import Connection
+from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
+from kafka_coord.zk.store import SessionState, Store
+from tests.simulation.scheduler import Scheduler
+
+
+class ProtocolBroken(AssertionError):
+    """One end found fault with what the other said: both are ours, so one of them is wrong."""
+
+
+class Network(Protocol):
+    """What a connection needs of the world around it."""
+
+    def may_say(self, wire: Wire) -> bool:
+        """Whether it still carries what one end is about to say; it may break instead."""
+
+    def said(self, process: str) -> None:
+        """Something waits for a process."""
+
+
+@dataclass(eq=False, slots=True)
+class Wire:
+    """One connection from ``client`` to ``host``, both names of processes. ``up`` and ``down`` are under way; an end
+    whose direction has ``ended`` finds that out when it has read what came before. ``broken``: it carries no more."""
+
+    client: str
+    host: str
+    network: Network
+    up: deque[bytes] = field(default_factory=deque)
+    down: deque[bytes] = field(default_factory=deque)
+    up_ended: bool = False
+    down_ended: bool = False
+    broken: bool = False
+    hung_up: bool = False
+    """By the client."""
+
+    def say_up(self, data: bytes) -> None:
+        """Raises ``OSError`` where this end knows that it has ended."""
+        if self.hung_up or (self.down_ended and not self.down):
+            raise OSError("the connection is closed")
+        if self.network.may_say(self) and not self.broken:
+            self.up.append(data)
+            self.network.said(self.host)
+
+    def say_down(self, data: bytes, *, close: bool) -> None:
+        if data and self.network.may_say(self) and not self.broken and not self.hung_up:
+            self.down.append(data)
+        if close and not self.broken:
+            self.down_ended = True
+        self.network.said(self.client)
+
+    def hang_up(self) -> None:
+        """The client closes it."""
+        self.hung_up = True
+        self.down.clear()
+        if not self.broken:
+            self.up_ended = True
+        self.network.said(self.host)
+        self.network.said(self.client)
+
+    def to_read_above(self) -> bool:
+        """Whether the host finds something."""
+        return bool(self.up) or self.up_ended
+
+    def to_read_below(self) -> bool:
+        """Whether the client finds something."""
+        return bool(self.down) or self.down_ended or self.hung_up
+
+
+class SimulatedPeer:
+    """A connection as the gateway sees it (:class:`~kafka_coord.frontends.members.members.Peer`). What it is sent
+    leaves when the gateway's turn is over, as over real sockets."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.decoder = Decoder()
+        self.connection: Connection | None = None
+        self.unsent: list[bytes] = []
+        self.closing = False
+
+    @property
+    def address(self) -> str:
+        return f"{self.wire.client}:1"
+
+    @property
+    def certificate(self) -> str | None:
+        return None
+
+    def send(self, frame: Frame) -> None:
+        self.unsent.append(encode(frame))
+
+    def close(self) -> None:
+        self.closing = True
+
+
+class _StrictGateway(Gateway):
+    def broken(self, connection: Connection, error: BadFrame) -> None:
+        raise ProtocolBroken(f"the gateway was told by {connection.peer.address} what it cannot take: {error}")
+
+
+class SimulatedGateway:
+    """The gateway of one instance, and what :class:`kafka_coord.frontends.socket.server.GatewayServer` does for it."""
+
+    def __init__(self, store: Store, instance: int, office: LeadershipView, nonce: Callable[[], str]) -> None:
+        self.gateway = _StrictGateway(store, instance, office, self._wake, nonce=nonce)
+        self._peers: list[SimulatedPeer] = []
+        self._awake = True
+
+    def _wake(self) -> None:
+        self._awake = True
+
+    def is_awake(self) -> bool:
+        return self._awake or any(peer.wire.to_read_above() for peer in self._peers)
+
+    def accept(self, wire: Wire) -> None:
+        self._peers.append(SimulatedPeer(wire))
+
+    def turn(self) -> float:
+        """Takes in what came, carries on, sends what there is to say; when to come again."""
+        self._awake = False
+        self._take_in()
+        due = self.gateway.step()
+        self._send_out()
+        return due
+
+    def break_all(self) -> tuple[Wire, ...]:
+        """The process is gone. Its connections, for whoever decides what their other ends hear of that."""
+        wires = tuple(peer.wire for peer in self._peers)
+        self._peers = []
+        return wires
+
+    def _take_in(self) -> None:
+        for peer in list(self._peers):
+            wire = peer.wire
+            if peer.connection is None:
+                peer.connection = self.gateway.accepted(peer)
+            while wire.up:
+                for frame in peer.decoder.feed(wire.up.popleft()):
+                    self.gateway.received(peer.connection, frame)
+            if wire.up_ended:
+                self.gateway.lost(peer.connection)
+                if peer in self._peers:
+                    self._peers.remove(peer)
+
+    def _send_out(self) -> None:
+        for peer in list(self._peers):
+            data, peer.unsent = b"".join(peer.unsent), []
+            if data or peer.closing:
+                peer.wire.say_down(data, close=peer.closing)
+            if peer.closing:
+                self._peers.remove(peer)
+
+
+class SimulatedClient:
+    """What :class:`kafka_coord.channel.client.SocketClient` does, in the scheduler's time. ``dial`` gives a connection
+    to a host, ``None`` where nobody answers there."""
+
+    def __init__(
+        self,
+        link: SocketLink,
+        hosts: Sequence[str],
+        dial: Callable[[str], Wire | None],
+        scheduler: Scheduler,
+        occurs: Callable[[str], None],
+    ) -> None:
+        self._link = link
+        self._occurs = occurs
+        self._hosts = list(hosts)
+        self._dial = dial
+        self._scheduler = scheduler
+        self._question = MetadataQuestion()
+        self._closed = self._resuming = self._told = False
+        self.wire: Wire | None = None
+
+    def close(self) -> None:
+        """The consumer has ended."""
+        self._closed = True
+        if self.wire is not None:
+            self.wire.hang_up()
+
+    def run(self) -> None:
+        scheduler = self._scheduler
+        while not self._closed:
+            endpoint = self._coordinator()
+            wire = self.wire = self._dial(endpoint) if endpoint is not None else None
+            if wire is None:
+                scheduler.sleep(scheduler.clock.now + 0.05 + scheduler.rng.random() * 0.5)
+                continue
+            before = self._link.session_id
+            self._link.connected(lambda frame, wire=wire: wire.say_up(encode(frame)), wire.hang_up)  # type: ignore[misc]
+            self._resuming, self._told = self._link.session_id == before, False
+            self._question = MetadataQuestion()
+            why = self._read_until_lost(wire)
+            wire.hang_up()
+            self._link.lost(why)
+
+    def _coordinator(self) -> str | None:
+        """Asks one host, any of them, and hangs up."""
+        wire = self._dial(self._scheduler.rng.choice(self._hosts))
+        if wire is None:
+            return None
+        conversation, decoder = Conversation(), Decoder()
+        _, frame = conversation.ask(MessageType.CLUSTER_METADATA, self._question.to_json())
+        wire.say_up(encode(frame))
+        patience_s = CONNECT_S + self._question.wait_ms / 1000
+        self._scheduler.sleep(self._scheduler.clock.now + patience_s, wire.to_read_below)
+        frames = [frame for data in wire.down for frame in decoder.feed(data)]
+        wire.hang_up()
+        for frame in frames:
+            event = conversation.take(frame)
+            if isinstance(event, Answered):
+                found = ClusterMetadata.from_json(event.frame).coordinator
+                self._question = MetadataQuestion.waiting(found)
+                return found.endpoint if found is not None else None
+        return None
+
+    def _read_until_lost(self, wire: Wire) -> str:
+        scheduler, decoder = self._scheduler, Decoder()
+        patience_s = self._link.timeout_ms / 1000
+        until = scheduler.clock.now + patience_s
+        while not wire.hung_up:
+            if wire.down:
+                until = scheduler.clock.now + patience_s
+                self._read(decoder, wire.down.popleft())
+                self._tell()
+                scheduler.pause()
+            elif wire.down_ended:
+                return "the coordinator closed the connection"
+            elif scheduler.clock.now >= until:
+                return "nothing came from the coordinator"
+            else:
+                scheduler.sleep(until, wire.to_read_below)
+        return "it was closed"
+
+    def _tell(self) -> None:
+        """What has come of the connection, for who counts what occurs."""
+        if self._link.lease_deadline() > 0 and self._link.state is SessionState.CONNECTED and not self._told:
+            self._told = True
+            self._occurs("resumed over a new connection" if self._resuming else "registered over a socket")
+
+    def _read(self, decoder: Decoder, data: bytes) -> None:
+        try:
+            for frame in decoder.feed(data):
+                self._link.received(frame)
+        except BadFrame as error:
+            raise ProtocolBroken(f"{self._link.consumer} cannot take {data!r}: {error}") from error

@@ -1,0 +1,319 @@
+"""A Store over the simulated ZooKeeper: one client with its sessions, its connection, and what may happen to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, cast
+
+from kafka_coord.errors import NoNode, SessionLost, StoreUnavailable
+from kafka_coord.zk.lease import SessionLease
+from kafka_coord.zk.store import (
+    ANY_VERSION,
+    Clock,
+    Create,
+    Delete,
+    GetData,
+    Listing,
+    Node,
+    Op,
+    OpResult,
+    Read,
+    ReadResult,
+    SessionListener,
+    SessionState,
+    SetData,
+    Stat,
+    Store,
+    Watcher,
+    WatchEvent,
+    WatchType,
+)
+from tests.simulation.server import Replica, ServerSession, SimulatedZooKeeper
+
+T = TypeVar("T")
+
+
+class Surroundings(Protocol):
+    """Where a call of the store meets the scheduler: others may run, and things may happen, at each of these."""
+
+    def before_effect(self, store: SimulatedStore, doing: str, /) -> None: ...
+
+    def before_reply(self, store: SimulatedStore, doing: str, /) -> None: ...
+
+    def between_reads(self, store: SimulatedStore, /) -> None: ...
+
+
+class Quiet:
+    """No scheduler: everything is answered at once. For the comparison with a real server."""
+
+    def before_effect(self, _store: SimulatedStore, _doing: str) -> None:
+        return
+
+    def before_reply(self, _store: SimulatedStore, _doing: str) -> None:
+        return
+
+    def between_reads(self, _store: SimulatedStore) -> None:
+        return
+
+
+@dataclass(slots=True)
+class SimulatedSession:
+    """The client's side of its session: what it believes, and until when it may."""
+
+    state: SessionState
+    session_id: int
+    timeout_ms: int
+    proof: SessionLease
+    suspended_since: float | None = None
+
+    def lease_deadline(self) -> float:
+        return self.proof.lease_deadline()
+
+
+class SimulatedStore(Store):
+    """One process's store. The world connects, cuts and ends it; the code under test calls the rest."""
+
+    def __init__(
+        self, server: SimulatedZooKeeper, clock: Clock, surroundings: Surroundings, timeout_ms: int, name: str = ""
+    ) -> None:
+        self.name = name
+        self.server = server
+        self.dead = False
+        """The process was killed: nothing it still tries may reach the tree."""
+        self.asking = ""
+        """Where its last request is, while it is under way."""
+        self._clock = clock
+        self._around = surroundings
+        self._session = SimulatedSession(SessionState.CONNECTING, 0, timeout_ms, SessionLease())
+        self._listeners: dict[int, SessionListener] = {}
+        self._next_listener = 0
+        self._connection = 0
+        self.remote: ServerSession | None = None
+        self.replica: Replica = server.replicas[0]
+        self._arrived: list[tuple[WatchEvent, tuple[Watcher, ...]]] = []
+
+    # --- what the world does to it -----------------------------------------------------------------------------------
+
+    def connect(self, replica: Replica) -> bool:
+        """Connects, with the session there was if it lives. False: it has ended, and this client has learnt it."""
+        now = self._clock.monotonic()
+        remote = self.remote
+        if remote is not None and remote.ended:
+            self.remote = None
+            self._session.session_id = 0
+            self._session.proof.ended()
+            self._tell(SessionState.LOST)
+            return False
+        if remote is None:
+            remote = self.remote = self.server.open_session(self._session.timeout_ms / 1000, now)
+        remote.heard_at = now
+        self.server.catch_up(replica)  # a client refuses a server that is behind what it has seen
+        self.replica = replica
+        self.server.session_changes += 1
+        replica.connected(remote)
+        self._session.session_id = remote.session_id
+        self._session.suspended_since = None
+        self._session.proof.connected(now, remote.session_id, remote.timeout_s)
+        self._tell(SessionState.CONNECTED)
+        return True
+
+    def disconnect(self) -> None:
+        """The connection breaks, and the client knows it."""
+        if self._session.state is not SessionState.CONNECTED or self.remote is None:
+            return
+        self._connection += 1
+        self._arrived += self.remote.outbox
+        self.remote.outbox = []
+        lost = self.replica.disconnected(self.remote)
+        self._arrived += [(WatchEvent(WatchType.CONNECTION, path), (watcher,)) for path, watcher in lost]
+        self._session.suspended_since = self._clock.monotonic()
+        self._tell(SessionState.SUSPENDED)
+
+    def heartbeat(self) -> None:
+        """What the client does by itself every quarter of its timeout."""
+        if self._session.state is SessionState.CONNECTED and self.remote is not None and not self.remote.ended:
+            now = self._clock.monotonic()
+            self.remote.heard_at = now
+            self._session.proof.answered(now, through_leader=True)
+
+    def heartbeat_due(self) -> float:
+        return self._session.proof.leader_heard_at + 0.25 * self._session.timeout_ms / 1000
+
+    def has_notification(self) -> bool:
+        return bool(self._arrived or (self.remote is not None and self.remote.outbox))
+
+    def deliver(self) -> None:
+        """Calls the watchers of the oldest notification that waits."""
+        if not self._arrived and self.remote is not None:
+            self._arrived, self.remote.outbox = self.remote.outbox, []
+        if self._arrived:
+            event, watchers = self._arrived.pop(0)
+            for watcher in watchers:
+                watcher(event)
+
+    def _tell(self, state: SessionState) -> None:
+        self._session.state = state
+        for listener in list(self._listeners.values()):
+            listener(state)
+
+    # --- Store -------------------------------------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def session(self) -> SimulatedSession:
+        return self._session
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        self._next_listener += 1
+        key = self._next_listener
+        self._listeners[key] = listener
+
+        def off() -> None:
+            self._listeners.pop(key, None)
+
+        return off
+
+    def get(self, path: str, watcher: Watcher | None = None) -> Node:
+        return self._ask(f"get {path}", lambda: self._get(path, watcher))
+
+    def _get(self, path: str, watcher: Watcher | None) -> Node:
+        node = self.replica.get(path)
+        self.replica.watch_data(path, self._session.session_id, watcher)
+        return node
+
+    def children(self, path: str, watcher: Watcher | None = None) -> tuple[str, ...]:
+        return self._ask(f"children {path}", lambda: self._listing(path, watcher).names)
+
+    def _listing(self, path: str, watcher: Watcher | None) -> Listing:
+        listing = self.replica.listing(path)
+        self.replica.watch_children(path, self._session.session_id, watcher)
+        return listing
+
+    def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
+        return self._ask(f"exists {path}", lambda: self._exists(path, watcher))
+
+    def _exists(self, path: str, watcher: Watcher | None) -> Stat | None:
+        self.replica.watch_data(path, self._session.session_id, watcher)
+        return self.replica.stat(path)
+
+    def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
+        def ask() -> tuple[Stat | None, ...]:
+            found = []
+            for path in paths:
+                found.append(self._exists(path, watcher))
+                self._around.between_reads(self)
+            return tuple(found)
+
+        return self._ask(f"exists {len(paths)} paths from {paths[0] if paths else ''}", ask)
+
+    def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
+        def one(path: str) -> Listing | None:
+            try:
+                return self._listing(path, watcher)
+            except NoNode:
+                return None
+
+        def ask() -> tuple[Listing | None, ...]:
+            found = []
+            for path in paths:
+                found.append(one(path))
+                self._around.between_reads(self)
+            return tuple(found)
+
+        return self._ask(f"children of {len(paths)} paths from {paths[0] if paths else ''}", ask)
+
+    def follow(self, path: str, watcher: Watcher) -> bool:
+        if self.server.can_follow:
+            self._ask(f"follow {path}", lambda: self.replica.follow(path, self._session.session_id, watcher))
+        return self.server.can_follow
+
+    def unfollow(self, path: str, watcher: Watcher) -> None:
+        self.replica.unfollow(path, self._session.session_id, watcher)
+
+    def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
+        def one(read: Read) -> ReadResult:
+            try:
+                return (
+                    self.replica.get(read.path) if isinstance(read, GetData) else self.replica.listing(read.path).names
+                )
+            except NoNode:
+                return None
+
+        if not reads:
+            return ()
+        return self._ask(f"read {len(reads)} from {reads[0].path}", lambda: tuple(one(read) for read in reads))
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
+        made = self._write(f"create {path}", Create(path, data, ephemeral, sequence))
+        return str(made)
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        return cast(Stat, self._write(f"set {path}", SetData(path, data, version)))
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        self._write(f"delete {path}", Delete(path, version))
+
+    def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
+        if not ops:
+            return ()
+        doing = "multi " + ", ".join(f"{type(op).__name__} {op.path}" for op in ops)
+        return self._ask(doing, lambda: self.server.write(ops, self._session.session_id, self._ms()), writes=True)
+
+    def sync(self, path: str = "/") -> None:
+        self._ask(f"sync {path}", lambda: None, writes=True)
+
+    def close(self) -> None:
+        if self.remote is not None and not self.remote.ended and not self.dead:
+            self.disconnect()
+            self.server.end_session(self.remote, self._ms())
+        self._session.session_id = 0
+        self._session.proof.ended()
+        self._tell(SessionState.CLOSED)
+
+    # --- one call ----------------------------------------------------------------------------------------------------
+
+    def _write(self, doing: str, op: Op) -> OpResult:
+        return self._ask(doing, lambda: self.server.write_one(op, self._session.session_id, self._ms()), writes=True)
+
+    def _ask(self, doing: str, effect: Callable[[], T], *, writes: bool = False) -> T:
+        connection = self._connection
+        self._connected(connection, doing)
+        sent_at = self._clock.monotonic()
+        self.asking = "before the effect of a request"
+        self._around.before_effect(self, doing)
+        self._connected(connection, doing)
+        failure: Exception | None = None
+        result: T | None = None
+        try:
+            result = effect()
+        except (NoNode, StoreUnavailable):
+            raise
+        except Exception as error:  # noqa: BLE001 - an answer like any other: it has to come back first
+            failure = error
+        if writes:
+            self.server.catch_up(self.replica)  # a follower answers a write once it has applied it
+            if self.remote is not None:
+                self.remote.heard_at = max(self.remote.heard_at, sent_at)
+        self.asking = "between the effect of a request and its reply"
+        self._around.before_reply(self, doing)
+        self.asking = ""
+        self._connected(connection, doing)
+        self._session.proof.answered(sent_at, through_leader=writes)
+        if failure is not None:
+            raise failure
+        return result  # type: ignore[return-value]  # effect's own
+
+    def _connected(self, connection: int, doing: str) -> None:
+        if self.remote is None:
+            raise SessionLost(f"{doing}: there is no session")
+        if connection != self._connection or self._session.state is not SessionState.CONNECTED:
+            raise StoreUnavailable(f"{doing}: the connection broke before the answer; it may have taken effect")
+        if self.remote.ended:
+            raise SessionLost(f"{doing}: the session has ended")
+
+    def _ms(self) -> int:
+        return int(self._clock.time() * 1000)

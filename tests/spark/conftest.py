@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.spark.session import spark_session
+from tests.end_to_end.conftest import numbered, reader
+from tests.end_to_end.parties import coordinator
+
+__all__ = ["numbered", "reader"]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A Spark session of this machine's two cores, with the source registered."""
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.stopTimeout": "120s"}
+    with spark_session("kafka_coord tests", master="local[2]", conf=conf) as session:
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+
+
+@pytest.fixture
+def elected(kafka_cluster: Any) -> Iterator[CoordinatorService]:
+    """A coordinator for the brokers."""
+    with coordinator(kafka_cluster.zookeeper) as service:
+        yield service
+
+
+def source_options(zookeeper: str, group: str, topic: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the tests' queries have in common, and what this one has."""
+    return {
+        "zookeeper": zookeeper,
+        "group": group,
+        "topics": topic,
+        "startingOffsets": "earliest",
+        "sessionTimeoutMs": 10_000,
+        **options,
+    }
+
+
+@pytest.fixture
+def query(spark: Any, kafka_cluster: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Starts queries that hand each micro-batch to a function; those a test leaves running are stopped."""
+    started: list[Any] = []
+
+    def start(
+        group: str, topic: str, each: Callable[[Any, int], None], *, checkpoint: str = "1", **options: Any
+    ) -> Any:
+        given = source_options(kafka_cluster.zookeeper, group, topic, options)
+        rows = spark.readStream.format("kafka_coord").options(**given).load()
+        writer = rows.writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / checkpoint))
+        started.append(writer.trigger(processingTime="200 milliseconds").start())
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()

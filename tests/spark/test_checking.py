@@ -1,0 +1,77 @@
+"""What a query needs of its machine is said at once."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.errors import SettingsError
+from kafka_coord.spark.checking import SUPPORTED, require_java, require_versions
+
+FITTING = {"pyspark": "4.2.0", "pandas": "2.3.3", "pyarrow": "21.0.0"}
+
+
+def test_what_is_installed_here_is_supported():
+    require_versions()
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "says"),
+    [
+        ("pyspark", "4.1.1", "pyspark 4.1.1 is installed, and versions from 4.2 on and before 5 are supported"),
+        ("pyspark", "5.0.0.dev1", "pyspark 5.0.0.dev1 is installed"),
+        ("pandas", "3.0.0", "pandas 3.0.0 is installed, and versions from 2.2 on and before 3"),
+        ("pyarrow", "14.0.2", "pyarrow 14.0.2 is installed"),
+    ],
+)
+def test_a_version_that_cannot_work_is_said_with_those_that_can(package: str, version: str, says: str):
+    with pytest.raises(SettingsError, match=says):
+        require_versions(FITTING | {package: version})
+
+
+def test_a_missing_package_is_said_with_how_to_get_it():
+    with pytest.raises(SettingsError, match=r"pandas is not installed.*pip install 'kafka-coord\[spark\]'"):
+        require_versions({name: version for name, version in FITTING.items() if name != "pandas"})
+
+
+def test_what_is_installed_with_the_package_is_what_is_supported():
+    setup = configparser.ConfigParser()
+    setup.read(Path(__file__).parents[2] / "setup.cfg")
+    wanted = dict(line.split(maxsplit=1) for line in setup["options.extras_require"]["spark"].strip().splitlines())
+    for one in SUPPORTED:
+        assert one.package in wanted
+        if not wanted[one.package].startswith("=="):
+            least, below = (".".join(map(str, numbers)) for numbers in (one.least, one.below))
+            assert wanted[one.package].removesuffix(f", < {below}") == f">= {least}"
+
+
+def java(directory: Path, version: str) -> str:
+    """A home of a Java that says this of itself."""
+    program = directory / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-21' >&2\n")
+    program.chmod(0o755)
+    return str(directory)
+
+
+def test_the_java_here_will_do():
+    require_java()
+
+
+def test_without_java_one_is_told_what_to_install(tmp_path: Path):
+    with pytest.raises(SettingsError, match=r"none on the PATH.*apt-get install openjdk-17"):
+        require_java({"PATH": str(tmp_path)})
+    with pytest.raises(SettingsError, match=r"bin/java \(JAVA_HOME\) cannot be run"):
+        require_java({"JAVA_HOME": str(tmp_path / "nowhere")})
+
+
+@pytest.mark.parametrize(("version", "major"), [("1.8.0_412", 8), ("11.0.22", 11)])
+def test_an_old_java_is_named(tmp_path: Path, version: str, major: int):
+    with pytest.raises(SettingsError, match=f"is Java {major}. Spark needs Java 17"):
+        require_java({"JAVA_HOME": java(tmp_path, version)})
+
+
+def test_a_newer_java_will_do(tmp_path: Path):
+    require_java({"JAVA_HOME": java(tmp_path, "21.0.2")})

@@ -1,0 +1,126 @@
+"""How a query reaches a ZooKeeper that asks who it is, and where secrets go and do not go."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from kafka_coord.errors import SettingsError, StoreUnavailable
+from kafka_coord.spark.member import QueryMember
+from kafka_coord.spark.options import SourceOptions
+from kafka_coord.spark.source import GroupStreamReader, RangesReader
+from kafka_coord.zk import layout
+from tests.waiting import eventually
+from tests.zk.test_tls import TlsServer, tls_server
+
+__all__ = ["tls_server"]
+
+QUERY = {"zookeeper": "zk:2181", "group": "delays", "topics": "flights"}
+
+
+def given(**more: str) -> SourceOptions:
+    return SourceOptions.of({**QUERY, **{name.replace("__", "."): value for name, value in more.items()}})
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    file = tmp_path / "coord.toml"
+    file.write_text(
+        '[zookeeper]\nhosts = "filed:2181"\ndigest = "delays:hidden-one"\nacl = "creator-only"\n\n'
+        '[kafka]\nsecurity.protocol = "SASL_PLAINTEXT"\nsasl.username = "filed"\n'
+    )
+    return file
+
+
+def test_options_beat_the_environment_which_beats_the_file(settings: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KAFKA_COORD_ZOOKEEPER_CONNECT_TIMEOUT_MS", "4000")
+    monkeypatch.setenv("KAFKA_COORD_ZOOKEEPER_DIGEST", "delays:hidden-two")
+    found = given(config=str(settings), zookeeper__connect_timeout_ms="5000", kafka__sasl__username="given")
+    assert found.zookeeper.hosts == "zk:2181"
+    assert found.zookeeper.connect_timeout_ms == 5_000
+    assert found.zookeeper.acl == "creator-only"
+    assert found.zookeeper.digest is not None
+    assert found.zookeeper.digest.reveal() == "delays:hidden-two"
+    assert found.kafka == {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "given"}
+
+
+def test_the_file_alone_may_say_where_zookeeper_is(settings: Path):
+    options = {name: value for name, value in QUERY.items() if name != "zookeeper"}
+    assert SourceOptions.of(options | {"config": str(settings)}).zookeeper.hosts == "filed:2181"
+    with pytest.raises(SettingsError, match="option 'zookeeper' of format kafka_coord is missing"):
+        SourceOptions.of(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"zookeeper__tsl": "true"}, r"zookeeper\.tsl in the query's options is not a setting; did you mean"),
+        ({"zookeeper__tls": "perhaps"}, r"zookeeper\.tls: 'perhaps' from the query's options cannot be used"),
+        ({"zookeeper__tls_ca_file": "/nowhere"}, "No such file or directory"),
+        ({"zookeeper__acl": "creator-only"}, "proves no identity"),
+        ({"zookeeper__digest": "hidden"}, "the value given from the query's options cannot be used"),
+        ({"config": "/nowhere.toml"}, "settings file /nowhere.toml cannot be read"),
+        ({"sessionTimeoutMs": "soon"}, r"zookeeper\.session_timeout_ms: 'soon' from the query's options"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_and_no_secret_shown(options: dict[str, str], says: str):
+    with pytest.raises(SettingsError, match=says) as refused:
+        given(**options)
+    assert "hidden" not in str(refused.value)
+
+
+def test_no_executor_is_sent_what_proves_an_identity_to_zookeeper(settings: Path):
+    options = {"config": str(settings), "zookeeper.sasl_password": "hidden-three"}
+    readers: list[Any] = [
+        GroupStreamReader(SourceOptions.of(QUERY | options)),
+        RangesReader(QUERY | options | {"ranges": '{"flights": {"0": [[0, 5]]}}'}),
+    ]
+    for reader in readers:
+        assert b"hidden" not in pickle.dumps(reader)
+        assert "hidden" not in repr(reader._options)
+
+
+@pytest.mark.zookeeper
+def test_a_query_is_a_member_over_tls(tls_server: TlsServer, tmp_path: Path):
+    file = tmp_path / "coord.toml"
+    file.write_text(f'[zookeeper]\ntls = true\ntls_ca_file = "{tls_server.certificate}"\n')
+    options = {**QUERY, "zookeeper": tls_server.hosts, "consumerId": "one"}
+    member = QueryMember(SourceOptions.of(options | {"config": str(file)}))
+    try:
+        with KazooOver(tls_server.server.connect_string) as plain:
+            eventually(lambda: plain.exists(layout.registration("delays", "one")))
+    finally:
+        member.close()
+    with pytest.raises(StoreUnavailable):
+        QueryMember(SourceOptions.of(options | {"zookeeper.connect_timeout_ms": "1000"}))
+
+
+@pytest.mark.zookeeper
+def test_what_a_query_creates_is_its_own(zk_hosts: str, settings: Path):
+    options = {**QUERY, "zookeeper": zk_hosts, "consumerId": "one", "config": str(settings)}
+    options["zookeeper.acl"] = "creator-world-read"  # beats the file's, and lets anybody see whose it is
+    member = QueryMember(SourceOptions.of(options))
+    try:
+        with KazooOver(zk_hosts) as anybody:
+            eventually(lambda: anybody.exists(layout.registration("delays", "one")))
+            acl, _ = anybody.get_acls(layout.registration("delays", "one"))
+        identities = {(one.id.scheme, one.id.id.partition(":")[0]) for one in acl}
+        assert identities == {("digest", "delays"), ("world", "anyone")}
+    finally:
+        member.close()
+
+
+class KazooOver(KazooClient):
+    """Open as long as the block."""
+
+    def __enter__(self) -> KazooClient:
+        self.start(timeout=30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.close()

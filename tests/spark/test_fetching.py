@@ -1,0 +1,84 @@
+"""Exact ranges out of a real log, however they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.monitor.lag import OffsetReader
+from kafka_coord.spark import fetching
+from tests.waiting import eventually
+
+Record = tuple[int, int]
+"""(partition, offset)."""
+
+
+@pytest.fixture
+def fetched(kafka_cluster) -> Iterator[Callable[..., list[Record]]]:
+    """Fetches ranges; what was read, in the order it came."""
+
+    def fetch(*ranges: fetching.Range) -> list[Record]:
+        settings = {"bootstrap.servers": kafka_cluster.bootstrap_servers}
+        batches = fetching.fetch(ranges, settings, headers=False, fail=True)
+        return [(row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist()]
+
+    yield fetch
+    fetching._close_all()
+
+
+def test_ranges_of_many_partitions_are_read_at_once_each_in_order_and_nothing_beyond(fetched, numbered, make_topic):
+    topic = make_topic(partitions=6)
+    numbered(topic, 6).burst(6 * 50)
+
+    read = fetched(*((topic, partition, 10, 20 + partition) for partition in range(6)))
+
+    for partition in range(6):
+        assert [offset for at, offset in read if at == partition] == list(range(10, 20 + partition))
+
+
+def test_two_ranges_of_one_partition_leave_out_what_lies_between(fetched, numbered, make_topic):
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(200)
+
+    read = fetched((topic, 0, 0, 5), (topic, 0, 60, 70), (topic, 1, 90, 100), (topic, 0, 95, 100))
+
+    assert [offset for at, offset in read if at == 0] == [*range(5), *range(60, 70), *range(95, 100)]
+    assert [offset for at, offset in read if at == 1] == list(range(90, 100))
+
+
+def test_a_range_that_ends_with_the_mark_of_a_transaction_ends(fetched, kafka_cluster, numbered, make_topic):
+    topic = make_topic(partitions=2)
+    writes_transaction(kafka_cluster.bootstrap_servers, topic, {0: 3})  # and its mark at 3
+    numbered(topic, 2).burst(20)
+
+    read = fetched((topic, 0, 0, 4), (topic, 1, 0, 10))
+    assert sorted(read) == [*((0, offset) for offset in range(3)), *((1, offset) for offset in range(10))]
+    assert fetched((topic, 0, 2, 6)) == [(0, 2), (0, 4), (0, 5)]
+
+
+def test_a_range_up_to_the_end_of_the_log_ends_where_the_last_offset_is_a_mark(fetched, kafka_cluster, make_topic):
+    topic = make_topic(partitions=2)
+    writes_transaction(kafka_cluster.bootstrap_servers, topic, {0: 1, 1: 2})
+
+    assert sorted(fetched((topic, 0, 0, 2), (topic, 1, 0, 3))) == [(0, 0), (1, 0), (1, 1)]
+
+
+def writes_transaction(bootstrap: str, topic: str, counts: dict[int, int]) -> None:
+    """So many records into each of these empty partitions; returns when the mark behind them can be read, which is
+    some time after the commit."""
+    settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "transactional.id": topic, "log_level": 0}
+    producer = Producer(settings)
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for partition, count in counts.items():
+        for _ in range(count):
+            producer.produce(topic, b"x", partition=partition)
+    producer.commit_transaction(60)
+    reader = OffsetReader(bootstrap, {}, read_committed=True)
+    wanted = {TopicPartition(topic, partition): count + 1 for partition, count in counts.items()}
+    eventually(lambda: reader.latest(PartitionSet.of(wanted)).offsets == wanted, within_s=60)
+    reader.close()

@@ -1,0 +1,174 @@
+"""The job ``history``: from what coordinators and consumers really wrote, and its sums from evidence made by hand."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
+from kafka_coord.errors import MalformedValue, NotFound
+from kafka_coord.model import Request, RequestType
+from kafka_coord.monitor.history import read_history
+from kafka_coord.spark.jobs.evidence import Decided, Evidence, Held, Judged, Position, read_evidence
+from kafka_coord.spark.jobs.history import write_history
+from kafka_coord.zk.session import connect
+from kafka_coord.zk.store import Store
+from tests.audit.conftest import logged_server, world
+from tests.cli.running import run
+from tests.coordinator.conftest import expire
+from tests.coordinator.harness import World
+from tests.waiting import eventually
+
+__all__ = ["expire", "logged_server", "world"]
+
+
+def test_a_log_tells_decisions_and_who_had_what(
+    world: World,
+    logged_server: ZooKeeperServer,
+    expire: Callable[[Store], None],
+):
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    c2 = world.consumer("c2").join()
+    world.settles("c1", "c2", partitions=4)
+    expire(c2.store)
+    world.settles("c1", partitions=4)
+    world.ask(Request(RequestType.REBALANCE, group="delays", reason="tidy", by="me"))
+    world.consumer("c3").join()
+    world.settles("c1", "c3", partitions=4)
+    world.ask(Request(RequestType.EVICT, group="delays", consumer="c1", reason="too slow", by="me"))
+    world.settles("c3", partitions=4)
+    eventually(lambda: world.history()[-1].settled_ms is not None)  # the last word about it is written after it
+
+    found = read_evidence([Path(logged_server.directory)], chroot=f"/{world.hosts.partition('/')[2]}")
+
+    store = connect(world.hosts)
+    try:
+        kept = read_history(store, "delays")
+    finally:
+        store.close()
+    assert [(one.generation, one.reason, one.settled_ms) for one in found.decisions] == [
+        (one.generation, one.reason, one.settled_ms) for one in kept
+    ]
+    assert len(kept) >= 5
+    endings = Counter((held.consumer, held.ending) for held in found.holds)
+    # Of c1 once for c2 and once for c3, two partitions each; what is left of it then is taken from it.
+    assert endings == {
+        ("c1", "stopped"): 4,
+        ("c1", "evicted"): 2,
+        ("c2", "session ended"): 2,
+        ("c3", "held at the end"): 4,
+    }
+    assert all(held.end_ms is None or held.end_ms >= held.begin_ms for held in found.holds)
+    assert found.unreadable == 0
+
+
+def test_the_sums_are_those_of_the_evidence(spark, tmp_path):
+    def decided(generation: int, reason: str, settled_ms: int | None, moved: int = 0) -> Decided:
+        return Decided(
+            "run", "delays", generation, 1, generation * 1000, reason, "sticky", 2, 4, moved, None, settled_ms
+        )
+
+    def held(
+        partition: int, consumer: str, begin: int, end: int | None, ending: str = "stopped", left: int = 1
+    ) -> Held:
+        return Held("run", "delays", "flights", partition, consumer, begin, end, ending, left)
+
+    def at(seconds: float, offset: int, group: str = "") -> Position:
+        return Position("run", group, "flights", 0, offset, round(seconds * 1000))
+
+    evidence = Evidence(
+        decisions=[
+            decided(1, "member c1 joined", 100),
+            decided(2, "members c2 joined, c3 left", 300, moved=2),
+            decided(3, "operator asked: c1 left too early", None),
+            decided(4, "topic flights grew from 4 to 8 partitions", 50),
+            decided(5, "subscriptions, capacities or assignor changed", 10),
+            decided(6, "no members left (c1 left)", 5),
+        ],
+        holds=[
+            held(0, "c1", 0, 10_000),
+            held(0, "c2", 10_040, 25_000, "session ended"),
+            held(0, "c1", 31_000, None),
+            held(1, "c1", 0, 500, left=0),
+            held(2, "c2", 0, 700),
+        ],
+        positions=[
+            *(at(1, 100), at(8, 200), at(15, 300), at(39, 900)),
+            *(at(2, 90, "delays"), at(9, 150, "delays"), at(35, 880, "delays")),
+        ],
+        judged=[Judged("run", "kill", 3, 0.1, 0.2, 0.3)],
+        unreadable=1,
+    )
+    report = write_history(spark, evidence, str(tmp_path), every_s=10)
+
+    rebalances = {row["reason"]: row for row in report.read("rebalances").to_pylist()}
+    assert {reason: row["decisions"] for reason, row in rebalances.items()} == {
+        "member joined": 2,
+        "member left": 2,
+        "operator asked": 1,
+        "topic changed": 1,
+        "other": 1,
+    }
+    assert (rebalances["member joined"]["moved"], rebalances["member joined"]["settled_max_ms"]) == (2, 300)
+    assert rebalances["operator asked"]["settled"] == 0
+
+    gaps = {row["ending"]: row for row in report.read("without_owner").to_pylist()}
+    assert (gaps["stopped"]["times"], gaps["stopped"]["max_ms"], gaps["stopped"]["not_taken_up"]) == (1, 40, 1)
+    assert (gaps["session ended"]["times"], gaps["session ended"]["total_ms"]) == (1, 6_000)
+    assert gaps["the last member was gone"]["not_taken_up"] == 1
+
+    lag = {(row["begin"].second, row["consumer"]): row["lag"] for row in report.read("lag").to_pylist()}
+    assert lag == {(0, "c1"): 50, (10, "c2"): 150, (20, "(nobody)"): 150, (30, "c1"): 20}
+    worst = {row["consumer"]: (row["most"], row["at"].second) for row in report.read("laggards").to_pylist()}
+    assert worst == {"c1": (50, 0), "c2": (150, 10), "(nobody)": (150, 20)}
+    assert report.read("judged").to_pylist()[0]["cause"] == "kill"
+    assert (report.decisions, report.holds, report.unreadable) == (6, 5, 1)
+
+    empty = write_history(spark, Evidence(), str(tmp_path))
+    assert all(empty.read(part).num_rows == 0 for part in ("rebalances", "without_owner", "lag", "laggards", "judged"))
+
+
+def test_files_are_taken_for_what_they_are(tmp_path):
+    decision = {"generation": 3, "decided_at": "2026-01-31T12:00:00.123Z", "epoch": 1, "reason": "member c1 joined"}
+    printed, znode = tmp_path / "delays.json", tmp_path / "fares.json"
+    printed.write_text(json.dumps([decision]))
+    znode.write_text(json.dumps({"version": 1, "decisions": [decision | {"decided_at_ms": 5}]}))
+    chaos = tmp_path / "night"
+    chaos.mkdir()
+    begun = {"zookeeper_logs": [], "chroot": "", "started": 100.0, "started_wall": 1_000.0}
+    (chaos / "run.json").write_text(json.dumps(begun))
+    lines = [{"t": 100.5, "r": [["flights", 0, 0, 7, 0]]}, {"t": 100.9, "r": [["flights", 0, 7, 3, 7]]}]
+    (chaos / "produced.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"t": 10')
+    found = read_evidence([printed, znode, chaos])
+    assert [(one.group, one.generation, one.at_ms) for one in found.decisions] == [
+        ("delays", 3, 1_769_860_800_123),
+        ("fares", 3, 5),
+    ]
+    assert found.positions == [Position("night", "", "flights", 0, 10, 1_000_900)]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '"x"', '{"version": 9}', '[{"generation": "x"}]', "[[[[" * 99_999])
+def test_what_is_no_evidence_is_refused(content, tmp_path):
+    path = tmp_path / "delays.json"
+    path.write_text(content)
+    with pytest.raises(MalformedValue, match=r"delays\.json"):
+        read_evidence([path])
+    with pytest.raises(NotFound):
+        read_evidence([tmp_path / "nowhere"])
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(MalformedValue, match=r"run\.json"):
+        read_evidence([tmp_path])
+
+
+def test_the_command_says_what_is_missing(tmp_path):
+    ran = run("pipeline", "run", "history", "--output", str(tmp_path))
+    assert ran.code == 2
+    assert "name a PATH or a --group" in ran.err
+    ran = run("pipeline", "run", "history", "--output", str(tmp_path), str(tmp_path / "nowhere"))
+    assert ran.code == 7

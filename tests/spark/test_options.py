@@ -1,0 +1,40 @@
+"""What to do where records are gone: Spark's ``failOnDataLoss`` and this source's ``onDataLoss``."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.errors import SettingsError
+from kafka_coord.spark.options import OnDataLoss, SourceOptions
+
+
+def given(**more: str) -> SourceOptions:
+    return SourceOptions.of({"zookeeper": "zk:2181", "group": "delays", "topics": "flights", **more})
+
+
+@pytest.mark.parametrize(
+    ("options", "policy"),
+    [
+        ({}, OnDataLoss.FAIL),
+        ({"failOnDataLoss": "true"}, OnDataLoss.FAIL),
+        ({"failOnDataLoss": "false"}, OnDataLoss.EARLIEST),
+        ({"onDataLoss": "Latest"}, OnDataLoss.LATEST),
+        ({"failOnDataLoss": "false", "onDataLoss": "latest"}, OnDataLoss.LATEST),
+        ({"failOnDataLoss": "true", "onDataLoss": "fail"}, OnDataLoss.FAIL),
+    ],
+)
+def test_the_policy_is_said_in_sparks_words_or_in_ours(options: dict[str, str], policy: OnDataLoss):
+    assert given(**options).on_data_loss is policy
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"failOnDataLoss": "true", "onDataLoss": "earliest"}, "contradict each other"),
+        ({"failOnDataLoss": "false", "onDataLoss": "fail"}, "contradict each other"),
+        ({"onDataLoss": "never mind"}, "'onDataLoss' is 'never mind': use fail or earliest or latest"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(options: dict[str, str], says: str):
+    with pytest.raises(SettingsError, match=says):
+        given(**options)

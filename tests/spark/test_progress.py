@@ -1,0 +1,131 @@
+"""What queries tell monitoring."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.request
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryProgress
+
+from kafka_coord.model import TopicPartition
+from kafka_coord.spark.planned import PlannedBatch
+from kafka_coord.spark.progress import GroupProgressListener, watch
+from kafka_coord.spark.ranges import OffsetRanges
+from tests.spark.test_source import Seen
+from tests.waiting import eventually
+
+Values = dict[tuple[str, ...], float]
+
+
+def values(text: str) -> Values:
+    """By name and labels' values, such as ``("kafka_coord_query_lag", "delays", "0", …)``, in order of labels."""
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def progress(batch: int, ranges: OffsetRanges, latest: dict[str, Any], **more: Any) -> QueryProgressEvent:
+    """As Spark writes it."""
+    end = PlannedBatch("delays", batch, ranges, "q1", 1_700_000_000_000).to_json()
+    rates = {"numInputRows": ranges.size, "inputRowsPerSecond": 100.0, "processedRowsPerSecond": 250.0}
+    ours = {"description": "ours", "startOffset": None, "endOffset": end, "latestOffset": latest, **rates}
+    other = {"description": "rate", "startOffset": 0, "endOffset": 7, "latestOffset": 7, **rates}
+    written = {
+        "id": str(uuid.UUID(int=1)),
+        "runId": str(uuid.UUID(int=2)),
+        "name": "delays-by-hour",
+        "timestamp": "2026-01-01T00:00:00.000Z",
+        "batchId": batch,
+        "batchDuration": 40_000,
+        "durationMs": {"addBatch": 39_000, "latestOffset": 400, "triggerExecution": 40_000},
+        "stateOperators": [],
+        "sources": [ours, other],
+        "sink": {"description": "sink", "numOutputRows": -1},
+        **more,
+    }
+    return QueryProgressEvent(StreamingQueryProgress.fromJson(json.loads(json.dumps(written))))
+
+
+def told_by(listener: GroupProgressListener) -> Values:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(listener)
+    return values(generate_latest(registry).decode())
+
+
+def test_each_partitions_lag_is_as_of_what_was_read_and_goes_with_the_partition(tmp_path: Path):
+    file = tmp_path / "query.prom"
+    listener = GroupProgressListener(file=file)
+    a, b = TopicPartition("flights", 0), TopicPartition("flights", 1)
+    listener.onQueryProgress(
+        progress(1, OffsetRanges({a: [(0, 10)], b: [(5, 8)]}), {"flights": {"0": 15, "1": 8, "2": 3}})
+    )
+    found = told_by(listener)
+    where = ("delays", "0", "delays-by-hour", "flights")
+    assert found["kafka_coord_query_read_offset", *where] == 10
+    assert found["kafka_coord_query_lag", *where] == 5
+    assert found["kafka_coord_query_lag", "delays", "1", "delays-by-hour", "flights"] == 0
+    assert found["kafka_coord_query_rows_total", "delays", "delays-by-hour"] == 13
+    assert values(file.read_text()) == found
+
+    listener.onQueryProgress(progress(2, OffsetRanges({a: [(10, 15)]}), {"flights": {"0": 20}}))
+    found = told_by(listener)
+    assert found["kafka_coord_query_lag", *where] == 5
+    assert ("kafka_coord_query_lag", "delays", "1", "delays-by-hour", "flights") not in found
+
+
+def test_a_slow_micro_batch_has_a_line_that_says_what_took_so_long(caplog: pytest.LogCaptureFixture):
+    listener = GroupProgressListener(slow_s=30)
+    ranges = OffsetRanges({TopicPartition("flights", 0): [(0, 10)]})
+    with caplog.at_level(logging.WARNING):
+        listener.onQueryProgress(progress(1, ranges, {"flights": {"0": 10}}))
+    assert "micro-batch 1 of query=delays-by-hour group=delays took 40.0 s" in caplog.text
+    assert "longest: addBatch 39.0 s" in caplog.text
+    caplog.clear()
+    listener.onQueryProgress(progress(2, ranges, {"flights": {"0": 10}}, batchDuration=2_000))
+    assert not caplog.text
+    assert told_by(listener)["kafka_coord_query_slow_batches_total", "delays", "delays-by-hour"] == 1
+
+
+def test_a_query_that_failed_is_no_good_health(caplog: pytest.LogCaptureFixture):
+    listener = GroupProgressListener()
+    listener.onQueryProgress(progress(1, OffsetRanges(), {}))
+    assert listener.healthy()[0]
+    listener.onQueryTerminated(QueryTerminatedEvent(uuid.UUID(int=1), uuid.UUID(int=2), "boom\nthe sink is away", None))
+    assert listener.healthy() == (False, listener.healthy()[1])
+    assert listener.healthy()[1]["queries"] == {"delays-by-hour": "failed"}
+    assert "the sink is away" in caplog.text
+
+
+def test_a_driver_serves_its_queries_and_the_groups_lag(spark, kafka_cluster, elected, query, numbered, make_topic):
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(300)
+    seen = Seen()
+    with watch(spark, zookeeper=kafka_cluster.zookeeper, listen="127.0.0.1:0", slow_s=0.001) as watching:
+        running = query("spark-watched", topic, seen, maxOffsetsPerTrigger=100)
+
+        def scraped() -> Values:
+            with urllib.request.urlopen(f"http://127.0.0.1:{watching.port}/metrics", timeout=10) as answer:
+                return values(answer.read().decode())
+
+        name = str(running.id)
+        rows = ("kafka_coord_query_rows_total", "spark-watched", name)
+        eventually(lambda: scraped().get(rows) == 300, within_s=150, every_s=0.3)
+        lag = ("kafka_coord_group_lag", "spark-watched", "1", topic)
+        eventually(lambda: scraped().get(lag) == 0, within_s=30, every_s=0.3)
+        found = scraped()
+        assert found["kafka_coord_group_committed_offset", "spark-watched", "1", topic] == 150
+        assert found["kafka_coord_query_lag", "spark-watched", "0", name, topic] == 0
+        assert found["kafka_coord_query_slow_batches_total", "spark-watched", name] >= 3
+        latest = [source.latestOffset for source in running.lastProgress.sources]
+        assert json.loads(latest[0]) == {topic: {"0": 150, "1": 150}}
+        running.stop()
+        eventually(lambda: scraped()["kafka_coord_query_active", "spark-watched", name] == 0, within_s=20)

@@ -1,0 +1,570 @@
+"""What can go wrong around a query: real brokers and ZooKeeper; the source called as Spark calls it, and by Spark."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as At
+from confluent_kafka.admin import AdminClient
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from kafka_coord.errors import ConsumerClosed, ConsumerIdInUse, MalformedValue, NoOffset, SettingsError
+from kafka_coord.model import Request, RequestType
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.operations import GroupSettings
+from kafka_coord.monitor.requests import submit
+from kafka_coord.spark import fetching
+from kafka_coord.spark.options import SourceOptions
+from kafka_coord.spark.source import GroupStreamReader, Task
+from kafka_coord.zk import layout
+from kafka_coord.zk.session import connect
+from kafka_coord.zk.store import Store
+from tests.chaos.links import Link, Network
+from tests.spark.conftest import source_options
+from tests.spark.test_source import Seen, committed
+from tests.waiting import answered, eventually
+
+pytestmark = pytest.mark.usefixtures("elected")
+
+Record = tuple[int, int]
+"""(partition, offset)."""
+
+
+@pytest.fixture(autouse=True)
+def _said_however_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a starved ZooKeeper does not store in time comes with a later micro-batch; these tests look at the next."""
+    monkeypatch.setattr("kafka_coord.spark.member._SAID_WITHIN_S", 30.0)
+
+
+@pytest.fixture
+def store(kafka_cluster) -> Iterator[Store]:
+    found = connect(kafka_cluster.zookeeper)
+    yield found
+    found.close()
+
+
+class Planner:
+    """Calls the source as Spark does: the next micro-batch is planned when the one before it is done."""
+
+    def __init__(self, options: dict[str, Any], checkpoint: dict[str, Any] | None = None) -> None:
+        self.reader = GroupStreamReader(SourceOptions.of({name: str(value) for name, value in options.items()}))
+        self.checkpoint = checkpoint or self.reader.initialOffset()
+        """The end of the last micro-batch that is done."""
+        self.logged = self.checkpoint
+        """The end of the one at work."""
+        self.records: list[Record] = []
+
+    def plan(self, most: int = 1_000_000) -> list[Task]:
+        """The next micro-batch, which is not done before :meth:`done`; empty where there is none."""
+        self.logged = self.reader.latestOffset(self.checkpoint, ReadMaxRows(most))
+        return [one for one in self.reader.partitions(self.checkpoint, self.logged) if isinstance(one, Task)]
+
+    def done(self) -> None:
+        """Only now is the micro-batch in the checkpoint; the source hears of it when it plans the next."""
+        self.checkpoint = self.logged
+
+    def read(self, tasks: list[Task]) -> list[Record]:
+        """What the tasks give."""
+        return [
+            record
+            for task in tasks
+            for rows in self.reader.read(task)
+            for record in zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)
+        ]
+
+    def run(self, most: int = 1_000_000) -> int:
+        """A whole micro-batch; how many records it had."""
+        found = self.read(self.plan(most))
+        self.records += found
+        self.done()
+        return len(found)
+
+    def until(self, count: int, within_s: float = 60) -> None:
+        """Micro-batches until there were so many records in all."""
+        eventually(lambda: self.run() >= 0 and len(self.records) >= count, within_s=within_s, every_s=0.1)
+
+
+@pytest.fixture
+def planner(kafka_cluster) -> Iterator[Callable[..., Planner]]:
+    """Makes queries; those a test leaves running are stopped."""
+    made: list[Planner] = []
+
+    def make(group: str, topic: str, *, checkpoint: dict[str, Any] | None = None, **options: Any) -> Planner:
+        made.append(Planner(source_options(kafka_cluster.zookeeper, group, topic, options), checkpoint))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.reader.stop()
+    fetching._close_all()
+
+
+def once(partitions: int, offsets: range) -> Counter[Record]:
+    return Counter((partition, offset) for partition in range(partitions) for offset in offsets)
+
+
+def delete_before(bootstrap: str, topic: str, offsets: dict[int, int]) -> None:
+    """Cuts the beginning off the logs, as retention does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    found = admin.delete_records([At(topic, partition, offset) for partition, offset in offsets.items()])
+    for future in found.values():
+        future.result(30)
+
+
+# --- the coordinator and the group ---------------------------------------------------------------------------------
+
+
+def test_a_query_evicted_in_a_long_micro_batch_commits_nothing_over_the_next_owner_and_joins_again(
+    kafka_cluster, store, planner, reader, numbered, make_topic, caplog
+):
+    topic = make_topic(partitions=2)
+    store.ensure_path(layout.group("spark-evicted"))
+    store.set(layout.group("spark-evicted"), fields.dump(GroupSettings(rebalance_timeout_ms=1_500).to_json()))
+    numbered(topic, 2).burst(200)
+    query = planner("spark-evicted", topic)
+    batch = query.plan()
+
+    consumer = reader("spark-evicted", topic, "plain")  # one partition is to be stopped, and is not within 1.5 s
+    eventually(lambda: len(consumer.given) >= 200, within_s=60)
+    numbered(topic, 2).burst(200)
+    eventually(lambda: committed(kafka_cluster.zookeeper, "spark-evicted") == {0: 200, 1: 200}, within_s=30)
+
+    store.set(layout.group("spark-evicted"), fields.dump(GroupSettings().to_json()))
+    query.records += query.read(batch)
+    query.done()
+    with caplog.at_level(logging.WARNING):
+        assert query.run() == 0
+    assert "in the middle of micro-batch 1 (its registration was deleted: evicted" in caplog.text
+    assert "kafka-coord groups settings spark-evicted" in caplog.text
+
+    eventually(lambda: query.run() == 0 and query.reader._joined().holdings.wanted(), within_s=30, every_s=0.1)
+    numbered(topic, 2).burst(200)
+    eventually(lambda: query.run() >= 0 and len(query.records) + len(consumer.given) >= 800, within_s=60, every_s=0.1)
+    consumer.stop()
+    assert Counter(query.records) + Counter(consumer.given) == once(2, range(300)) + once(2, range(100))
+    eventually(
+        lambda: query.run() >= 0 and committed(kafka_cluster.zookeeper, "spark-evicted") == {0: 300, 1: 300},
+        within_s=30,
+        every_s=0.1,
+    )
+
+
+def test_a_checkpoint_of_another_group_is_refused(planner, make_topic):
+    topic = make_topic()
+    first = planner("spark-first", topic)
+    other = planner("spark-other", topic, checkpoint=first.checkpoint)
+    with pytest.raises(MalformedValue, match="belongs to group 'spark-first', and this query to 'spark-other'"):
+        other.plan()
+
+
+def test_a_second_query_under_a_live_name_is_told_who_has_it(planner, make_topic):
+    topic = make_topic()
+    first = planner("spark-names", topic, consumerId="one")
+    eventually(first.reader._joined().holdings.wanted, within_s=30)
+    second = planner("spark-names", topic, consumerId="one")
+    with pytest.raises(ConsumerIdInUse, match="consumer id 'one' of group 'spark-names' is held by a consumer on host"):
+        eventually(lambda: second.run() > 0, within_s=60)
+
+
+def test_after_a_killed_driver_the_same_name_waits_for_its_session_and_goes_on(
+    kafka_cluster, store, planner, numbered, make_topic
+):
+    topic = make_topic()
+    numbered(topic, 1).burst(100)
+    program = (
+        "import sys, time\n"
+        "from kafka_coord.spark.member import QueryMember\n"
+        "from kafka_coord.spark.options import SourceOptions\n"
+        "member = QueryMember(SourceOptions.of(dict(zookeeper=sys.argv[1], group='spark-killed', topics=sys.argv[2],"
+        " consumerId='one', sessionTimeoutMs='10000')))\n"
+        "member.await_partitions()\n"
+        "print('in', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, kafka_cluster.zookeeper, topic], stdout=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "in\n"
+        driver.kill()
+    assert store.children(layout.ids("spark-killed")) == ("one",), "its session lives on"
+    # The first micro-batch waits for partitions from when the name is this query's, not in all.
+    query = planner("spark-killed", topic, consumerId="one", waitMs=8_000)
+    assert query.run() == 100
+
+
+def test_what_is_done_before_a_kill_is_said_to_the_group_by_the_next_driver(
+    kafka_cluster, planner, numbered, make_topic
+):
+    topic = make_topic()
+    numbered(topic, 1).burst(100)
+    first = planner("spark-unsaid", topic)
+    first.records += first.read(first.plan(60))
+    first.reader.stop()  # the group has not heard that the micro-batch is done; the checkpoint has
+    first.done()
+    second = planner("spark-unsaid", topic, checkpoint=first.checkpoint)
+    second.until(40)
+    assert Counter(first.records) + Counter(second.records) == once(1, range(100))
+
+
+def test_a_logged_micro_batch_is_read_again_where_it_is_this_querys_and_left_to_the_others_elsewhere(
+    planner, numbered, make_topic
+):
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(200)
+    first = planner("spark-replay", topic)
+    first.plan()
+    first.reader.stop()
+    other = planner("spark-replay", topic, consumerId="other")
+    eventually(lambda: len(other.reader._joined().holdings.wanted()) == 2, within_s=30)
+    second = planner("spark-replay", topic, checkpoint=first.checkpoint, consumerId="second")
+    tasks = second.reader.partitions(first.checkpoint, first.logged)
+    assert tasks == second.reader.partitions(first.checkpoint, first.logged), "Spark may ask more than once"
+    second.logged = first.logged
+    second.records += second.read(tasks)
+    second.done()
+    assert len(second.records) == 100
+    other.until(100)
+    assert Counter(second.records) + Counter(other.records) == once(2, range(100))
+
+
+def test_the_groups_offset_counts_more_than_an_old_checkpoint_and_an_operators_more_than_any(
+    kafka_cluster, store, planner, numbered, make_topic
+):
+    topic, group = make_topic(), "spark-restored"
+    numbered(topic, 1).burst(100)
+    first = planner(group, topic)
+    first.run(60)
+    old = first.checkpoint
+    first.until(100)
+    newest = first.checkpoint
+    first.run()
+    eventually(lambda: committed(kafka_cluster.zookeeper, group) == {0: 100}, within_s=20)
+    first.reader.stop()
+
+    restored = planner(group, topic, checkpoint=old)
+    assert restored.run() == 0
+    restored.reader.stop()
+
+    eventually(lambda: time.time() * 1000 > newest["planned_ms"] + 2_500)  # as far as clocks may differ
+    store.set(layout.offset(group, topic, 0), b"50")
+    again = planner(group, topic, checkpoint=newest)
+    again.until(50)
+    assert Counter(again.records) == once(1, range(50, 100))
+
+
+def test_a_stopped_query_plans_nothing_and_registers_nothing(store, planner, make_topic):
+    query = planner("spark-stopped", make_topic())
+    query.reader.stop()
+    with pytest.raises(ConsumerClosed, match="it was stopped"):
+        query.plan()
+    assert store.children(layout.ids("spark-stopped")) == ()
+
+
+# --- servers away --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def link_to(zookeeper: str) -> Iterator[Link]:
+    """A way to this server that can be cut."""
+    with Network() as network:
+        yield network.link([int(zookeeper.rpartition(":")[2])])
+
+
+def test_a_session_that_ends_in_a_micro_batch_costs_time_and_no_record_comes_twice(
+    kafka_cluster, planner, numbered, make_topic
+):
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(200)
+    with link_to(kafka_cluster.zookeeper) as link:
+        query = planner("spark-cut", topic, zookeeper=f"127.0.0.1:{link.ports[0]}", sessionTimeoutMs=4_000)
+        batch = query.plan()
+        link.cut()
+        query.records += query.read(batch)  # the brokers are there
+        eventually(lambda: not query.reader._joined()._connector.may_hand_out(), within_s=15)
+        query.done()
+        assert query.plan() == [], "nothing is planned without a membership"
+        link.mend()
+        numbered(topic, 2).burst(200)
+        query.until(400)
+        assert Counter(query.records) == once(2, range(200)), "the micro-batch that was done was not read again"
+        eventually(lambda: query.run() == 0 and committed(kafka_cluster.zookeeper, "spark-cut") == {0: 200, 1: 200})
+        query.reader.stop()
+
+
+def test_what_was_done_while_zookeeper_was_away_is_not_read_again_by_the_next_membership(
+    kafka_cluster, store, planner, numbered, make_topic
+):
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(200)
+    with link_to(kafka_cluster.zookeeper) as link:
+        query = planner("spark-away", topic, zookeeper=f"127.0.0.1:{link.ports[0]}", sessionTimeoutMs=10_000)
+        query.run(50)
+        eventually(lambda: query.run(0) == 0 and committed(kafka_cluster.zookeeper, "spark-away") == {0: 25, 1: 25})
+        link.cut()  # the membership is proven for a while yet
+        assert [query.run(50) for _ in range(3)] == [50, 50, 50]
+        eventually(lambda: query.run(0) == 0 and store.children(layout.ids("spark-away")) == ())
+        link.mend()
+        eventually(lambda: query.run() == 0 and committed(kafka_cluster.zookeeper, "spark-away") == {0: 100, 1: 100})
+        assert Counter(query.records) == once(2, range(100))
+        query.reader.stop()
+
+
+def test_a_run_over_what_is_there_now_ends_with_that_and_not_with_a_membership(
+    kafka_cluster, planner, numbered, make_topic
+):
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(200)
+    with link_to(kafka_cluster.zookeeper) as link:
+        query = planner("spark-now", topic, zookeeper=f"127.0.0.1:{link.ports[0]}", sessionTimeoutMs=4_000)
+        query.reader.prepareForTriggerAvailableNow()
+        numbered(topic, 2).burst(100)
+        assert query.run(50) == 50
+        link.cut()
+        eventually(lambda: not query.reader._joined()._connector.may_hand_out(), within_s=15)
+        mending = threading.Timer(1.0, link.mend)
+        mending.start()
+        assert query.run() == 150, "it waited for its membership"
+        mending.join()
+        assert query.run() == 0
+        assert Counter(query.records) == once(2, range(100))
+        query.reader.stop()
+
+
+def test_a_run_over_what_is_there_now_goes_on_where_its_membership_ends_while_it_plans(
+    store, planner, numbered, make_topic, monkeypatch
+):
+    topic = make_topic()
+    numbered(topic, 1).burst(100)
+    query = planner("spark-now-lost", topic, consumerId="one")
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.run(60) == 60
+    query.done()
+    member = query.reader._joined()
+    plan = member.plan
+
+    def resumed() -> None:
+        store.delete(layout.paused("spark-now-lost"))
+        submit(store, Request(RequestType.LOOK, group="spark-now-lost"))
+
+    resume = threading.Timer(1.0, resumed)
+
+    def evicted(most: int, upto: Any) -> Any:
+        monkeypatch.undo()
+        store.create(layout.paused("spark-now-lost"))  # so that it is given nothing at once
+        store.delete(layout.registration("spark-now-lost", "one"))
+        eventually(lambda: member._connector.counters.losses == 1)
+        resume.start()
+        return plan(most, upto)
+
+    monkeypatch.setattr(member, "plan", evicted)
+    assert query.run() == 40
+    assert query.run() == 0
+    resume.join()
+
+
+def test_a_run_over_what_is_there_now_begins_where_its_membership_ends_before_it_has_looked(
+    planner, numbered, make_topic, monkeypatch
+):
+    topic = make_topic()
+    numbered(topic, 1).burst(100)
+    query = planner("spark-now-begins", topic)
+    held = query.reader._joined().holdings
+    eventually(held.wanted)
+    wanted, there = held.wanted, iter((True, False))
+    monkeypatch.setattr(held, "wanted", lambda: wanted() if next(there, True) else {})
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.run() == 100
+
+
+def test_a_broker_away_is_waited_for_by_who_reads_from_it_and_left_out_by_who_plans(
+    kafka_cluster, planner, numbered, make_topic
+):
+    topic = make_topic(partitions=3)
+    numbered(topic, 3).burst(300)
+    query = planner("spark-broker", topic)
+    # One client reads in one thread; another name makes it another client.
+    planning = planner("spark-broker-too", topic, **{"kafka.client.id": "planning"})
+    for one in (query, planning):
+        one.until(300)
+    numbered(topic, 3).burst(300)
+    batch = query.plan()
+    leader = leaders_of(kafka_cluster.bootstrap_servers, topic)
+    broker = kafka_cluster.broker(leader[0])
+    broker.kill()
+    reading = threading.Thread(target=lambda: query.records.extend(query.read(batch)), name="reading")
+    reading.start()
+    try:
+        eventually(lambda: leaders_of(kafka_cluster.bootstrap_servers, topic)[0] != leader[0], within_s=60)
+        elsewhere = [partition for partition in leader if leader[partition] != leader[0]]
+        planning.until(300 + 100 * len(elsewhere))
+        assert reading.is_alive()
+    finally:
+        broker.start()
+        reading.join(90)
+    query.done()
+    numbered(topic, 3).burst(30)
+    for one in (query, planning):
+        one.until(630)
+        assert Counter(one.records) == once(3, range(210))
+
+
+def leaders_of(bootstrap: str, topic: str) -> dict[int, int]:
+    """By partition; -1 for one that has none."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    return {p.id: p.leader for p in answered(admin, topic).partitions.values()}
+
+
+# --- records that are gone -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("policy", "first"), [("fail", None), ("earliest", 60), ("latest", 100)])
+def test_where_the_log_was_cut_a_query_goes_on_by_policy(
+    kafka_cluster, planner, numbered, make_topic, policy: str, first: int | None
+):
+    topic = make_topic()
+    numbered(topic, 1).burst(100)
+    before = planner(f"spark-cut-{policy}", topic)
+    before.run(50)
+    before.run(1)
+    before.reader.stop()
+    delete_before(kafka_cluster.bootstrap_servers, topic, {0: 60})
+    query = planner(f"spark-cut-{policy}", topic, onDataLoss=policy)
+    if first is None:
+        with pytest.raises(NoOffset, match=r"goes on at 50 of .*its log holds 60 to 100.*onDataLoss=earliest"):
+            query.plan()
+        return
+    query.run()
+    numbered(topic, 1).burst(20)
+    query.until(120 - first)
+    assert Counter(query.records) == once(1, range(first, 120))
+
+
+@pytest.mark.parametrize(("policy", "first"), [("fail", None), ("earliest", 0), ("latest", 10)])
+def test_where_the_log_ends_before_the_groups_offset_a_query_goes_on_by_policy(
+    store, planner, numbered, make_topic, policy: str, first: int | None
+):
+    topic, group = make_topic(), f"spark-short-{policy}"
+    numbered(topic, 1).burst(10)
+    path = layout.offset(group, topic, 0)
+    before = planner(group, topic)
+    before.run(5)
+    before.run(1)
+    before.reader.stop()
+    store.set(path, b"500")  # as after a restore of the brokers from an old copy
+    query = planner(group, topic, onDataLoss=policy)
+    if first is None:
+        with pytest.raises(NoOffset, match=r"goes on at 500 of .*its log holds 0 to 10"):
+            eventually(query.plan, within_s=30, every_s=0.2)
+        return
+    eventually(lambda: query.run() >= 0 and store.get(path).data != b"500", within_s=30, every_s=0.2)
+    numbered(topic, 1).burst(10)
+    query.until(20 - first)
+    assert Counter(query.records) == once(1, range(first, 20))
+
+
+@pytest.mark.parametrize("policy", ["fail", "earliest"])
+def test_records_that_go_between_planning_and_reading(kafka_cluster, planner, numbered, make_topic, policy: str):
+    topic = make_topic()
+    numbered(topic, 1).burst(100)
+    query = planner(f"spark-between-{policy}", topic, onDataLoss=policy)
+    batch = query.plan()
+    delete_before(kafka_cluster.bootstrap_servers, topic, {0: 30})
+    if policy == "fail":
+        with pytest.raises(NoOffset, match="records 0 to"):
+            query.read(batch)
+        return
+    assert Counter(query.read(batch)) == once(1, range(30, 100))
+
+
+def test_a_transaction_withholds_what_is_not_committed_and_costs_nothing_that_is(kafka_cluster, planner, make_topic):
+    topic = make_topic()
+    producer = Producer(
+        {"bootstrap.servers": kafka_cluster.bootstrap_servers, "transactional.id": topic, "log_level": 0}
+    )
+    producer.init_transactions(60)
+
+    def write(end: Callable[[], None]) -> None:
+        producer.begin_transaction()
+        for _ in range(10):
+            producer.produce(topic, b"0", partition=0)
+        assert producer.flush(90) == 0
+        end()
+
+    query = planner("spark-transactions", topic)
+    write(producer.commit_transaction)  # 0 to 9, and its end at 10
+    query.until(10)
+    write(lambda: None)  # 11 to 20, open
+    assert query.run() == 0
+    producer.commit_transaction()
+    query.until(20)
+    write(producer.abort_transaction)  # 22 to 31
+    write(producer.commit_transaction)  # 33 to 42
+    query.until(30)
+    assert query.run() == 0
+    assert [offset for _, offset in query.records] == [*range(10), *range(11, 21), *range(33, 43)]
+
+
+def test_settings_librdkafka_does_not_know_fail_the_query_at_once(planner, make_topic):
+    query = planner("spark-settings", make_topic(), **{"kafka.sasl.jaas.config": "as Java's clients have it"})
+    with pytest.raises(SettingsError, match=r"options kafka\.\*: .*Java JAAS configuration is not supported"):
+        query.plan()
+
+
+def test_a_topic_deleted_and_made_again_shorter_is_read_from_its_beginning(
+    kafka_cluster, planner, numbered, make_topic, topics
+):
+    topic = make_topic()
+    numbered(topic, 1).burst(100)
+    query = planner("spark-again-shorter", topic)
+    query.until(100)
+    query.run()
+    eventually(lambda: committed(kafka_cluster.zookeeper, "spark-again-shorter") == {0: 100}, within_s=20)
+    topics.delete(topic)
+    assert query.run() == 0
+    topics.create(topic, 1)
+    numbered(topic, 1).burst(7)
+    query.until(107)
+    assert Counter(query.records[100:]) == once(1, range(7))
+
+
+# --- Spark itself --------------------------------------------------------------------------------------------------
+
+
+def test_a_query_that_is_stopped_leaves_its_group_at_once(store, query, numbered, make_topic):
+    topic = make_topic(partitions=2)
+    numbered(topic, 2).burst(100)
+    seen = Seen()
+    running = query("spark-leaves", topic, seen, sessionTimeoutMs=60_000, consumerId="one")
+    eventually(lambda: len(seen.records) >= 100, within_s=150)
+    assert store.children(layout.ids("spark-leaves")) == ("one",)
+    running.stop()
+    eventually(lambda: store.children(layout.ids("spark-leaves")) == (), within_s=15)
+
+
+def test_a_query_over_what_is_there_now_ends_by_itself_and_has_it_committed(
+    spark, kafka_cluster, numbered, make_topic, tmp_path
+):
+    topic = make_topic(partitions=2)
+    options = {"zookeeper": kafka_cluster.zookeeper, "group": "spark-run", "topics": topic, "maxOffsetsPerTrigger": 60}
+    rows = spark.readStream.format("kafka_coord").options(**options, startingOffsets="earliest").load()
+    seen = Seen()
+    writer = rows.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    for times in (1, 2):
+        numbered(topic, 2).burst(100)
+        running = writer.trigger(availableNow=True).start()
+        assert running.awaitTermination(150)
+        assert running.exception() is None
+        assert Counter(seen.records) == once(2, range(50 * times))
+        said = {0: 50 * times, 1: 50 * times}  # at the latest as the planner leaves, which Spark does not wait for
+        eventually(lambda said=said: committed(kafka_cluster.zookeeper, "spark-run") == said, within_s=20)
