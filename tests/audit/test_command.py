@@ -10,8 +10,8 @@ import pytest
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.zk import layout
 from tests.audit.scribe import GROUP, TOPIC, Scribe
+from tests.cli.commands import promised
 from tests.cli.running import Ran, run
-from tests.cli.test_docs import promised
 
 pytestmark = pytest.mark.zookeeper
 

@@ -17,12 +17,11 @@ from kafka_coord.cli.failures import EXIT_CODES
 from kafka_coord.cli.main import cli
 from kafka_coord.model import PartitionSet, StopFetcher
 from kafka_coord.settings import keys, variable_of
+from tests.cli.commands import OPERATIONS, commands, promised
 from tests.cli.running import Run
-from tests.cli.test_help import commands
 from tests.monitor.written import Tree
 
 ROOT = Path(__file__).parents[2]
-OPERATIONS = ROOT / "docs" / "operations.md"
 _INLINE = re.compile(r"`(kafka-coord [^`]+)`")
 _PLACEHOLDERS = {"GROUP": "delays", "CONSUMER": "c1", "TOPIC": "flights"}
 
@@ -90,12 +89,6 @@ def test_the_exit_codes_in_the_table_are_those_of_the_help() -> None:
     table = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATIONS.read_text(), re.MULTILINE)}
     told = {int(code) for code in re.findall(r"^  (\d+) |; (\d+) ", EXIT_CODES, re.MULTILINE) for code in code if code}
     assert table == told
-
-
-def promised(shape: str) -> Any:
-    found = re.search(rf"<!-- shape: {shape} -->\n```json\n(.*?)```", OPERATIONS.read_text(), re.DOTALL)
-    assert found, shape
-    return json.loads(found.group(1))
 
 
 def test_the_json_has_the_shapes_that_are_promised(tree: Tree, coord: Run) -> None:

@@ -12,22 +12,10 @@ import pytest
 
 from kafka_coord.cli.lazy import LazyCommands
 from kafka_coord.cli.main import cli
+from tests.cli.commands import commands
 from tests.cli.running import environment, run
 
 HEAVY = ("kazoo", "confluent_kafka", "rich", "re2", "yaml")
-
-
-def commands(at: click.Command = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    if isinstance(at, click.Group):
-        ctx = click.Context(at)
-        for name in at.list_commands(ctx):
-            if (*path, name) == ("demo",):
-                continue  # has a test of its own
-            found = at.get_command(ctx, name)
-            assert found is not None
-            yield from commands(found, (*path, name))
-    else:
-        yield path
 
 
 @pytest.mark.parametrize("path", sorted(commands()), ids=" ".join)

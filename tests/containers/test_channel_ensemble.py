@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from kafka_coord.model import TopicPartition
 from kafka_coord.zk.session import connect
 from tests.containers.ensemble import ContainerEnsemble
-from tests.coordinator import test_rebalance, test_requests
 from tests.coordinator.harness import World
+from tests.coordinator.rebalance_scenarios import SCENARIOS
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.containers
 
 _chroots = itertools.count(1)
-
-SCENARIOS = (
-    test_rebalance.test_a_second_member_takes_half_and_nothing_else_is_touched,
-    test_rebalance.test_nobody_is_started_before_the_owner_has_acknowledged,
-    test_rebalance.test_a_leaving_member_hands_over_what_it_committed,
-    test_rebalance.test_a_vanished_member_is_replaced_after_its_session,
-    test_rebalance.test_a_member_that_returns_within_its_grace_gets_its_own_back,
-    test_rebalance.test_a_consumer_that_does_not_acknowledge_is_evicted,
-    test_rebalance.test_a_recreated_topic_starts_anew_and_its_predecessors_offsets_are_gone,
-    test_requests.test_an_operator_can_make_the_coordinator_resign,
-)
 
 
 @pytest.fixture
@@ -40,18 +29,9 @@ def world(container_ensemble: ContainerEnsemble) -> Iterator[World]:
     made.close()
 
 
-@pytest.fixture
-def settled(world: World) -> World:
-    world.instance(1).start_elected()
-    world.consumer("c1").join()
-    world.settles("c1", partitions=4)
-    return world
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__.removeprefix("test_"))
-def test_channel(scenario, request: pytest.FixtureRequest):
-    wants_settled = scenario is test_requests.test_an_operator_can_make_the_coordinator_resign
-    scenario(request.getfixturevalue("settled" if wants_settled else "world"))
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_channel(scenario: Callable[[World], None], world: World):
+    scenario(world)
 
 
 def test_a_rebalance_survives_the_zookeeper_leader(container_ensemble: ContainerEnsemble, world: World):

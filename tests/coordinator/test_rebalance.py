@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from kafka_coord.model import NO_OFFSET, PartitionSet, StartFetcher, StopFetcher, Subscription, TopicPartition
+from kafka_coord.model import NO_OFFSET, PartitionSet, StopFetcher, Subscription, TopicPartition
 from kafka_coord.zk import layout
 from tests.coordinator.harness import World
+from tests.coordinator.rebalance_scenarios import SCENARIOS
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.zookeeper
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_rebalance(scenario: Callable[[World], None], world: World):
+    scenario(world)
 
 
 def test_the_first_member_gets_everything_from_the_start(world: World):
@@ -19,61 +27,6 @@ def test_the_first_member_gets_everything_from_the_start(world: World):
     assert target.generation == 1
     assert target.reason == "member c1 joined"
     assert c1.started == {TopicPartition("flights", p): NO_OFFSET for p in range(4)}
-
-
-def test_a_second_member_takes_half_and_nothing_else_is_touched(world: World):
-    world.instance(1).start_elected()
-    c1 = world.consumer("c1").join()
-    world.settles("c1", partitions=4)
-    c1.position = {TopicPartition("flights", p): 100 + p for p in range(4)}
-    c2 = world.consumer("c2").join()
-    world.settles("c1", "c2", partitions=4)
-    assert [type(command) for command in c1.seen] == [StartFetcher, StopFetcher]
-    moved = c1.seen[-1].partitions
-    assert len(moved) == 2
-    assert c2.started == {tp: 100 + tp.partition for tp in moved}, "starts where the former owner committed"
-    assert c1.owned.isdisjoint(c2.owned)
-
-
-def test_nobody_is_started_before_the_owner_has_acknowledged(world: World):
-    world.instance(1).start_elected()
-    c1 = world.consumer("c1", obedient=False).join()
-    eventually(c1.obey)
-    world.settles("c1", partitions=4)
-    c2 = world.consumer("c2").join()
-    eventually(lambda: world.ledgers()["c1"].stopping)
-    stop = eventually(lambda: c1.obey(acknowledge=False))
-    assert isinstance(stop, StopFetcher)
-    # a third event makes the coordinator look again while c1 has not acknowledged
-    world.consumer("c3").join()
-    eventually(lambda: "c3" in (target.members if (target := world.target()) else {}))
-    assert not any(tp in c2.started for tp in stop.partitions)
-    eventually(lambda: world.settled() is not None or (c1.obey(), False)[1])
-    world.settles("c1", "c2", "c3", partitions=4)
-
-
-def test_a_leaving_member_hands_over_what_it_committed(world: World):
-    world.instance(1).start_elected()
-    c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
-    world.settles("c1", "c2", partitions=4)
-    c2.position = dict.fromkeys(c2.owned, 7)
-    left, told = c2.owned, len(c1.seen)
-    c2.leave()
-    world.settles("c1", partitions=4)
-    assert {tp: c1.started[tp] for tp in left} == dict.fromkeys(left, 7)
-    assert [type(c) for c in c1.seen[told:]] == [StartFetcher], "what does not move is never stopped"
-
-
-def test_a_vanished_member_is_replaced_after_its_session(world: World):
-    world.instance(1).start_elected()
-    world.consumer("c1").join()
-    c2 = world.consumer("c2").join()
-    world.settles("c1", "c2", partitions=4)
-    c2.close()
-    target = world.settles("c1", partitions=4)
-    assert target.reason == "member c2 left"
-    assert world.children(layout.channel("delays", "c2")) == (), "its commands are gone"
-    assert "c2" not in world.ledgers()
 
 
 def test_new_partitions_are_owned_without_stopping_anything(world: World):
@@ -108,23 +61,6 @@ def test_a_deleted_topic_is_stopped_and_its_offsets_stay(world: World):
     assert world.children(layout.topic_offsets("delays", "flights")) == ("0", "1", "2", "3")
 
 
-def test_a_recreated_topic_starts_anew_and_its_predecessors_offsets_are_gone(world: World):
-    world.kafka.topic("flights", 4, topic_id="first")
-    world.instance(1).start_elected()
-    c1, c2 = world.consumer("c1").join(), world.consumer("c2").join()
-    world.settles("c1", "c2", partitions=4)
-    for c in (c1, c2):
-        c.position = {TopicPartition("flights", p): 5000 for p in range(4)}
-    world.kafka.delete_topic("flights")
-    world.kafka.topic("flights", 2, topic_id="second")  # deleted and made anew between two looks, with fewer
-    world.settles("c1", "c2", partitions=2)
-    eventually(lambda: world.node(layout.topic_offsets("delays", "flights")).data.startswith(b"second "))
-    world.settles("c1", "c2", partitions=2)
-    started = c1.started | c2.started
-    assert [started[TopicPartition("flights", p)] for p in range(2)] == [NO_OFFSET, NO_OFFSET]
-    assert world.children(layout.topic_offsets("delays", "flights")) == ()
-
-
 def test_offsets_of_zero_eight_are_adopted(world: World):
     world.store.ensure_path(layout.offset("delays", "flights", 0))
     world.store.set(layout.offset("delays", "flights", 0), b"4711")
@@ -132,22 +68,6 @@ def test_offsets_of_zero_eight_are_adopted(world: World):
     c1 = world.consumer("c1").join()
     world.settles("c1", partitions=4)
     assert c1.started[TopicPartition("flights", 0)] == 4711
-
-
-def test_a_member_that_returns_within_its_grace_gets_its_own_back(world: World):
-    world.instance(1).start_elected()
-    c1 = world.consumer("c1").join()
-    c2 = world.consumer("c2", rejoin_grace_ms=60_000).join()
-    world.settles("c1", "c2", partitions=4)
-    had, commands = c2.owned, len(c1.seen)
-    first = c2.registration.incarnation
-    c2.close()
-    eventually(lambda: world.node(layout.registration("delays", "c2")) is None)
-    again = world.consumer("c2", rejoin_grace_ms=60_000).join()
-    eventually(lambda: again.owned == had)
-    assert again.registration.incarnation != first
-    world.settles("c1", "c2", partitions=4)
-    assert len(c1.seen) == commands, "nobody else was told anything"
 
 
 def test_a_grace_that_ends_gives_the_partitions_to_the_others(world: World):
@@ -167,20 +87,6 @@ def test_the_next_generation_of_a_name_obeys_nothing_meant_for_the_last(world: W
     again = world.consumer("c1").join()
     world.settles("c1", partitions=4)
     assert {command.incarnation for command in again.seen} == {again.registration.incarnation}
-
-
-def test_a_consumer_that_does_not_acknowledge_is_evicted(world: World):
-    from kafka_coord.model import GroupSettings
-    from kafka_coord.model import json_fields as fields
-
-    world.store.ensure_path(layout.group("delays"))
-    world.store.set(layout.group("delays"), fields.dump(GroupSettings(rebalance_timeout_ms=500).to_json()))
-    world.instance(1).start_elected()
-    stuck = world.consumer("c1", obedient=False).join()
-    eventually(lambda: world.node(layout.registration("delays", "c1")) is None)
-    world.consumer("c2").join()
-    world.settles("c2", partitions=4)
-    assert stuck.seen == []
 
 
 def test_a_partition_with_an_unreadable_offset_is_left_alone_and_the_others_go_on(world: World):

@@ -112,15 +112,6 @@ def test_a_malformed_request_is_left_alone_and_the_next_is_answered(settled: Wor
     assert settled.node(path).data == b"\xff not json"
 
 
-def test_an_operator_can_make_the_coordinator_resign(settled: World):
-    second = settled.instance(2).start()
-    answer = settled.ask(Request(RequestType.RESIGN, reason="maintenance"))
-    assert answer.result == "done"
-    eventually(lambda: second.service.leads)
-    settled.consumer("c2").join()
-    settled.settles("c1", "c2", partitions=4)
-
-
 def test_answers_nobody_fetches_are_removed_after_a_while(world: World):
     world.instance(1, CoordinatorOptions(answers_kept_ms=300)).start_elected()
     answer = world.ask(Request(RequestType.REBALANCE, group="nobody"))

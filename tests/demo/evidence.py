@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from kafka_coord.dev.demo.expected import AirlineTotal
 from kafka_coord.dev.demo.journal import Change, Handed, Journal, Killing, Run
+from kafka_coord.dev.demo.timeline import Event, EventKind, Reign, Sample, Timeline, assemble
 from kafka_coord.dev.demo.verification import Evidence
-from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.model import Decision, PartitionSet, TopicPartition
 
 AIRLINES = ("UA", "B6", "AA")
 START_MS = 1_800_000_000_000
@@ -72,3 +73,25 @@ class World:
 
     def evidence(self) -> Evidence:
         return Evidence(self.ends, self.committed, self.written, self.journals(), self.killings, self.expected)
+
+
+def decision(generation: int, reason: str = "member c2 left") -> Decision:
+    return Decision(
+        generation, 1, reason, "sticky", START_MS + 8_000, 1, 2, 1, 1, 0, None, 40, {"c1": {"gained": "flights[1]"}}
+    )
+
+
+def timeline(world: World) -> Timeline:
+    return assemble(
+        world.journals(),
+        world.killings,
+        [
+            Event(START_MS, EventKind.STARTED, "two consumers"),
+            Event(START_MS + 6_000, EventKind.KILLED, "c2 is killed"),
+            Event(START_MS + 6_010, EventKind.COORDINATOR_KILLED, "the coordinator is killed"),
+            Event(START_MS + 10_000, EventKind.FINISHED, "done"),
+        ],
+        [Sample(START_MS + at * 1_000, {tp(0): at * 10}, {tp(0): 100, tp(1): 100}, {tp(0): "c1"}) for at in range(11)],
+        [decision(1), decision(2)],
+        [Reign(1, 1, START_MS - 5_000, START_MS + 6_010), Reign(2, 2, START_MS + 7_000, START_MS + 10_000)],
+    )

@@ -16,8 +16,7 @@ from kafka_coord.dev.demo.options import DemoOptions
 from kafka_coord.dev.demo.run import Outcome
 from kafka_coord.dev.demo.verification import verify
 from kafka_coord.errors import DevClusterError
-from tests.demo.evidence import World
-from tests.demo.test_report import timeline
+from tests.demo.evidence import World, timeline
 
 
 @pytest.fixture(autouse=True)

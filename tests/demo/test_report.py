@@ -10,36 +10,13 @@ import pytest
 
 from kafka_coord.dev.demo.expected import AirlineTotal
 from kafka_coord.dev.demo.report import Story, render
-from kafka_coord.dev.demo.timeline import Event, EventKind, Reign, Sample, Timeline, assemble
+from kafka_coord.dev.demo.timeline import Event, EventKind, assemble
 from kafka_coord.dev.demo.verification import verify
 from kafka_coord.dev.html.markup import Markup, join, tag
-from kafka_coord.model import Decision
-from tests.demo.evidence import START_MS, World, tp
+from tests.demo.evidence import START_MS, World, decision, timeline, tp
 
 HOSTILE = "</title><script>alert(1)</script><b a='\" & \x00\x1b[31m"
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def decision(generation: int, reason: str = "member c2 left") -> Decision:
-    return Decision(
-        generation, 1, reason, "sticky", START_MS + 8_000, 1, 2, 1, 1, 0, None, 40, {"c1": {"gained": "flights[1]"}}
-    )
-
-
-def timeline(world: World) -> Timeline:
-    return assemble(
-        world.journals(),
-        world.killings,
-        [
-            Event(START_MS, EventKind.STARTED, "two consumers"),
-            Event(START_MS + 6_000, EventKind.KILLED, "c2 is killed"),
-            Event(START_MS + 6_010, EventKind.COORDINATOR_KILLED, "the coordinator is killed"),
-            Event(START_MS + 10_000, EventKind.FINISHED, "done"),
-        ],
-        [Sample(START_MS + at * 1_000, {tp(0): at * 10}, {tp(0): 100, tp(1): 100}, {tp(0): "c1"}) for at in range(11)],
-        [decision(1), decision(2)],
-        [Reign(1, 1, START_MS - 5_000, START_MS + 6_010), Reign(2, 2, START_MS + 7_000, START_MS + 10_000)],
-    )
 
 
 def story(world: World | None = None) -> Story:

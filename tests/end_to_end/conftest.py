@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.parties import Numbered, Reader
+from kafka_coord.zk import connect
+from kafka_coord.zk.store import Store
+from tests.end_to_end.parties import Listening, Numbered, Reader
 
 
 @pytest.fixture
@@ -35,3 +38,20 @@ def numbered(kafka_cluster) -> Iterator[Callable[..., Numbered]]:
     yield make
     for one in made:
         one.stop()
+
+
+@pytest.fixture
+def store(kafka_cluster) -> Iterator[Store]:
+    opened = connect(kafka_cluster.zookeeper)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def listening(kafka_cluster, tmp_path: Path) -> Iterator[Listening]:
+    made = Listening(tmp_path, kafka_cluster.brokers[:2])
+    for instance in made.instances:
+        instance.start()
+    yield made
+    for instance in made.instances:
+        instance.kill()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
@@ -13,7 +15,13 @@ from confluent_kafka import Producer
 from kafka_coord import Consumer
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.zk import connect
+from kafka_coord.dev.cluster.coordinator import Coordinator
+from kafka_coord.dev.cluster.ports import free_port
+from kafka_coord.errors import NoNode
+from kafka_coord.model import CoordinatorInfo
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import connect, layout
+from kafka_coord.zk.store import Store
 from tests.waiting import eventually
 
 SESSION_MS = 6_000
@@ -127,6 +135,29 @@ def coordinator(zookeeper: str, broker_id: int = 101) -> Iterator[CoordinatorSer
     finally:
         service.stop()
         store.close()
+
+
+class Listening:
+    """Two serve processes that listen for consumers; ``bootstrap`` names both."""
+
+    def __init__(self, directory: Path, brokers: list) -> None:
+        ports = {broker.broker_id: free_port() for broker in brokers}
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports.values())
+
+        def command(broker) -> list[str]:
+            serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve", "--session-timeout-ms", "6000"]
+            serve += ["--broker-id", str(broker.broker_id), "--zookeeper", broker.zookeeper]
+            return [*serve, "--listen-channel", f"127.0.0.1:{ports[broker.broker_id]}"]
+
+        self.instances = [Coordinator(directory, broker, command) for broker in brokers]
+
+
+def elected(store: Store) -> CoordinatorInfo | None:
+    try:
+        data = store.get(layout.COORDINATOR).data
+    except NoNode:
+        return None
+    return CoordinatorInfo.from_json(fields.load(data, layout.COORDINATOR), layout.COORDINATOR)
 
 
 def all_given(readers: list[Reader]) -> Counter[tuple[int, int]]:

@@ -9,22 +9,11 @@ from pathlib import Path
 import pytest
 
 from kafka_coord.dev.cluster.coordinator import Coordinator
-from kafka_coord.errors import NoNode
-from kafka_coord.model import CoordinatorInfo
-from kafka_coord.model import json_fields as fields
-from kafka_coord.zk import connect, layout
-from kafka_coord.zk.store import Store
-from tests.end_to_end.parties import all_given, expected, owners, wait_for_all
+from kafka_coord.zk import layout
+from tests.end_to_end.parties import all_given, elected, expected, owners, wait_for_all
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.kafka]
-
-
-@pytest.fixture
-def store(kafka_cluster) -> Iterator[Store]:
-    opened = connect(kafka_cluster.zookeeper)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -41,14 +30,6 @@ def instances(kafka_cluster, tmp_path: Path) -> Iterator[list[Coordinator]]:
     yield made
     for instance in made:
         instance.kill()
-
-
-def elected(store: Store) -> CoordinatorInfo | None:
-    try:
-        data = store.get(layout.COORDINATOR).data
-    except NoNode:
-        return None
-    return CoordinatorInfo.from_json(fields.load(data, layout.COORDINATOR), layout.COORDINATOR)
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])

@@ -17,7 +17,6 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 from tests.end_to_end.parties import all_given, expected, owners
-from tests.end_to_end.test_socket_consumers import listening, store
 from tests.waiting import eventually
 
 SOURCE = Path(__file__).parents[2] / "docs" / "examples" / "go-consumer"
@@ -27,8 +26,6 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.skipif(shutil.which("go") is None, reason="no Go toolchain here: the example in Go is not tried"),
 ]
-
-__all__ = ["listening", "store"]
 
 
 @pytest.fixture(scope="module")

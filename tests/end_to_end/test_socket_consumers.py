@@ -2,53 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from kafka_coord.dev.cluster.coordinator import Coordinator
-from kafka_coord.dev.cluster.ports import free_port
-from kafka_coord.zk import connect, layout
-from kafka_coord.zk.store import Store
-from tests.end_to_end.parties import all_given, expected, owners, wait_for_all
-from tests.end_to_end.test_failover import elected
+from kafka_coord.zk import layout
+from tests.end_to_end.parties import all_given, elected, expected, owners, wait_for_all
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.kafka]
-
-
-@pytest.fixture
-def store(kafka_cluster) -> Iterator[Store]:
-    opened = connect(kafka_cluster.zookeeper)
-    yield opened
-    opened.close()
-
-
-class Listening:
-    """Two serve processes that listen for consumers; ``bootstrap`` names both."""
-
-    def __init__(self, directory: Path, brokers: list) -> None:
-        ports = {broker.broker_id: free_port() for broker in brokers}
-        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports.values())
-
-        def command(broker) -> list[str]:
-            serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve", "--session-timeout-ms", "6000"]
-            serve += ["--broker-id", str(broker.broker_id), "--zookeeper", broker.zookeeper]
-            return [*serve, "--listen-channel", f"127.0.0.1:{ports[broker.broker_id]}"]
-
-        self.instances = [Coordinator(directory, broker, command) for broker in brokers]
-
-
-@pytest.fixture
-def listening(kafka_cluster, tmp_path: Path) -> Iterator[Listening]:
-    made = Listening(tmp_path, kafka_cluster.brokers[:2])
-    for instance in made.instances:
-        instance.start()
-    yield made
-    for instance in made.instances:
-        instance.kill()
 
 
 def test_a_group_of_both_kinds_hands_over_cleanly(listening, make_topic, reader, numbered):

@@ -15,7 +15,7 @@ from kafka_coord.spark.options import SourceOptions
 from kafka_coord.spark.source import GroupStreamReader, RangesReader
 from kafka_coord.zk import layout
 from tests.waiting import eventually
-from tests.zk.test_tls import TlsServer, tls_server
+from tests.zk.tls import TlsServer, tls_server
 
 __all__ = ["tls_server"]
 

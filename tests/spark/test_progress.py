@@ -18,7 +18,7 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.spark.planned import PlannedBatch
 from kafka_coord.spark.progress import GroupProgressListener, watch
 from kafka_coord.spark.ranges import OffsetRanges
-from tests.spark.test_source import Seen
+from tests.spark.queries import Seen
 from tests.waiting import eventually
 
 Values = dict[tuple[str, ...], float]

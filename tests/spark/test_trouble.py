@@ -31,7 +31,7 @@ from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
 from tests.chaos.links import Link, Network
 from tests.spark.conftest import source_options
-from tests.spark.test_source import Seen, committed
+from tests.spark.queries import Seen, committed
 from tests.waiting import answered, eventually
 
 pytestmark = pytest.mark.usefixtures("elected")

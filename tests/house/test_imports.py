@@ -1,0 +1,118 @@
+"""Who may import whom. The tests break each contract of ``setup.cfg`` in a copy of the package and see it refused."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package and of its contracts."""
+    copy = tmp_path_factory.mktemp("checkout")
+    shutil.copytree(ROOT / "kafka_coord", copy / "kafka_coord", ignore=shutil.ignore_patterns("__pycache__", "build"))
+    shutil.copy(ROOT / "setup.cfg", copy)
+    return copy
+
+
+def lint_imports(checkout: Path) -> tuple[int, str]:
+    program = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+    result = subprocess.run(
+        [sys.executable, "-c", program, "--no-cache"],
+        cwd=checkout,
+        env={"PYTHONPATH": str(checkout), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return result.returncode, result.stdout + result.stderr
+
+
+def test_the_contracts_are_kept(checkout: Path) -> None:
+    status, told = lint_imports(checkout)
+    assert status == 0, told
+
+
+@pytest.mark.parametrize(
+    ("where", "line", "refused"),
+    [
+        ("frontends/socket/gateway.py", "import kazoo", "kafka_coord.frontends.socket.gateway -> kazoo"),
+        ("cli/main.py", "from kazoo.client import KazooClient", "kafka_coord.cli.main -> kazoo"),
+        (
+            "coordinator/plan/planning.py",
+            "import kafka_coord.zk.session",
+            "plan.planning -> kafka_coord.zk.session",
+        ),
+        ("coordinator/plan/target.py", "import time", "kafka_coord.coordinator.plan.target -> time"),
+        ("coordinator/assignors/level.py", "import random", "kafka_coord.coordinator.assignors.level -> random"),
+        ("channel/frames.py", "import socket", "kafka_coord.channel.frames -> socket"),
+        ("channel/messages.py", "import kafka_coord.channel.client", "kafka_coord.channel.client -> threading"),
+        ("channel/rpc.py", "import threading", "kafka_coord.channel.rpc -> threading"),
+        ("model/partitions.py", "import kafka_coord.coordinator.queue", "kafka_coord.model.partitions"),
+        ("spark/ranges.py", "import os", "kafka_coord.spark.ranges -> os"),
+        ("coordinator/handler.py", "import kafka_coord.consumer", "kafka_coord.coordinator.handler"),
+        ("frontends/socket/server.py", "import confluent_kafka", "kafka_coord.frontends.socket.server"),
+        ("errors.py", "import kafka_coord.model", "kafka_coord.errors"),
+    ],
+)
+def test_a_planted_import_is_refused(checkout: Path, where: str, line: str, refused: str) -> None:
+    module = checkout / "kafka_coord" / where
+    before = module.read_text()
+    module.write_text(f"{before}\n{line}\n")
+    try:
+        status, told = lint_imports(checkout)
+    finally:
+        module.write_text(before)
+    assert status == 1, told
+    assert refused in told
+
+
+def test_a_new_package_that_no_contract_names_is_refused(checkout: Path) -> None:
+    room = checkout / "kafka_coord" / "somewhere"
+    room.mkdir()
+    try:
+        (room / "__init__.py").write_text("import kazoo\n")
+        status, told = lint_imports(checkout)
+    finally:
+        shutil.rmtree(room)
+    assert status == 1, told
+    assert "kafka_coord.somewhere -> kazoo" in told, "only zk may import kazoo, whoever else comes"
+    assert "not listed as layers:\n\n- kafka_coord.somewhere" in told
+
+
+def imported(module: Path) -> Iterator[str]:
+    """What a module imports, as dotted names; of ``from a import b`` both ``a`` and ``a.b``."""
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from (node.module, *(f"{node.module}.{name.name}" for name in node.names))
+
+
+def test_no_module_imports_a_test() -> None:
+    modules = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "kafka_coord").rglob("*.py")]
+    found = {
+        f"{module.relative_to(ROOT)} imports {name}"
+        for module in modules
+        for name in imported(module)
+        if any(part.startswith("test_") for part in name.split("."))
+    }
+    assert not found, "what several tests need belongs into a module of its own"
+
+
+def test_nothing_that_is_installed_imports_what_is_not() -> None:
+    found = {
+        f"{module.relative_to(ROOT)} imports {name}"
+        for module in (ROOT / "kafka_coord").rglob("*.py")
+        for name in imported(module)
+        if name.split(".")[0] == "tests"
+    }
+    assert not found

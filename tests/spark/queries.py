@@ -1,0 +1,33 @@
+"""What a query was given, and what its group has committed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.monitor.offsets import read_committed
+from kafka_coord.zk.session import connect
+
+
+class Seen:
+    """What a query's micro-batches held."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, int]] = []
+        self.values: list[bytes] = []
+        self.batches = 0
+
+    def __call__(self, rows: Any, _batch_id: int) -> None:
+        found = rows.select("partition", "offset", "value").collect()
+        self.records += [(row[0], row[1]) for row in found]
+        self.values += [bytes(row[2]) for row in found]
+        self.batches += 1
+
+
+def committed(zookeeper: str, group: str) -> dict[int, int]:
+    store = connect(zookeeper)
+    try:
+        found = read_committed(store, group, read_cluster(store).topics)
+        return {tp.partition: offset for tp, offset in found.offsets.items()}
+    finally:
+        store.close()
