@@ -24,14 +24,14 @@ def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> l
     no multi, :class:`StoreUnavailable` when the outcome is unknown.
     """
     results: list[tuple[OpResult, ...]] = []
-    for batch in _packed(units, store.acl_bytes):
+    for batch in packed(units, store.acl_bytes):
         results += _write(store, fence, batch)
     return results
 
 
 def fits_one(store: Store, units: Iterable[Sequence[Op]]) -> bool:
     """Whether :func:`write_fenced` would write all of it in one multi: everything, or nothing."""
-    batches = _packed(units, store.acl_bytes)
+    batches = packed(units, store.acl_bytes)
     next(batches, None)
     return next(batches, None) is None
 
@@ -58,12 +58,14 @@ def _write(store: Store, fence: Check, units: Sequence[Sequence[Op]]) -> Iterato
         at += len(unit)
 
 
-def _packed(units: Iterable[Sequence[Op]], acl: int) -> Iterator[list[Sequence[Op]]]:
+def packed(units: Iterable[Sequence[Op]], acl: int, max_bytes: int = MAX_BYTES) -> Iterator[list[Sequence[Op]]]:
+    """``units`` in order, as many to a batch as fit one request. A unit larger than that is a batch by itself. ``acl``
+    is how many bytes the ACL of a create takes."""
     batch: list[Sequence[Op]] = []
     size = count = 0
     for unit in units:
         unit_size = sum(op_size(op, acl=acl) for op in unit)
-        if batch and (size + unit_size > MAX_BYTES or count + len(unit) > MAX_OPS):
+        if batch and (size + unit_size > max_bytes or count + len(unit) > MAX_OPS):
             yield batch
             batch, size, count = [], 0, 0
         batch.append(unit)

@@ -522,7 +522,10 @@ class Term:
         if not self._written(member, outcome):
             return
         if not isinstance(outcome, frozenset):
-            member.pending = offsets | member.pending  # written with those of the next ping
+            # Written with those of the next ping, but for what is another's by now or is written later all the same.
+            later = {tp for write in self._writer.queued(member) for tp in write.offsets}
+            again = {tp: offset for tp, offset in offsets.items() if tp in member.held - later}
+            member.pending = again | member.pending
         elif member.connection is connection:
             member.heard = max(member.heard, ping)
             self._confirm(member)

@@ -1,0 +1,217 @@
+"""A gateway on a simulated ZooKeeper whose answers a test can lose, and consumers that speak to it frame by frame.
+
+Nothing runs by itself: :meth:`SimulatedHouse.turn` is one turn of the gateway, and time moves only when told to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kafka_coord.channel.frames import Frame
+from kafka_coord.channel.rpc import Answered, Asked, Conversation, Event, Refused
+from kafka_coord.errors import NoNode
+from kafka_coord.frontends.socket.gateway import Gateway
+from kafka_coord.frontends.socket.options import GatewayOptions
+from kafka_coord.model import Command, PartitionSet, StartFetcher, StartPoint, StopFetcher, TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.command import NODE_PREFIX
+from kafka_coord.zk import layout
+from kafka_coord.zk.election import Leadership, ZkElection
+from tests.simulation.scheduler import VirtualClock
+from tests.simulation.server import SimulatedZooKeeper
+from tests.simulation.store import SimulatedStore
+
+TOPIC = "flights"
+
+
+class Peer:
+    """A connection whose other end is the test."""
+
+    certificate = None
+
+    def __init__(self, address: str = "127.0.0.1:1") -> None:
+        self.address = address
+        self.sent: list[Frame] = []
+        self.closed = False
+
+    def send(self, frame: Frame) -> None:
+        self.sent.append(frame)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class LeadershipView:
+    """Elected as the test says."""
+
+    def __init__(self) -> None:
+        self.held: Leadership | None = None
+
+    def leadership(self) -> Leadership | None:
+        return self.held
+
+    def leads(self) -> bool:
+        return self.held is not None
+
+
+class Surroundings:
+    """What happens to the requests of a store: ``loses`` says of which the answer is lost with the connection,
+    ``takes`` is called before each takes effect."""
+
+    def __init__(self) -> None:
+        self.loses: Callable[[str], bool] = lambda _doing: False
+        self.takes: Callable[[str], None] = lambda _doing: None
+
+    def before_effect(self, _store: SimulatedStore, doing: str) -> None:
+        self.takes(doing)
+
+    def before_reply(self, store: SimulatedStore, doing: str) -> None:
+        if self.loses(doing):
+            store.disconnect()
+
+    def between_reads(self, _store: SimulatedStore) -> None:
+        return
+
+
+class SimulatedHouse:
+    """The gateway of an elected instance. ``other`` is a store whose requests always succeed: anybody else's."""
+
+    def __init__(self, options: GatewayOptions | None = None) -> None:
+        self.clock = VirtualClock()
+        self.zookeeper = SimulatedZooKeeper()
+        self.around = Surroundings()
+        self.store = self._open(self.around)
+        self.other = self._open(Surroundings())
+        for path in layout.PERSISTENT_ROOTS:
+            self.other.ensure_path(path)
+        self.office = LeadershipView()
+        self.election = ZkElection(self.store, 1, {"channel": "127.0.0.1:1"}, lambda: None)
+        self.office.held = self.election.elect()
+        nonces = iter(range(1_000_000))
+        self.gateway = Gateway(self.store, 1, self.office, lambda: None, options, nonce=lambda: str(next(nonces)))
+
+    def _open(self, around: Surroundings) -> SimulatedStore:
+        store = SimulatedStore(self.zookeeper, self.clock, around, 10_000)
+        store.connect(self.zookeeper.replicas[0])
+        return store
+
+    def reconnect(self) -> None:
+        """Brings the connection of the gateway's store back, where it is cut."""
+        if self.store.session.suspended_since is not None:
+            self.store.connect(self.zookeeper.replicas[0])
+
+    def turn(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.reconnect()
+            while self.store.has_notification():
+                self.store.deliver()
+            self.gateway.step()
+
+    def consumer(self, name: str = "s1", group: str = "delays") -> SimulatedConsumer:
+        return SimulatedConsumer(self, name, group)
+
+    def offset(self, partition: int, group: str = "delays") -> int | None:
+        try:
+            return int(self.other.get(layout.offset(group, TOPIC, partition)).data)
+        except NoNode:
+            return None
+
+    def commit_as_another(self, partition: int, offset: int, group: str = "delays") -> None:
+        """What the next owner of a partition does."""
+        path = layout.offset(group, TOPIC, partition)
+        self.other.ensure_path(path)
+        self.other.set(path, str(offset).encode())
+
+
+class SimulatedConsumer:
+    """A consumer that says exactly what a test makes it say."""
+
+    def __init__(self, house: SimulatedHouse, name: str, group: str) -> None:
+        self.house, self.name, self.group = house, name, group
+        self.incarnation = 0
+        self.connect()
+
+    def connect(self) -> None:
+        """Begins anew, on a connection of its own."""
+        self.peer = Peer(f"{self.name}:1")
+        self.conversation = Conversation()
+        self.connection = self.house.gateway.accepted(self.peer)
+        self._unread: list[Event] = []
+
+    def say(self, request: str, **fields_: Any) -> int:
+        number, frame = self.conversation.ask(request, fields_)
+        self.house.gateway.received(self.connection, {"v": 1, **frame})
+        return number
+
+    def say_register(self, **more: Any) -> int:
+        wanted = {"subscription": {TOPIC: 1}, "session_timeout_ms": 10_000, "client": "by hand", "resume_key": "k"}
+        return self.say("register", group=self.group, consumer_id=self.name, **(wanted | more))
+
+    def register(self, **more: Any) -> SimulatedConsumer:
+        number = self.say_register(**more)
+        self.house.turn()
+        answer = self.answer_to(number)
+        assert isinstance(answer, Answered), answer
+        self.incarnation = answer.frame["incarnation"]
+        return self
+
+    def hear(self) -> list[Event]:
+        """Everything that came and was not read."""
+        frames, self.peer.sent = self.peer.sent, []
+        self._unread += [self.conversation.take({"v": 1, **frame}) for frame in frames]
+        return self._unread
+
+    def answer_to(self, number: int) -> Answered | Refused | None:
+        return self._first(lambda event: not isinstance(event, Asked) and event.id in (number, 0))  # type: ignore[return-value]
+
+    def asked(self, wanted: str) -> Asked | None:
+        return self._first(lambda event: isinstance(event, Asked) and event.type == wanted)  # type: ignore[return-value]
+
+    def _first(self, is_wanted: Callable[[Event], bool]) -> Event | None:
+        found = next((event for event in self.hear() if is_wanted(event)), None)
+        if found is not None:
+            self._unread.remove(found)
+        return found
+
+    def answer(self, asked: Asked, offsets: dict[int, int] | None = None) -> None:
+        written = {TOPIC: {str(partition): offset for partition, offset in (offsets or {}).items()}}
+        frame = self.conversation.answer(asked.id, {"offsets": written})
+        self.house.gateway.received(self.connection, {"v": 1, **frame})
+
+    def say_commit(self, offsets: dict[int, int]) -> int:
+        return self.say("commit", offsets={TOPIC: {str(partition): offset for partition, offset in offsets.items()}})
+
+    def told_to(self, command: Command) -> Asked:
+        """Writes a command into its channel, as a coordinator would, and waits until the gateway sends it on."""
+        path = layout.command(self.group, self.name, NODE_PREFIX[command.type])
+        self.house.other.create(path, fields.dump(command.to_json()), sequence=True)
+        for _ in range(10):
+            self.house.turn()
+            asked = self.asked(str(command.type))
+            if asked is not None:
+                return asked
+        raise AssertionError("the command never came")
+
+    def told_to_start(self, starts: dict[int, int]) -> Asked:
+        points = {TopicPartition(TOPIC, partition): StartPoint(offset) for partition, offset in starts.items()}
+        for partition, offset in starts.items():
+            path = layout.offset(self.group, TOPIC, partition)
+            self.house.other.ensure_path(path.rpartition("/")[0])
+            if offset >= 0 and self.house.offset(partition, self.group) is None:
+                self.house.other.create(path, str(offset).encode())
+        return self.told_to(StartFetcher(1, 1, self.incarnation, points, "by hand"))
+
+    def told_to_stop(self, *partitions: int) -> Asked:
+        stopped = PartitionSet.of(TopicPartition(TOPIC, partition) for partition in partitions)
+        return self.told_to(StopFetcher(1, 1, self.incarnation, stopped, "by hand"))
+
+    def owning(self, starts: dict[int, int]) -> SimulatedConsumer:
+        """Told to start these, and it has."""
+        self.answer(self.told_to_start(starts))
+        self.house.turn()
+        return self
+
+    def commands(self) -> tuple[str, ...]:
+        """What is in its channel."""
+        return self.house.other.children(layout.channel(self.group, self.name))
