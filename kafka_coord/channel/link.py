@@ -574,13 +574,22 @@ class SocketLink:
         coordinator is asked to, and writes it itself."""
         wanted = {"for_good": True} if tuple(also) else {}
         with self._news:
-            return self._settled(self._here(registration), MessageType.LEAVE, offsets, wanted)
+            # Asked for again on one connection it is the same request, whatever was consumed meanwhile.
+            connected = self._here(registration)
+            return self._settled(connected, MessageType.LEAVE, offsets, wanted, about=registration)
 
     def _settled(
-        self, connected: _Connected, request: MessageType, offsets: Offsets, more: Mapping[str, Any] | None = None
+        self,
+        connected: _Connected,
+        request: MessageType,
+        offsets: Offsets,
+        more: Mapping[str, Any] | None = None,
+        *,
+        about: object = None,
     ) -> frozenset[str]:
         self._forget_offers(offsets)
-        answer = self._ask(connected, request, dict(offsets), {"offsets": write_offsets(offsets), **(more or {})})
+        wanted = {"offsets": write_offsets(offsets), **(more or {})}
+        answer = self._ask(connected, request, about or dict(offsets), wanted)
         refused = answer.get("refused", [])
         return (
             frozenset(topic for topic in refused if isinstance(topic, str))

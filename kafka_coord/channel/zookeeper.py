@@ -163,10 +163,15 @@ class ConsumerChannel:
         to, else that something has changed; and of anything else that asks for another look, in the same way. What this
         consumer deletes by obeying it may be told or not.
 
-        Raises ``NoNode`` when the channel itself is gone, which means that the registration is too.
+        Raises :class:`MembershipLost` when the channel itself is gone: the token, its version, is worthless then.
         """
         once = watcher if watcher is not None and not self._follows(watcher) else None
-        return in_order(self._store.children(self._path, once))
+        try:
+            return in_order(self._store.children(self._path, once))
+        except NoNode:
+            raise MembershipLost(
+                f"its channel {self._path} was deleted: nothing can be acknowledged any more"
+            ) from None
 
     def _follows(self, watcher: Watcher) -> bool:
         self._watcher = watcher

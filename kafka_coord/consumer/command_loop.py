@@ -79,7 +79,7 @@ class Obedience:
     def step(self, registration: Registration, now: float) -> float:
         """Obeys what can be obeyed now; when to come again, if nothing wakes the connector before.
 
-        Raises ``NoNode`` when the channel is gone, :class:`MembershipLost`, and what the store raises.
+        Raises :class:`MembershipLost`, also when the channel is gone, and what the store raises.
         """
         if self._changed or now >= self.look_due:
             self._look(now)

@@ -8,11 +8,12 @@ simulated one, where the caller decides what time it is.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kafka_coord.channel.interface import Channel, Connection
 from kafka_coord.channel.operations import Offsets, Registration
@@ -26,7 +27,6 @@ from kafka_coord.errors import (
     KafkaCoordError,
     MembershipLost,
     NoAuth,
-    NoNode,
     NotFound,
     StoreError,
     StoreUnavailable,
@@ -49,10 +49,16 @@ class _CommitRequest:
 
 @dataclass(slots=True)
 class _Closing:
+    """``in_hand``: whether the application still has records it will come back from."""
+
     deadline: float
-    also: tuple[Op, ...] = ()
-    offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    stopped: bool = False
+    also: tuple[Op, ...]
+    in_hand: Callable[[], bool]
+    stopped: frozenset[TopicPartition] | None = None
+    told: bool = False
+    last_try: bool = False
+    unanswered: bool = False
+    """An attempt to leave may have taken effect: its answer did not come."""
 
 
 class Connector:
@@ -102,6 +108,7 @@ class Connector:
         self._commit_due = 0.0
         self._commit_requests: deque[_CommitRequest] = deque()
         self._closing: _Closing | None = None
+        self._left_with: Offsets = {}
         self.done = False
         self.failure: KafkaCoordError | None = None
         self._unlisten = store.on_session(self._on_session)
@@ -131,10 +138,12 @@ class Connector:
         """Commits on the connector's thread. The future fails with :class:`MembershipLost` or :class:`NotFound`."""
         future: Future[None] = Future()
         registration = self._registration
-        if registration is None or self.done:
-            future.set_exception(self._lost_error())
+        if registration is None:
+            self._refuse(future, offsets)
             return future
         self._commit_requests.append(_CommitRequest(registration, offsets, future))
+        if self.done:  # it ended just now
+            self._refuse_commits()
         self._wake()
         return future
 
@@ -145,11 +154,24 @@ class Connector:
             raise self._lost_error()
         self._write(registration, offsets)
 
-    def close(self, timeout_s: float, also: Iterable[Op] = ()) -> None:
-        """Asks for the end: stop handing out, commit, delete the registration. :attr:`done` when it is over."""
+    def close(self, timeout_s: float, also: Iterable[Op] = (), *, in_hand: Callable[[], bool] | None = None) -> None:
+        """Asks the member to leave its group (docs/protocol.md, section 7). :attr:`done` when it is over.
+
+        It hands out nothing more and waits until the application has come back from the records it has in hand, for
+        ``timeout_s`` at most. Then one write stores, of each partition held, the offset up to which the application has
+        come back, and deletes the registration; ``also`` is written with it. Records still in hand are handed out
+        again by the next owner.
+
+        ``in_hand`` tells whether the application has records it will come back from. By default these are all that the
+        fetchers know to be in hand. It is called from :meth:`step`.
+        """
         if self._closing is None:
-            self._closing = _Closing(self._store.clock.monotonic() + timeout_s, tuple(also))
+            deadline = self._store.clock.monotonic() + timeout_s
+            self._closing = _Closing(deadline, tuple(also), in_hand or self._anything_in_hand)
             self._wake()
+
+    def _anything_in_hand(self) -> bool:
+        return self._fetchers.in_hand(self._fetchers.held_partitions())
 
     # --- the step ----------------------------------------------------------------------------------------------------
 
@@ -193,11 +215,7 @@ class Connector:
             self._lose("its registration was deleted: evicted by the coordinator or an operator")
             return now
         self._carry_out_commits()
-        try:
-            due = self._obedience.step(registration, now)
-        except NoNode:  # the channel: it is removed only long after the registration
-            self._registration_changed = True
-            return now + _RETRY_S
+        due = self._obedience.step(registration, now)
         return min(due, self._auto_commit(registration, now), self._store.session.lease_deadline())
 
     # --- registration ------------------------------------------------------------------------------------------------
@@ -272,6 +290,9 @@ class Connector:
         lost = frozenset(self._fetchers.abandon())
         self._channel.abandon(registration)
         self._obedience.reset()
+        if self._closing is not None and self._closing.unanswered:
+            log.info("left consumer=%s group=%s: the answer was lost", registration.consumer, registration.group)
+            return
         self.counters.losses += 1
         self.counters.last_loss = why
         self._refuse_commits()
@@ -321,8 +342,7 @@ class Connector:
                 _fail_future(request.future, error)
             else:
                 self._commit_requests.popleft()
-                if request.future.set_running_or_notify_cancel():
-                    request.future.set_result(None)
+                _complete(request.future)
 
     def _write(self, registration: Registration, offsets: Offsets) -> None:
         wanted = self._fetchers.admissible(offsets)
@@ -348,8 +368,17 @@ class Connector:
         return self._commit_due
 
     def _refuse_commits(self) -> None:
-        while self._commit_requests:
-            _fail_future(self._commit_requests.popleft().future, self._lost_error())
+        with contextlib.suppress(IndexError):  # none is left
+            while True:
+                request = self._commit_requests.popleft()
+                self._refuse(request.future, request.offsets)
+
+    def _refuse(self, future: Future[None], offsets: Offsets) -> None:
+        """There is no membership to commit in; what the leave has stored is committed all the same."""
+        if self.done and offsets and offsets.items() <= self._left_with.items():
+            _complete(future)
+        else:
+            _fail_future(future, self._lost_error())
 
     def _lost_error(self) -> KafkaCoordError:
         if self.failure is not None:
@@ -366,30 +395,46 @@ class Connector:
 
     def _leave(self, closing: _Closing, now: float) -> float | None:
         registration = self._registration
-        if registration is None or now >= closing.deadline:
-            if registration is not None:
-                log.warning("left without saying so consumer=%s: ZooKeeper did not answer", self._channel.consumer)
-                self._fetchers.abandon()
-                self._registration = None
+        if registration is None:
             self._finish()
             return None
-        if self._store.session.state is not SessionState.CONNECTED:
+        connected = self._store.session.state is SessionState.CONNECTED
+        late = now >= closing.deadline
+        if late and (closing.last_try or not connected):
+            log.warning("left without saying so consumer=%s: ZooKeeper did not answer", self._channel.consumer)
+            self._end_membership()
+            return None
+        if not connected:
             return min(closing.deadline, now + _RETRY_S)
+        closing.last_try = late
         self._carry_out_commits()
-        if not closing.stopped:
-            closing.stopped = True
-            partitions = frozenset(self._fetchers.held_partitions())
-            self._fetchers.stop(partitions)
-            tell(self._on_stop, partitions, "on_stop")
-            closing.offsets = dict(self._fetchers.uncommitted())
-        self._channel.leave(registration, closing.offsets, closing.also)
+        if closing.stopped is None:
+            closing.stopped = frozenset(self._fetchers.held_partitions())
+            self._fetchers.stop(closing.stopped)
+        if not late and closing.in_hand():
+            return min(closing.deadline, now + _RETRY_S)  # the fetchers wake the connector; this is for safety
+        if not closing.told:
+            closing.told = True
+            tell(self._on_stop, closing.stopped, "on_stop")
+        self._write_leave(registration, closing)
+        return None
+
+    def _write_leave(self, registration: Registration, closing: _Closing) -> None:
+        """One attempt, with the offsets up to which the application has come back by now."""
+        offsets = dict(self._fetchers.uncommitted())
+        try:
+            self._channel.leave(registration, offsets, closing.also)
+        except StoreUnavailable:
+            closing.unanswered = True
+            raise
+        self._left_with = offsets
+        log.info("left consumer=%s group=%s offsets=%d", registration.consumer, registration.group, len(offsets))
+        self._end_membership()
+
+    def _end_membership(self) -> None:
         self._fetchers.abandon()
         self._registration = None
-        log.info(
-            "left consumer=%s group=%s offsets=%d", registration.consumer, registration.group, len(closing.offsets)
-        )
         self._finish()
-        return None
 
     # --- events: note, and wake --------------------------------------------------------------------------------------
 
@@ -404,6 +449,11 @@ class Connector:
     def _on_registration_event(self, _event: WatchEvent) -> None:
         self._registration_changed = True
         self._wake()
+
+
+def _complete(future: Future[None]) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_result(None)
 
 
 def _fail_future(future: Future[None], error: BaseException) -> None:

@@ -84,10 +84,11 @@ class Consumer:
     of its own partition (never of others), and past the group's rebalance timeout the consumer is evicted.
 
     **Threads.** ``poll``, ``consume`` and iteration belong to one thread per stream; everything else may be called from
-    any. ``on_start(partitions)`` is called before the first record of them is fetched (it may ``seek``),
-    ``on_stop(partitions)`` when the application has none of their records in hand and before their offsets are
-    committed (it may ``commit``), ``on_lost(partitions)`` when they are gone without notice. All three run on the
-    connector's thread and should be quick; what they raise is logged and does not hold up the handover.
+    any. ``on_start(partitions)`` is called before the first record of them is fetched (it may ``seek``).
+    ``on_stop(partitions)`` is called before their offsets are committed (it may ``commit``); the application has none
+    of their records in hand then, except when :meth:`close` could not wait for it (see there). ``on_lost(partitions)``
+    is called when they are gone without notice. All three run on the connector's thread and should be quick. An
+    exception they raise is logged and does not hold up the handover.
 
     **Errors.** Any call may raise :class:`ConsumerClosed`, :class:`ConsumerIdInUse` (the name is taken),
     :class:`NoOffset` (until the partition is sought), :class:`BrokerError` (no usable listener, or not authorised).
@@ -306,7 +307,10 @@ class Consumer:
         or one that goes back without a ``seek`` before it.
         """
         self._check_process()
-        self._check()
+        if self._closed and not self._connector.done:  # while close() waits for the application, it may commit
+            self._thread.check()
+        else:
+            self._check()
         on_connector = self._thread.is_current
         wanted = self._asked(offsets) if offsets is not None else self._consumed(on_connector=on_connector)
         if on_connector:
@@ -326,10 +330,10 @@ class Consumer:
         return None
 
     def _consumed(self, *, on_connector: bool) -> dict[TopicPartition, int]:
-        me = threading.get_ident()
+        me = threading.current_thread()
         found: dict[TopicPartition, int] = {}
         for fetcher in self._fetchers.streams:
-            mine = not on_connector and (len(self._streams) == 1 or fetcher.last_taker == me)
+            mine = not on_connector and (len(self._streams) == 1 or fetcher.reader is me)
             if mine and fetcher.lost_uncommitted:
                 raise MembershipLost(
                     f"consumer {self.consumer_id!r} lost its membership in group {self._membership.group!r}"
@@ -435,18 +439,27 @@ class Consumer:
     # --- leaving -----------------------------------------------------------------------------------------------------
 
     def close(self, *, leave: bool | None = None, timeout_s: float = 10.0) -> None:
-        """Stops handing out, commits what is consumed, deletes the registration in the same write, and lets all go.
+        """Leaves the group: no partition's records are skipped, and only records still in hand are handed out again.
 
-        The partitions move at once, unless the consumer has a ``rejoin_grace_ms``: then its place is kept for that
-        long, as Kafka keeps a static member's, and ``leave=True`` gives it up now. The record in hand is *not* counted:
-        commit first, or leave a ``with`` block normally. Needs no coordinator; without ZooKeeper it gives up after
-        ``timeout_s`` seconds, and the session's end does the rest. Safe to call twice, and from any thread.
+        The consumer hands out nothing more and waits until the application has come back from the records in hand
+        (which counts them as consumed), for ``timeout_s`` seconds at most. It does not wait for the thread that calls
+        ``close`` nor for one that has ended: they cannot come back. Then a single write commits, of each partition
+        held, the offset up to which the application has come back, and deletes the registration. With
+        ``auto_commit_interval_ms=None`` it commits what the application has committed itself; it may still call
+        :meth:`commit` while ``close`` waits. Records still in hand are handed out again by the next owner: to count
+        them, commit before you close, or leave a ``with`` block normally.
+
+        The partitions move at once. A consumer with ``rejoin_grace_ms`` keeps its place for that long, as a static
+        member does in Kafka, unless ``leave=True`` gives the place up now. No coordinator is needed. If ZooKeeper does
+        not answer within ``timeout_s`` seconds, the end of the session ends the membership, and the last commit
+        counts. ``close`` may be called twice, and from any thread.
         """
         if os.getpid() != self._pid:
             return  # the parent's; nothing of it may be touched here
         self._closed = True
         give_up = bool(leave) and self._membership.rejoin_grace_ms > 0
-        self._connector.close(timeout_s, self._eviction() if give_up else ())
+        in_hand = partial(self._fetchers.in_hand_of_others, threading.current_thread())
+        self._connector.close(timeout_s, self._eviction() if give_up else (), in_hand=in_hand)
         self._thread.join(timeout_s + 15.0)
 
     def _eviction(self) -> tuple[Op, ...]:
@@ -461,7 +474,7 @@ class Consumer:
     ) -> None:
         if kind is None and os.getpid() == self._pid:
             for fetcher in self._fetchers.streams:
-                if fetcher.last_taker == threading.get_ident():
+                if fetcher.reader is threading.current_thread():
                     fetcher.settle()
         self.close()
 

@@ -131,7 +131,7 @@ class Fetcher:
     ) -> None:
         self.number = number
         self._records = 0
-        self.last_taker: int | None = None
+        self.reader: threading.Thread | None = None
         """The thread that took records last."""
         self.lost_uncommitted = False
         """What the application was handed and did not commit belongs to an incarnation that is lost."""
@@ -154,7 +154,7 @@ class Fetcher:
         self._errors: list[tuple[HeldPartition, KafkaError]] = []
         self._in_hand: set[HeldPartition] = set()
         self._settling_wakes = False
-        self._taker: int | None = None
+        self._taker: threading.Thread | None = None
 
     # --- the application's thread ------------------------------------------------------------------------------------
 
@@ -244,14 +244,14 @@ class Fetcher:
             return self._records
 
     def _enter(self) -> None:
-        me = threading.get_ident()
+        me = threading.current_thread()
         with self._lock:
             if self._taker not in {None, me}:
                 raise ConsumerError(
                     f"stream {self.number} is being read by another thread: read each stream from one thread,"
                     " and give the consumer as many streams as there are threads"
                 )
-            self._taker = self.last_taker = me
+            self._taker = self.reader = me
 
     def settle(self) -> None:
         """The application came back: what it had in hand counts as consumed."""
@@ -580,6 +580,14 @@ class Fetcher:
                 self._settling_wakes = True
                 return True
             return False
+
+    def in_hand_of_others(self, closing: threading.Thread) -> bool:
+        """Whether a living thread other than ``closing`` has records in hand; if so, the connector is woken when it no
+        longer has."""
+        reader = self.reader
+        if reader is None or reader is closing or not reader.is_alive():
+            return False
+        return self.in_hand(holding.partition for holding in list(self._held.values()))
 
     def release(self, partitions: Collection[TopicPartition]) -> list[HeldPartition]:
         """Lets stopped partitions go: no longer fetched, what is queued of them dropped."""

@@ -205,6 +205,11 @@ class KafkaFetchers:
     def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
         return any(fetcher.in_hand(wanted) for fetcher, wanted in self._by_stream(partitions).items())
 
+    def in_hand_of_others(self, closing: threading.Thread) -> bool:
+        """Whether a thread will come back from records it has in hand: not the one that closes the consumer, which is
+        busy with that, nor one that has ended."""
+        return any(fetcher.in_hand_of_others(closing) for fetcher in self.streams)
+
     def release(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         offsets: dict[TopicPartition, int] = {}
         for fetcher, wanted in self._by_stream(partitions).items():

@@ -400,7 +400,7 @@ class QueryMember:
 
     def close(self) -> None:
         """Leaves the group, with what is done committed. What a micro-batch still works on is read again by others."""
-        self._connector.close(_CLOSE_S)
+        self._connector.close(_CLOSE_S, in_hand=lambda: False)  # Spark calls this between micro-batches, or never again
         self._thread.join(_CLOSE_S + 5.0)
         if self._offsets is not None:
             self._offsets.close()

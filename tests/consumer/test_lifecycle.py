@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -152,6 +153,56 @@ def test_closing_from_another_thread_ends_the_iteration(
     with Reader(consumer) as reader:
         consumer.close()
     assert reader.error is None
+
+
+def test_closing_waits_for_the_record_another_thread_has_in_hand(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 5)
+    consumer = make_consumer(topics=[topic])
+    coordinator.run_start(consumer.consumer_id, [partition])
+    in_hand, go_on = threading.Event(), threading.Event()
+    given: list[int] = []
+
+    def application() -> None:
+        for record in consumer:
+            given.append(record.offset)
+            if record.offset == 2:
+                in_hand.set()
+                assert go_on.wait(30)
+
+    threads = [threading.Thread(target=application), threading.Thread(target=consumer.close)]
+    threads[0].start()
+    assert in_hand.wait(20)
+    threads[1].start()
+    eventually(lambda: not consumer.assignment())
+    assert coordinator.member(consumer.consumer_id) is not None
+    go_on.set()
+    for thread in threads:
+        thread.join(20)
+
+    assert given == [0, 1, 2], "nothing is handed out any more"
+    assert coordinator.member(consumer.consumer_id) is None
+    assert coordinator.offset(partition) == 3
+
+
+def test_closing_does_not_wait_for_a_thread_that_ended_with_a_record_in_hand(
+    make_consumer: MakeConsumer, make_topic: MakeTopic, produce: Produce, coordinator: HandCoordinator
+) -> None:
+    topic = make_topic()
+    (partition,) = partitions_of(topic, 0)
+    produce(topic, 0, 5)
+    consumer = make_consumer(topics=[topic])
+    coordinator.run_start(consumer.consumer_id, [partition])
+    application = threading.Thread(target=read, args=(consumer, 3))
+    application.start()
+    application.join(20)
+
+    consumer.close(timeout_s=1_000)
+
+    assert coordinator.offset(partition) == 2
 
 
 def test_a_forked_child_is_told_to_make_its_own(

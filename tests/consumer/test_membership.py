@@ -241,6 +241,25 @@ def test_an_evicted_consumer_drops_everything_and_registers_anew(
     assert "evicted" in consumer.stats.last_loss
 
 
+def test_a_consumer_whose_channel_was_deleted_loses_its_membership_at_once(
+    make_consumer: MakeConsumer, coordinator: HandCoordinator, store: KazooStore
+) -> None:
+    lost: list[frozenset[TopicPartition]] = []
+    consumer = make_consumer(on_lost=lost.append)
+    incarnation = coordinator.await_member(consumer.consumer_id).incarnation
+    hold(consumer, coordinator, 7)
+
+    store.delete(layout.channel("g", consumer.consumer_id))
+
+    again = coordinator.await_member(consumer.consumer_id, other_than=incarnation)
+    eventually(lambda: consumer.registered)
+    assert lost == [{T0}]
+    assert (consumer.stats.losses, consumer.stats.registrations) == (1, 2)
+    assert f"{layout.channel('g', consumer.consumer_id)} was deleted" in consumer.stats.last_loss
+    coordinator.run_start(consumer.consumer_id, {T0: 0})
+    assert again.incarnation > incarnation
+
+
 def test_nothing_of_an_evicted_incarnation_can_be_committed_under_its_namesake(
     make_store: MakeStore, store: KazooStore
 ) -> None:
