@@ -9,7 +9,7 @@ import pytest
 from kafka_coord.coordinator.observe import Decoded
 from kafka_coord.model import Ledger
 from kafka_coord.zk.store import Node, Stat
-from tests.simulation.world import World
+from tests.simulation.cluster import SimulatedCluster
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def test_a_coordinator_at_work_decodes_no_ledger_twice(monkeypatch: pytest.Monke
         return ledger
 
     monkeypatch.setattr(Ledger, "from_json", from_json)
-    world = World(7)
-    assert world.verdict() is None
-    elections = sum(change.path == "/consumers/coordinator" for t in world.server.log for change in t.changes)
+    cluster = SimulatedCluster(7)
+    assert cluster.verdict() is None
+    elections = sum(change.path == "/consumers/coordinator" for t in cluster.server.log for change in t.changes)
     assert decoded
     assert max(decoded.values()) <= elections

@@ -1,4 +1,4 @@
-"""The judge: the design's invariants (section 5), checked at every transaction and every record handed out."""
+"""The design's invariants (section 5), checked at every transaction and every record handed out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Witness(Protocol):
     def may_fetch(self, partition: TopicPartition) -> bool: ...
 
 
-class Judge:
+class InvariantChecker:
     """``witness_of`` gives the consumer a session belongs to, ``is_coordinator`` whether it is a service's, ``named``
     the consumer of a name: for it a gateway writes, in the session of a coordinator."""
 

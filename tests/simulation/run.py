@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 import click
 
+from tests.simulation.cluster import TURMOIL
+from tests.simulation.faults import FAULTS
 from tests.simulation.shrinking import History, Played, play, shrink
-from tests.simulation.world import FAULTS, TURMOIL
 
 CHUNK = 20
 """Histories a process is given at once: about a second of work, so that little is waited for at the end."""
@@ -32,7 +33,7 @@ def _ready() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.disable(logging.CRITICAL)
     gc.freeze()
-    gc.set_threshold(100_000, 20, 1_000)  # a world is garbage at its end, all at once; until then there is little
+    gc.set_threshold(100_000, 20, 1_000)  # a cluster is garbage at its end, all at once; until then there is little
 
 
 def _failing(histories: Sequence[History]) -> list[tuple[History, str]]:
@@ -149,9 +150,9 @@ def _tell_each(histories: Sequence[History]) -> int:
     failed = False
     for history in histories:
         played = play(history)
-        click.echo("\n".join(played.world.story))
-        outcome, world = played.broken or "held", played.world
-        click.echo(f"seed {history.seed}: {outcome}, {world.steps} steps, digest {world.server.digest()}")
+        click.echo("\n".join(played.cluster.story))
+        outcome, cluster = played.broken or "held", played.cluster
+        click.echo(f"seed {history.seed}: {outcome}, {cluster.steps} steps, digest {cluster.server.digest()}")
         if played.broken:
             failed = True
             _tell_shortest(played)
@@ -161,7 +162,7 @@ def _tell_each(histories: Sequence[History]) -> int:
 def _tell_shortest(failed: Played) -> None:
     shortest = shrink(failed, _SHRINK_S)
     click.echo(f"the shortest story found that leads to a failure of seed {failed.history.seed}:")
-    click.echo("\n".join(shortest.world.story[-_TOLD_LINES:]))
+    click.echo("\n".join(shortest.cluster.story[-_TOLD_LINES:]))
     happened, steps = shortest.cost()
     click.echo(f"after {steps} steps and {happened} faults: {shortest.broken}")
     click.echo(f"  scripts/simulate {shortest.history.options()}")

@@ -56,7 +56,7 @@ class Scheduler:
         return actor
 
     def kill(self, actor: Actor) -> None:
-        """Ends the actor where it paused; what it would do on its way out must not reach the world (see SimStore)."""
+        """Ends the actor where it paused; what it would do on its way out must not reach the cluster (see SimStore)."""
         actor.done = True
         if actor in self.actors:
             self.actors.remove(actor)

@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tests.simulation.world import FAULTS, TURMOIL, World
+from tests.simulation.cluster import TURMOIL, SimulatedCluster
+from tests.simulation.faults import FAULTS
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that decides what happens: see :class:`~tests.simulation.world.World`."""
+    """All that decides what happens: see :class:`~tests.simulation.cluster.SimulatedCluster`."""
 
     seed: int
     faults: frozenset[str] = FAULTS
@@ -36,23 +37,23 @@ class Played:
 
     history: History
     broken: str
-    world: World
+    cluster: SimulatedCluster
 
     def cost(self) -> tuple[int, int]:
         """What makes a story shorter than another: fewer faults that happened, then fewer steps."""
-        spared = sum(number <= self.world.faults_met for number in self.history.spared)
-        return self.world.faults_met - spared, self.world.steps
+        spared = sum(number <= self.cluster.faults_met for number in self.history.spared)
+        return self.cluster.faults_met - spared, self.cluster.steps
 
 
 def play(history: History) -> Played:
     """Runs a history to its end or its failure, of whatever kind."""
-    world = World(history.seed, history.faults, history.turmoil, history.spared)
+    cluster = SimulatedCluster(history.seed, history.faults, history.turmoil, history.spared)
     try:
-        verdict = world.verdict()
+        verdict = cluster.verdict()
         broken = "" if verdict is None else str(verdict)
     except Exception as error:  # noqa: BLE001 - of the code under test, which is to fail in no way
         broken = f"{type(error).__name__}: {error}"
-    return Played(history, broken, world)
+    return Played(history, broken, cluster)
 
 
 def shrink(failed: Played, budget_s: float) -> Played:
@@ -79,13 +80,13 @@ def _shorter(played: Played) -> Iterator[History]:
     history = played.history
     for kind in sorted(history.faults):
         yield replace(history, faults=history.faults - {kind}, spared=frozenset())
-    happened = [number for number in range(1, played.world.faults_met + 1) if number not in history.spared]
+    happened = [number for number in range(1, played.cluster.faults_met + 1) if number not in history.spared]
     size = len(happened)
     while size:
         for first in range(0, len(happened), size):
             yield replace(history, spared=history.spared | frozenset(happened[first : first + size]))
         size //= 2
-    shortest = min(history.turmoil, played.world.steps)
+    shortest = min(history.turmoil, played.cluster.steps)
     for sixteenths in range(16):
         if (turmoil := shortest * sixteenths // 16) < history.turmoil:
             yield replace(history, turmoil=turmoil)

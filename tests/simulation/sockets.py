@@ -27,7 +27,7 @@ class ProtocolBroken(AssertionError):
 
 
 class Network(Protocol):
-    """What a connection needs of the world around it."""
+    """What a connection needs of the cluster around it."""
 
     def may_say(self, wire: Wire) -> bool:
         """Whether it still carries what one end is about to say; it may break instead."""

@@ -72,7 +72,7 @@ class SimulatedSession:
 
 
 class SimulatedStore(Store):
-    """One process's store. The world connects, cuts and ends it; the code under test calls the rest."""
+    """One process's store. The cluster connects, cuts and ends it; the code under test calls the rest."""
 
     def __init__(
         self, server: SimulatedZooKeeper, clock: Clock, surroundings: Surroundings, timeout_ms: int, name: str = ""
@@ -93,7 +93,7 @@ class SimulatedStore(Store):
         self.replica: Replica = server.replicas[0]
         self._arrived: list[tuple[WatchEvent, tuple[Watcher, ...]]] = []
 
-    # --- what the world does to it -----------------------------------------------------------------------------------
+    # --- what the cluster does to it ---------------------------------------------------------------------------------
 
     def connect(self, replica: Replica) -> bool:
         """Connects, with the session there was if it lives. False: it has ended, and this client has learnt it."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from kafka_coord.model import Mode
-from tests.simulation.world import FAULTS, World
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.faults import FAULTS
 
 SEEDS = 60
 
@@ -41,13 +42,13 @@ def test_every_fault_and_every_kind_of_group_occurs() -> None:
     occurred: Counter[str] = Counter()
     kinds = []
     for seed in range(1_000, 1_000 + SEEDS):
-        world = World(seed)
-        broken = world.verdict()
+        cluster = SimulatedCluster(seed)
+        broken = cluster.verdict()
         assert broken is None, f"seed {seed}: {broken}"
-        occurred += world.occurred
-        occurred["offsets set by an operator"] += world.judge.resets
-        occurred["expired by a gateway"] += len(world.judge.expired)
-        kinds.append(world.kind)
+        occurred += cluster.occurred
+        occurred["offsets set by an operator"] += cluster.checker.resets
+        occurred["expired by a gateway"] += len(cluster.checker.expired)
+        kinds.append(cluster.kind)
     assert occurred.keys() >= FAULTS | MOMENTS, sorted((FAULTS | MOMENTS) - occurred.keys())
     assert {kind.mode for kind in kinds} == {Mode.INCREMENTAL, Mode.EAGER}
     assert {kind.assignor for kind in kinds} == {None, "range", "roundrobin", "weighted"}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.world import World, judged
+from tests.simulation.cluster import SimulatedCluster, run_history
 
 SEEDS = 120
 
@@ -19,22 +19,22 @@ def _quiet() -> Iterator[None]:
 
 def test_invariants_hold_in_histories_with_faults() -> None:
     for seed in range(SEEDS):
-        failure = judged(seed)
+        failure = run_history(seed)
         assert failure is None, f"seed {seed}: {failure[0]}\n" + "\n".join(failure[1][-80:])
 
 
 def test_a_history_without_faults_comes_to_rest() -> None:
-    assert judged(7, frozenset()) is None
+    assert run_history(7, frozenset()) is None
 
 
 def test_a_seed_replays_exactly() -> None:
     stories = []
     for _ in range(2):
-        world = World(3)
+        cluster = SimulatedCluster(3)
         try:
-            world.run()
+            cluster.run()
         finally:
-            world.end()
-        stories.append(list(world.story))
+            cluster.end()
+        stories.append(list(cluster.story))
     assert stories[0] == stories[1]
     assert any("is handed" in line for line in stories[0])

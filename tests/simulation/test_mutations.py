@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.simulation.cluster import run_history
+from tests.simulation.faults import FAULTS
 from tests.simulation.mutations import MUTATIONS, mutated
-from tests.simulation.world import FAULTS, judged
 
 WITHIN_SEEDS = 200
 
@@ -32,4 +33,4 @@ def _quiet() -> Iterator[None]:
 def test_a_mutation_is_caught(name: str) -> None:
     with mutated(name):
         faults = TELLING.get(name, FAULTS)
-        assert any(judged(seed, faults) is not None for seed in range(WITHIN_SEEDS))
+        assert any(run_history(seed, faults) is not None for seed in range(WITHIN_SEEDS))

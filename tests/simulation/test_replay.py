@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.shrinking import History, play
-from tests.simulation.world import World
 
 SEEDS = 6
 
@@ -28,18 +28,18 @@ def test_two_processes_with_different_hash_seeds_play_the_same_histories() -> No
 
 
 def test_looking_at_everything_at_every_step_changes_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The world looks at who may run and at what is due only where that can have changed: it must miss nothing."""
-    choices = World._choices
+    """The cluster looks at who may run and at what is due only where that can have changed: it must miss nothing."""
+    choices = SimulatedCluster._choices
 
-    def after_looking_at_everything(world: World) -> list[Callable[[], None]]:
-        world._look_at_all()
-        world._look_at = 0.0
-        return choices(world)
+    def after_looking_at_everything(cluster: SimulatedCluster) -> list[Callable[[], None]]:
+        cluster.look_at_all()
+        cluster._look_at = 0.0
+        return choices(cluster)
 
     logging.disable(logging.CRITICAL)
     try:
-        sparing = [play(History(seed)).world.server.digest() for seed in range(SEEDS)]
-        monkeypatch.setattr(World, "_choices", after_looking_at_everything)
-        assert [play(History(seed)).world.server.digest() for seed in range(SEEDS)] == sparing
+        sparing = [play(History(seed)).cluster.server.digest() for seed in range(SEEDS)]
+        monkeypatch.setattr(SimulatedCluster, "_choices", after_looking_at_everything)
+        assert [play(History(seed)).cluster.server.digest() for seed in range(SEEDS)] == sparing
     finally:
         logging.disable(logging.NOTSET)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.simulation.faults import FAULTS
 from tests.simulation.mutations import mutated
 from tests.simulation.shrinking import History, Played, play, shrink
-from tests.simulation.world import FAULTS
 
 
 @pytest.fixture(autouse=True)
@@ -28,16 +28,16 @@ def test_the_shortest_story_fails_again_with_fewer_faults() -> None:
         again = play(shortest.history)
     assert shortest.cost() < failed.cost()
     assert again.broken == shortest.broken != ""
-    assert again.world.story == shortest.world.story
+    assert again.cluster.story == shortest.cluster.story
 
 
 def test_a_spared_fault_does_not_happen() -> None:
-    met = play(History(3)).world.faults_met
+    met = play(History(3)).cluster.faults_met
     assert met > 0
     spared = play(History(3, spared=frozenset(range(1, 10_000))))
     assert spared.cost()[0] == 0
-    assert not any("lost:" in line or "is killed" in line for line in spared.world.story)
-    assert not any("fault:" in line for line in spared.world.story)
+    assert not any("lost:" in line or "is killed" in line for line in spared.cluster.story)
+    assert not any("fault:" in line for line in spared.cluster.story)
 
 
 def test_the_command_that_plays_a_history_names_what_differs() -> None:

@@ -1,7 +1,7 @@
 """Proof from ZooKeeper's own transaction log: what was written, in its total order, against the design's invariants."""
 
 from kafka_coord.monitor.audit.replay import audit
-from kafka_coord.monitor.audit.report import Finding, Report, Rule, clock_time
+from kafka_coord.monitor.audit.report import AuditFinding, Report, Rule, clock_time
 from kafka_coord.monitor.audit.story import Event, Selection, Story, parse_partition
 
-__all__ = ["Event", "Finding", "Report", "Rule", "Selection", "Story", "audit", "clock_time", "parse_partition"]
+__all__ = ["AuditFinding", "Event", "Report", "Rule", "Selection", "Story", "audit", "clock_time", "parse_partition"]

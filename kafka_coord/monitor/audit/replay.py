@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kafka_coord.errors import MalformedValue, SettingsError
-from kafka_coord.monitor.audit.judge import Judge
+from kafka_coord.monitor.audit.auditor import Auditor
+from kafka_coord.monitor.audit.convergence import unsettled
 from kafka_coord.monitor.audit.places import ROOTS
-from kafka_coord.monitor.audit.report import Finding, Report, Rule
-from kafka_coord.monitor.audit.settling import unsettled
+from kafka_coord.monitor.audit.report import AuditFinding, Report, Rule
 from kafka_coord.monitor.audit.snapshot import read_snapshot
 from kafka_coord.monitor.audit.sources import begins_everything, find_files, in_order, missing_between
 from kafka_coord.monitor.audit.tree import Step, ZnodeTree
 from kafka_coord.monitor.audit.txnlog import Txn
 
-Watcher = Callable[[Judge, Step], None]
+Watcher = Callable[[Auditor, Step], None]
 """Called with each step before it is judged: what tells histories."""
 
 
@@ -45,7 +45,7 @@ class _Audit:
         self._running = running
         self._watch = watch
         self._report = Report()
-        self._judge = Judge(self._report)
+        self._auditor = Auditor(self._report)
         self._tree = ZnodeTree(chroot, ROOTS)
         self._learned_to = 0
         """Transactions up to here may be in the snapshot that was begun with."""
@@ -63,7 +63,7 @@ class _Audit:
             self._take(txn)
             last = txn
         for what in torn:
-            self._report.warning(Finding(Rule.INCOMPLETE, what))
+            self._report.warning(AuditFinding(Rule.INCOMPLETE, what))
         self._end(last)
         return self._report
 
@@ -76,14 +76,14 @@ class _Audit:
             return
         if self._learned_to:
             self._learned_to = 0
-            self._judge.learn(tuple(self._tree.as_changes()))
+            self._auditor.learn(tuple(self._tree.as_changes()))
         step = self._tree.apply(txn)
         if step is None:
             return
         self._report.count("steps")
         if self._watch is not None:
-            self._watch(self._judge, step)
-        self._judge.judge(step)
+            self._watch(self._auditor, step)
+        self._auditor.take(step)
 
     # --- where to begin ----------------------------------------------------------------------------------------------
 
@@ -112,9 +112,9 @@ class _Audit:
                 continue
             self._known_from = zxid
             self._learned_to = learned_to
-            self._judge = Judge(self._report)
+            self._auditor = Auditor(self._report)
             self._report.warning(
-                Finding(Rule.INCOMPLETE, f"{why}: begun with {path.name}, and judged from zxid {learned_to:#x} on")
+                AuditFinding(Rule.INCOMPLETE, f"{why}: begun with {path.name}, and judged from zxid {learned_to:#x} on")
             )
             return
         told = f" ({'; '.join(problems)})" if problems else ""
@@ -139,13 +139,13 @@ class _Audit:
 
     def _end(self, last: Txn | None) -> None:
         if self._learned_to or (last is not None and last.zxid <= self._known_from):
-            self._judge.learn(tuple(self._tree.as_changes()))
-        world = self._judge.world
-        self._report.count("groups", len(world.groups))
+            self._auditor.learn(tuple(self._tree.as_changes()))
+        state = self._auditor.state
+        self._report.count("groups", len(state.groups))
         self._report.count("log_files", sum(len(files.logs) for files in self._sources))
         at = (last.zxid, last.time_ms) if last is not None else (0, 0)
-        for group, what in unsettled(world):
-            finding = Finding(Rule.NOT_CONVERGED, f"at the end of the log {what}", group, *at)
+        for group, what in unsettled(state):
+            finding = AuditFinding(Rule.NOT_CONVERGED, f"at the end of the log {what}", group, *at)
             if self._running:
                 self._report.warning(finding)
             else:

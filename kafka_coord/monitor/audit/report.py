@@ -57,7 +57,7 @@ class Rule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """One violation or warning. ``time_ms`` is the server's wall clock, ms since 1970; 0 where there is none."""
 
     rule: Rule
@@ -96,20 +96,20 @@ def clock_time(time_ms: int) -> str:
 class Report:
     """Everything an audit found. ``figures`` says how much was checked: an audit of nothing finds nothing."""
 
-    violations: list[Finding] = field(default_factory=list)
-    warnings: list[Finding] = field(default_factory=list)
+    violations: list[AuditFinding] = field(default_factory=list)
+    warnings: list[AuditFinding] = field(default_factory=list)
     figures: dict[str, int] = field(default_factory=dict)
 
     @property
     def clean(self) -> bool:
         return not self.violations
 
-    def violation(self, finding: Finding) -> None:
+    def violation(self, finding: AuditFinding) -> None:
         self.count("violations")
         if len(self.violations) < MAX_FINDINGS:
             self.violations.append(finding)
 
-    def warning(self, finding: Finding) -> None:
+    def warning(self, finding: AuditFinding) -> None:
         self.count("warnings")
         if len(self.warnings) < MAX_FINDINGS:
             self.warnings.append(finding)

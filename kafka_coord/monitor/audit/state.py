@@ -97,7 +97,7 @@ class Names:
 
 
 @dataclass(slots=True)
-class World:
+class ZooKeeperState:
     """Everything at one point of the log."""
 
     groups: dict[str, GroupState] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class World:
 
 
 @dataclass(slots=True)
-class Moment:
+class StepContext:
     """One step being judged, and what of it every rule needs."""
 
     step: Step
@@ -143,13 +143,13 @@ class Moment:
     """group → the member whose checks the step holds, once somebody asked"""
 
     @classmethod
-    def of(cls, step: Step) -> Moment:
-        moment = cls(step)
+    def of(cls, step: Step) -> StepContext:
+        context = cls(step)
         for check in step.checks:
-            moment.checked[check.path] = check.version
+            context.checked[check.path] = check.version
             if check.path == layout.COORDINATOR_EPOCH:
-                moment.fence = check
-        return moment
+                context.fence = check
+        return context
 
     def fences_a_member_of(self, group: str) -> bool:
         """Whether it checks the token of some consumer of the group."""

@@ -21,10 +21,10 @@ from kafka_coord.model import (
     TopicPartition,
 )
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.audit.judge import Judge
+from kafka_coord.monitor.audit.auditor import Auditor
 from kafka_coord.monitor.audit.places import Kind, Place
 from kafka_coord.monitor.audit.report import clock_time
-from kafka_coord.monitor.audit.state import Moment, World
+from kafka_coord.monitor.audit.state import StepContext, ZooKeeperState
 from kafka_coord.monitor.audit.tree import Change, Node, Step
 from kafka_coord.zk import layout
 
@@ -76,10 +76,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One change, its step, and the world before it."""
+    """One change, its step, and the state before it."""
 
-    world: World
-    moment: Moment
+    state: ZooKeeperState
+    context: StepContext
     place: Place
     change: Change
 
@@ -106,20 +106,20 @@ class Story:
             Kind.REQUEST: self._request,
         }
 
-    def __call__(self, judge: Judge, step: Step) -> None:
-        moment: Moment | None = None
+    def __call__(self, auditor: Auditor, step: Step) -> None:
+        context: StepContext | None = None
         for change in step.changes:
-            place = judge.places.of(change.path)
+            place = auditor.places.of(change.path)
             teller = self._tellers.get(place.kind)
             if teller is None or (self._selection.group and place.group not in {"", self._selection.group}):
                 continue
-            moment = moment or Moment.of(step)
+            context = context or StepContext.of(step)
             try:
-                told = list(teller(Scene(judge.world, moment, place, change)))
+                told = list(teller(Scene(auditor.state, context, place, change)))
             except MalformedValue as error:
                 told = [(f"a value that cannot be read: {error}", "")]
             for what, why in told:
-                who = judge.world.names.of(step.session_id)
+                who = auditor.state.names.of(step.session_id)
                 if place.kind is Kind.REGISTRATION and change.old is None:
                     who = f"{place.name} of {place.group}, session {step.session_id:#x}"
                 self.events.append(Event(step.zxid, step.time_ms, place.group, what, why, who))
@@ -146,16 +146,16 @@ class Story:
         if at.change.new is None:
             yield (
                 "the coordinator's znode is gone",
-                "its session ended" if at.moment.step.session_ended else "it resigned",
+                "its session ended" if at.context.step.session_ended else "it resigned",
             )
         else:
-            epoch = next((c.new for c in at.moment.step.changes if c.path == layout.COORDINATOR_EPOCH), None)
+            epoch = next((c.new for c in at.context.step.changes if c.path == layout.COORDINATOR_EPOCH), None)
             number = epoch.data.decode("ascii", "replace") if epoch is not None else "?"
             yield f"elected coordinator, epoch {number}", ""
 
     def _registration(self, at: Scene) -> Iterator[Told]:
         consumer = at.place.name
-        ledger = at.world.group(at.place.group).ledgers.get(consumer)
+        ledger = at.state.group(at.place.group).ledgers.get(consumer)
         held = ledger.held if ledger is not None else NO_PARTITIONS
         if not self._about(consumer, held):
             return
@@ -163,23 +163,23 @@ class Story:
             yield f"{consumer} registered, incarnation {at.change.new.czxid}", ""
         elif at.change.old is not None:
             holding = f", holding {self._shown(held)}" if held else ""
-            over_socket = at.change.old.session_id == 0 and at.moment.fenced_as(at.place.group, consumer)
-            why = "it left, or was not heard of" if over_socket else self._departure(at.moment, at.change.old)
+            over_socket = at.change.old.session_id == 0 and at.context.fenced_as(at.place.group, consumer)
+            why = "it left, or was not heard of" if over_socket else self._departure(at.context, at.change.old)
             yield f"{consumer} is gone{holding}", why
 
-    def _departure(self, moment: Moment, old: Node) -> str:
-        if moment.step.session_ended:
+    def _departure(self, context: StepContext, old: Node) -> str:
+        if context.step.session_ended:
             return "its session ended"
-        if moment.fence is not None:
+        if context.fence is not None:
             return "the coordinator evicted it"
-        return "it left" if moment.step.session_id == old.session_id else "somebody deleted its registration"
+        return "it left" if context.step.session_id == old.session_id else "somebody deleted its registration"
 
     def _target(self, at: Scene) -> Iterator[Told]:
         if at.change.new is None:
             yield "the target was deleted", ""
             return
         after = _assignment(at.change.path, at.change.new)
-        before = at.world.group(at.place.group).target
+        before = at.state.group(at.place.group).target
         had = before.members if before is not None else {}
         head = f"generation {after.generation}"
         if self._selection.partition is not None:
@@ -208,9 +208,9 @@ class Story:
         what = f"{does} {self._shown(command.partitions)}"
         if at.change.new is not None:
             yield f"{consumer} is told to {what}{self._from_offset(command)} ({at.place.leaf})", command.reason
-        elif at.moment.fenced_as(at.place.group, consumer):
-            yield f"{consumer} acknowledged {at.place.leaf} ({what}){self._committed(at.moment, at.place.group)}", ""
-        elif at.moment.fence is not None:
+        elif at.context.fenced_as(at.place.group, consumer):
+            yield f"{consumer} acknowledged {at.place.leaf} ({what}){self._committed(at.context, at.place.group)}", ""
+        elif at.context.fence is not None:
             yield f"{at.place.leaf} for {consumer} ({what}) was removed", "its incarnation is gone"
         else:
             yield f"{at.place.leaf} for {consumer} ({what}) was dropped", "it was for another incarnation"
@@ -222,16 +222,16 @@ class Story:
         offset = command.starts[tp].offset
         return f" from offset {offset}" if offset >= 0 else " where its auto.offset.reset says"
 
-    def _committed(self, moment: Moment, group: str) -> str:
+    def _committed(self, context: StepContext, group: str) -> str:
         tp = self._selection.partition
         if tp is None:
             return ""
         path = layout.offset(group, tp.topic, tp.partition)
-        written = next((c.new for c in moment.step.changes if c.path == path), None)
+        written = next((c.new for c in context.step.changes if c.path == path), None)
         return f" at offset {written.data.decode('ascii', 'replace')}" if written is not None else ""
 
     def _ledger(self, at: Scene) -> Iterator[Told]:
-        before = at.world.group(at.place.group).ledgers.get(at.place.name)
+        before = at.state.group(at.place.group).ledgers.get(at.place.name)
         after = None
         if at.change.new is not None:
             value = fields.load(at.change.new.data, at.change.path)
@@ -240,7 +240,7 @@ class Story:
             after.held if after is not None else NO_PARTITIONS
         )
         if released and self._about(at.place.name, released):
-            alive = at.world.group(at.place.group).live(at.place.name) is not None
+            alive = at.state.group(at.place.group).live(at.place.name) is not None
             why = "it has stopped" if alive else "its incarnation is gone"
             yield f"{at.place.name} no longer holds {self._shown(released)}", why
 
@@ -250,7 +250,7 @@ class Story:
             return
         name = f"{at.place.name}-{at.place.leaf}"
         old, new = (_number(at.change.old), _number(at.change.new))
-        if at.moment.fence is not None and not at.moment.fences_a_member_of(at.place.group):
+        if at.context.fence is not None and not at.context.fences_a_member_of(at.place.group):
             why = "an operator's request" if new is not None else "reset, deleted, or its topic was made anew"
             yield f"the offset of {name} was set from {_said(old)} to {_said(new)} by the coordinator", why
         elif new is None:

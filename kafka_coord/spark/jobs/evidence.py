@@ -19,9 +19,9 @@ from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.model import Decision, StopFetcher, TopicPartition, history_from_json
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit import audit
-from kafka_coord.monitor.audit.judge import Judge
+from kafka_coord.monitor.audit.auditor import Auditor
 from kafka_coord.monitor.audit.places import Kind, Place
-from kafka_coord.monitor.audit.state import Moment
+from kafka_coord.monitor.audit.state import StepContext
 from kafka_coord.monitor.audit.tree import Change, Step
 
 _RUN, _PRODUCED, _REPORT = "run.json", "produced.jsonl", "report.json"
@@ -215,18 +215,18 @@ class _Witness:
         self._commits: dict[tuple[str, TopicPartition, int], Position] = {}
         self._unreadable = 0
 
-    def __call__(self, judge: Judge, step: Step) -> None:
-        moment = Moment.of(step)
+    def __call__(self, auditor: Auditor, step: Step) -> None:
+        context = StepContext.of(step)
         for change in step.changes:
-            place = judge.places.of(change.path)
+            place = auditor.places.of(change.path)
             try:
                 if place.kind is Kind.HISTORY and change.new is not None:
                     self._history(place, change)
                 elif place.kind is Kind.COMMAND and change.new is None:
-                    if moment.fenced_as(place.group, place.name):
-                        self._acknowledged(judge, place, change, step.time_ms)
+                    if context.fenced_as(place.group, place.name):
+                        self._acknowledged(auditor, place, change, step.time_ms)
                 elif place.kind is Kind.REGISTRATION and change.new is None:
-                    self._gone(judge, place, step, _departure(change, moment))
+                    self._gone(auditor, place, step, _departure(change, context))
                 elif place.kind is Kind.OFFSET and change.new is not None:
                     self._committed(place, change.new.data, step.time_ms)
             except MalformedValue:
@@ -248,19 +248,19 @@ class _Witness:
         for decision in decisions[-1:] if known else decisions:  # only the last is new, or newly settled
             self._decisions[place.group, decision.generation] = decision
 
-    def _acknowledged(self, judge: Judge, place: Place, change: Change, at_ms: int) -> None:
+    def _acknowledged(self, auditor: Auditor, place: Place, change: Change, at_ms: int) -> None:
         command = decode_command(change.old.data if change.old is not None else b"", change.path)
         for partition in command.partitions:
             if isinstance(command, StopFetcher):
-                left = len(judge.world.group(place.group).registrations)
+                left = len(auditor.state.group(place.group).registrations)
                 self._close(place.group, partition, place.name, at_ms, "stopped", left)
             else:
                 self._open[place.group, partition] = Held(
                     self._source, place.group, *partition, place.name, at_ms, None, "held at the end", 0
                 )
 
-    def _gone(self, judge: Judge, place: Place, step: Step, ending: str) -> None:
-        left = len(judge.world.group(place.group).registrations.keys() - {place.name})
+    def _gone(self, auditor: Auditor, place: Place, step: Step, ending: str) -> None:
+        left = len(auditor.state.group(place.group).registrations.keys() - {place.name})
         for group, partition in list(self._open):
             if group == place.group:
                 self._close(group, partition, place.name, step.time_ms, ending, left)
@@ -280,10 +280,10 @@ class _Witness:
         )
 
 
-def _departure(change: Change, moment: Moment) -> str:
-    if moment.step.session_ended:
+def _departure(change: Change, context: StepContext) -> str:
+    if context.step.session_ended:
         return "session ended"
-    if moment.fence is not None:
+    if context.fence is not None:
         return "evicted"
-    own = change.old is not None and change.old.session_id == moment.step.session_id
+    own = change.old is not None and change.old.session_id == context.step.session_id
     return "left" if own else "registration deleted"

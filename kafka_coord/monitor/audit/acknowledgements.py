@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kafka_coord.monitor.audit.report import Rule
-from kafka_coord.monitor.audit.state import GroupState, Moment, Outstanding, World
+from kafka_coord.monitor.audit.state import GroupState, Outstanding, StepContext, ZooKeeperState
 from kafka_coord.zk import layout
 
 
-def faults(
-    world: World, moment: Moment, group: GroupState, consumer: str, removed: Outstanding
+def acknowledgement_faults(
+    state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, removed: Outstanding
 ) -> Iterator[tuple[Rule, str]]:
     """What is wrong with this command's removal; nothing where it was due.
 
@@ -18,11 +18,11 @@ def faults(
     consumer without ZooKeeper; a consumer dropping what was meant for an incarnation before its own; and the
     coordinator removing what is left of an incarnation that is gone.
     """
-    name, command, session = removed.id.name, removed.command, moment.step.session_id
+    name, command, session = removed.id.name, removed.command, context.step.session_id
     registered = group.registrations.get(consumer)
-    fenced = registered is not None and registered.session_id == 0 and moment.fenced_as(group.name, consumer)
-    if moment.fence is not None and not fenced:
-        lives = registered is not None and (group.name, consumer) not in moment.gone
+    fenced = registered is not None and registered.session_id == 0 and context.fenced_as(group.name, consumer)
+    if context.fence is not None and not fenced:
+        lives = registered is not None and (group.name, consumer) not in context.gone
         if lives and command is not None and registered is not None and command.incarnation == registered.incarnation:
             yield (
                 Rule.ACK_BY_ANOTHER,
@@ -34,12 +34,10 @@ def faults(
         return
     by_member = registered is not None and (registered.session_id == session or fenced)
     if registered is None or not by_member:
-        if command.incarnation < world.incarnations.get((session, group.name, consumer), 0):
+        if command.incarnation < state.incarnations.get((session, group.name, consumer), 0):
             return  # dropped by an incarnation that was evicted meanwhile: nobody waits for it
-        state = (
-            "is not registered" if registered is None else f"is registered by {world.names.of(registered.session_id)}"
-        )
-        yield Rule.ACK_BY_ANOTHER, f"{name} of {consumer} was removed by a session that is not its own: it {state}"
+        why = "is not registered" if registered is None else f"is registered by {state.names.of(registered.session_id)}"
+        yield Rule.ACK_BY_ANOTHER, f"{name} of {consumer} was removed by a session that is not its own: it {why}"
         return
     if command.incarnation < registered.incarnation:
         return
@@ -49,13 +47,13 @@ def faults(
             f"{name} is for incarnation {command.incarnation} of {consumer}, and {registered.incarnation} removed it",
         )
         return
-    if not moment.fenced_as(group.name, consumer):
+    if not context.fenced_as(group.name, consumer):
         yield Rule.ACK_UNFENCED, f"{consumer} acknowledged {name} without checking its registration and its token"
     waiting = [
         other.id.name
         for other in group.outstanding(consumer)
         if other.id.sequence < removed.id.sequence
-        and layout.command(group.name, consumer, other.id.name) not in moment.removed
+        and layout.command(group.name, consumer, other.id.name) not in context.removed
     ]
     if waiting:
         yield (

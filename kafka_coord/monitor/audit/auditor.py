@@ -9,28 +9,28 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import NO_OFFSET, Assignment, Ledger, PartitionSet, StartFetcher, StopFetcher, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.command import parse_command_id
-from kafka_coord.monitor.audit.acknowledging import faults
+from kafka_coord.monitor.audit.acknowledgements import acknowledgement_faults
 from kafka_coord.monitor.audit.places import Kind, Place, Places
-from kafka_coord.monitor.audit.report import Finding, Report, Rule
-from kafka_coord.monitor.audit.state import GroupState, Moment, Outstanding, Registered, World
+from kafka_coord.monitor.audit.report import AuditFinding, Report, Rule
+from kafka_coord.monitor.audit.state import GroupState, Outstanding, Registered, StepContext, ZooKeeperState
 from kafka_coord.monitor.audit.tree import Change, Step
 
 _COORDINATORS_OWN = frozenset({Kind.LEDGER, Kind.TARGET, Kind.HISTORY, Kind.SETTLED, Kind.TOPIC_OFFSETS})
 
 
-class Judge:
-    """Keeps the :class:`World` and reports what should not have been.
+class Auditor:
+    """Keeps the :class:`ZooKeeperState` and reports what should not have been.
 
-    Rules about who may do something look at the world as it was before the step, rules about what must hold at the
-    world as it is after; within one step nothing is before anything else.
+    Rules about who may do something look at the state before the step, rules about what must hold look at
+    the state after it; the operations of one step have no order among each other.
     """
 
     def __init__(self, report: Report) -> None:
-        self.world = World()
+        self.state = ZooKeeperState()
         self.places = Places()
         self._report = report
         self._judging = True
-        self._moment = Moment(Step(0, 0, 0, (), ()))
+        self._context = StepContext(Step(0, 0, 0, (), ()))
         self._takers: dict[Kind, Callable[[Place, Change], None]] = {
             Kind.EPOCH: self._epoch,
             Kind.COORDINATOR: self._coordinator,
@@ -55,34 +55,34 @@ class Judge:
             node = change.new
             place = self.places.of(change.path)
             if node is not None and place.kind in self._takers:
-                self._moment = Moment(Step(node.mzxid, 0, node.session_id, (), ()))
+                self._context = StepContext(Step(node.mzxid, 0, node.session_id, (), ()))
                 self._takers[place.kind](place, change)
         self._judging = True
 
-    def judge(self, step: Step) -> None:
+    def take(self, step: Step) -> None:
         """One transaction."""
-        moment = self._moment = Moment.of(step)
+        context = self._context = StepContext.of(step)
         placed = [(self.places.of(change.path), change) for change in step.changes]
         for place, change in placed:
             if place.kind is Kind.REGISTRATION and change.new is None:
-                moment.gone.add((place.group, place.name))
+                context.gone.add((place.group, place.name))
             elif place.kind is Kind.COMMAND and change.new is None:
-                moment.removed.add(change.path)
+                context.removed.add(change.path)
             elif place.kind is Kind.COORDINATOR and change.new is not None:
-                moment.elected = True
-        self._fence(moment, placed)
+                context.elected = True
+        self._fence(context, placed)
         for place, change in placed:
             taker = self._takers.get(place.kind)
             if taker is not None:
                 taker(place, change)
-        for group, consumer, added in moment.granted:
-            self._held_once(self.world.group(group), consumer, added)
-        for group, consumer, started in moment.started:
-            self._start(self.world.group(group), consumer, started)
+        for group, consumer, added in context.granted:
+            self._held_once(self.state.group(group), consumer, added)
+        for group, consumer, started in context.started:
+            self._start(self.state.group(group), consumer, started)
 
     # --- epochs ------------------------------------------------------------------------------------------------------
 
-    def _fence(self, moment: Moment, placed: list[tuple[Place, Change]]) -> None:
+    def _fence(self, context: StepContext, placed: list[tuple[Place, Change]]) -> None:
         own = [
             (place, change)
             for place, change in placed
@@ -90,61 +90,61 @@ class Judge:
             or (place.kind is Kind.COMMAND and change.new is not None)
             or (place.kind is Kind.REQUEST and change.old is not None and change.new is not None)
         ]
-        if not own and moment.fence is None:
+        if not own and context.fence is None:
             return
         place, change = own[0] if own else placed[0]
         what = change.path + (f" and {len(own) - 1} more" if len(own) > 1 else "")
-        if moment.fence is None:
+        if context.fence is None:
             self._violation(Rule.UNFENCED_WRITE, place.group, f"{what} written without a check of the epoch")
             return
-        world = self.world
+        state = self.state
         self._report.count("coordinator_writes")
-        if moment.fence.version != world.epoch_version:
+        if context.fence.version != state.epoch_version:
             self._violation(
                 Rule.STALE_EPOCH,
                 place.group,
-                f"{what} written under version {moment.fence.version} of the epoch znode, which is at"
-                f" {world.epoch_version}",
+                f"{what} written under version {context.fence.version} of the epoch znode, which is at"
+                f" {state.epoch_version}",
             )
-        elif world.epoch_session is not None and moment.step.session_id != world.epoch_session:
+        elif state.epoch_session is not None and context.step.session_id != state.epoch_session:
             self._violation(
                 Rule.STALE_EPOCH,
                 place.group,
-                f"{what} written by who did not win epoch {world.epoch}: {world.names.of(world.epoch_session)} did",
+                f"{what} written by who did not win epoch {state.epoch}: {state.names.of(state.epoch_session)} did",
             )
 
     def _epoch(self, _: Place, change: Change) -> None:
-        world, node = self.world, change.new
+        state, node = self.state, change.new
         if node is None:
             self._warning(Rule.BY_HAND, "", "the epoch's znode was deleted")
             return
-        world.epoch_version = node.version
+        state.epoch_version = node.version
         written = node.data.decode("ascii", "replace").strip()
         if not (written.isascii() and written.isdigit() and len(written) <= 10):
             self._warning(Rule.UNREADABLE, "", f"{change.path} holds {written[:40]!r}, not an epoch")
-            world.epoch_session = None
+            state.epoch_session = None
             return
         epoch = int(written)
-        if self._moment.elected:
+        if self._context.elected:
             self._report.count("elections")
-            world.epoch_session = self._moment.step.session_id
-            if epoch <= world.epoch:
-                self._violation(Rule.EPOCH_BACK, "", f"epoch {epoch} was won after epoch {world.epoch}")
+            state.epoch_session = self._context.step.session_id
+            if epoch <= state.epoch:
+                self._violation(Rule.EPOCH_BACK, "", f"epoch {epoch} was won after epoch {state.epoch}")
         elif change.old is not None and self._judging:
-            world.epoch_session = None
-            if epoch < world.epoch:
-                self._violation(Rule.EPOCH_BACK, "", f"the epoch was set to {epoch} by hand after epoch {world.epoch}")
+            state.epoch_session = None
+            if epoch < state.epoch:
+                self._violation(Rule.EPOCH_BACK, "", f"the epoch was set to {epoch} by hand after epoch {state.epoch}")
             else:
                 self._warning(Rule.BY_HAND, "", f"the epoch was set to {epoch} without an election")
-        world.epoch = max(world.epoch, epoch)
+        state.epoch = max(state.epoch, epoch)
 
     def _coordinator(self, _: Place, change: Change) -> None:
         if change.new is not None and not self._judging:
-            self.world.epoch_session = change.new.session_id
+            self.state.epoch_session = change.new.session_id
 
     def _instance(self, place: Place, change: Change) -> None:
         if change.new is not None and change.new.session_id:
-            self.world.names.learn(change.new.session_id, f"instance {place.name}")
+            self.state.names.learn(change.new.session_id, f"instance {place.name}")
 
     def _request(self, _: Place, change: Change) -> None:
         if change.new is not None and change.old is None and self._judging:
@@ -152,33 +152,33 @@ class Judge:
 
     def _pause(self, place: Place, change: Change) -> None:
         if place.kind is Kind.ALL_PAUSED:
-            self.world.all_paused = change.new is not None
+            self.state.all_paused = change.new is not None
         else:
-            self.world.group(place.group).paused = change.new is not None
+            self.state.group(place.group).paused = change.new is not None
 
     def _topic(self, place: Place, change: Change) -> None:
         if change.new is None:
-            self.world.topics.pop(place.name, None)
+            self.state.topics.pop(place.name, None)
         else:
-            self.world.topics[place.name] = change.new
+            self.state.topics[place.name] = change.new
 
     def _group(self, place: Place, change: Change) -> None:
         if change.new is None:
-            self.world.groups.pop(place.group, None)
+            self.state.groups.pop(place.group, None)
 
     # --- members and what they hold ----------------------------------------------------------------------------------
 
     def _registration(self, place: Place, change: Change) -> None:
-        group, consumer, node = self.world.group(place.group), place.name, change.new
+        group, consumer, node = self.state.group(place.group), place.name, change.new
         if node is None:
             group.registrations.pop(consumer, None)
-            step, owner = self._moment.step, change.old.session_id if change.old is not None else 0
-            if self._moment.fence is None and not step.session_ended and owner not in {0, step.session_id}:
+            step, owner = self._context.step, change.old.session_id if change.old is not None else 0
+            if self._context.fence is None and not step.session_ended and owner not in {0, step.session_id}:
                 self._warning(Rule.BY_HAND, place.group, f"somebody deleted the registration of {consumer}")
             return
         group.registrations[consumer] = Registered(node.czxid, node.session_id, node.data)
-        self.world.names.learn(node.session_id, f"{consumer} of {place.group}")
-        self.world.incarnations[node.session_id, place.group, consumer] = node.czxid
+        self.state.names.learn(node.session_id, f"{consumer} of {place.group}")
+        self.state.incarnations[node.session_id, place.group, consumer] = node.czxid
         if not self._judging:
             return
         if change.old is not None:
@@ -186,18 +186,18 @@ class Judge:
             return
         self._report.count("registrations")
         channel = change.path.replace("/ids/", "/channel/", 1)
-        if not any(other.path == channel and other.old is not None for other in self._moment.step.changes):
+        if not any(other.path == channel and other.old is not None for other in self._context.step.changes):
             self._warning(Rule.BY_HAND, place.group, f"{consumer} registered without moving its token on")
 
     def _channel(self, place: Place, change: Change) -> None:
         if change.new is None:
-            group = self.world.group(place.group)
+            group = self.state.group(place.group)
             if place.name in group.registrations and self._judging:
                 self._warning(Rule.BY_HAND, place.group, f"the channel of {place.name} was deleted while it lives")
             group.commands.pop(place.name, None)
 
     def _ledger(self, place: Place, change: Change) -> None:
-        group, consumer = self.world.group(place.group), place.name
+        group, consumer = self.state.group(place.group), place.name
         before = group.live(consumer)
         ledger = None
         if change.new is not None:
@@ -210,17 +210,17 @@ class Judge:
         was = group.ledgers.get(consumer)
         if ledger is not None and self._judging:
             free = ledger.owned - (before.held if before is not None else PartitionSet())
-            self._moment.freed.update((place.group, tp) for tp in free if not group.live_holders(tp))
+            self._context.freed.update((place.group, tp) for tp in free if not group.live_holders(tp))
         group.set_ledger(consumer, ledger)
         if not self._judging:
             return
         self._report.count("ledger_writes")
-        if before is not None and (place.group, consumer) not in self._moment.gone:
+        if before is not None and (place.group, consumer) not in self._context.gone:
             self._released(group, consumer, before, ledger)
         if ledger is not None and group.live(consumer) is not None:
             same = was is not None and was.incarnation == ledger.incarnation
             added = ledger.held - was.held if was is not None and same else ledger.held
-            self._moment.granted.append((place.group, consumer, added))
+            self._context.granted.append((place.group, consumer, added))
 
     def _held_once(self, group: GroupState, consumer: str, added: PartitionSet) -> None:
         for tp in added:
@@ -255,13 +255,13 @@ class Judge:
     # --- commands ----------------------------------------------------------------------------------------------------
 
     def _command(self, place: Place, change: Change) -> None:
-        group, consumer, name = self.world.group(place.group), place.name, place.leaf
+        group, consumer, name = self.state.group(place.group), place.name, place.leaf
         if change.new is None:
             found = group.command_of(consumer, name)
             if found is not None:
                 if self._judging:
                     self._report.count("commands_removed")
-                    for rule, what in faults(self.world, self._moment, group, consumer, found):
+                    for rule, what in acknowledgement_faults(self.state, self._context, group, consumer, found):
                         self._violation(rule, place.group, what)
                 del group.commands[consumer][name]
             return
@@ -279,11 +279,11 @@ class Judge:
             return
         if self._judging:
             self._report.count("commands")
-            if command.epoch != self.world.epoch:
+            if command.epoch != self.state.epoch:
                 self._violation(
                     Rule.STALE_EPOCH,
                     place.group,
-                    f"{name} for {consumer} names epoch {command.epoch}; the newest is {self.world.epoch}",
+                    f"{name} for {consumer} names epoch {command.epoch}; the newest is {self.state.epoch}",
                 )
             highest = max(group.told.get(consumer, 0), group.generation if group.target is None else 0)
             if command.generation < highest:
@@ -293,7 +293,7 @@ class Judge:
                     f"{name} for {consumer} is of generation {command.generation}; one before it was of {highest}",
                 )
             if isinstance(command, StartFetcher):
-                self._moment.started.append((place.group, consumer, outstanding))
+                self._context.started.append((place.group, consumer, outstanding))
         group.told[consumer] = max(group.told.get(consumer, 0), command.generation)
 
     def _start(self, group: GroupState, consumer: str, started: Outstanding) -> None:
@@ -312,7 +312,7 @@ class Judge:
             )
         for tp, point in command.starts.items():
             stored = group.offsets.get(tp, NO_OFFSET)
-            if point.offset != stored and (group.name, tp) in self._moment.freed:
+            if point.offset != stored and (group.name, tp) in self._context.freed:
                 self._violation(
                     Rule.START_ELSEWHERE,
                     group.name,
@@ -327,7 +327,7 @@ class Judge:
                 )
 
     def _target(self, place: Place, change: Change) -> None:
-        group = self.world.group(place.group)
+        group = self.state.group(place.group)
         if change.new is None:
             group.target = None
             return
@@ -345,12 +345,12 @@ class Judge:
                     place.group,
                     f"a target of generation {target.generation} was written after generation {group.generation}",
                 )
-            if target.epoch != self.world.epoch:
+            if target.epoch != self.state.epoch:
                 self._violation(
                     Rule.STALE_EPOCH,
                     place.group,
                     f"the target of generation {target.generation} names epoch {target.epoch}; the newest is"
-                    f" {self.world.epoch}",
+                    f" {self.state.epoch}",
                 )
         group.target = target
         group.generation = max(group.generation, target.generation)
@@ -358,7 +358,7 @@ class Judge:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     def _offset(self, place: Place, change: Change) -> None:
-        group, node, moment = self.world.group(place.group), change.new, self._moment
+        group, node, context = self.state.group(place.group), change.new, self._context
         tp = TopicPartition(place.name, int(place.leaf)) if place.leaf.isdigit() and len(place.leaf) <= 10 else None
         try:
             after = decode_offset(node.data, change.path) if node is not None else None
@@ -372,7 +372,7 @@ class Judge:
             group.offsets.pop(tp, None)
         if not self._judging:
             return
-        if moment.fence is not None and not self._committers(group):
+        if context.fence is not None and not self._committers(group):
             return  # the coordinator's own: it does so for operators, and where a topic is gone
         if node is None:
             self._violation(Rule.UNFENCED_WRITE, place.group, f"{change.path} was deleted without a check of the epoch")
@@ -399,20 +399,20 @@ class Judge:
 
     def _committers(self, group: GroupState) -> tuple[str, ...]:
         """The members whose checks the step holds: one, or several for whom a coordinator writes at once."""
-        known = self._moment.committers
+        known = self._context.committers
         if group.name not in known:
             known[group.name] = tuple(self._find_committers(group))
         return known[group.name]
 
     def _find_committers(self, group: GroupState) -> Iterator[str]:
-        for path in self._moment.checked:
+        for path in self._context.checked:
             place = self.places.of(path)
             if place.kind is Kind.REGISTRATION and place.group == group.name:
                 registered = group.registrations.get(place.name)
                 if (
                     registered is not None
-                    and registered.session_id in {0, self._moment.step.session_id}
-                    and self._moment.fenced_as(group.name, place.name)
+                    and registered.session_id in {0, self._context.step.session_id}
+                    and self._context.fenced_as(group.name, place.name)
                 ):
                     yield place.name
 
@@ -426,6 +426,6 @@ class Judge:
         if self._judging:
             self._report.warning(self._finding(rule, group, what))
 
-    def _finding(self, rule: Rule, group: str, what: str) -> Finding:
-        step = self._moment.step
-        return Finding(rule, what, group, step.zxid, step.time_ms, self.world.names.of(step.session_id))
+    def _finding(self, rule: Rule, group: str, what: str) -> AuditFinding:
+        step = self._context.step
+        return AuditFinding(rule, what, group, step.zxid, step.time_ms, self.state.names.of(step.session_id))

@@ -10,16 +10,16 @@ from kafka_coord.coordinator.topics import decode_topic
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import NO_PARTITIONS, Assignment, Member, PartitionSet, TopicInfo
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.audit.state import GroupState, World
+from kafka_coord.monitor.audit.state import GroupState, ZooKeeperState
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Node, Stat
 
 
-def unsettled(world: World) -> Iterator[tuple[str, str]]:
+def unsettled(state: ZooKeeperState) -> Iterator[tuple[str, str]]:
     """(group, what is outstanding there), one sentence a group; a paused group owes nothing."""
-    topics = _topics(world)
-    for name, group in sorted(world.groups.items()):
-        if world.all_paused or group.paused or not group.registrations:
+    topics = _topics(state)
+    for name, group in sorted(state.groups.items()):
+        if state.all_paused or group.paused or not group.registrations:
             continue
         found = list(_of_group(group, topics))
         if found:
@@ -62,10 +62,10 @@ def _of_member(group: GroupState, target: Assignment, consumer: str) -> Iterator
         yield f"{consumer} still owns {owned - wanted}"
 
 
-def _topics(world: World) -> dict[str, TopicInfo]:
+def _topics(state: ZooKeeperState) -> dict[str, TopicInfo]:
     """Kafka's topics, but for those nobody can read."""
     found = {}
-    for name, node in world.topics.items():
+    for name, node in state.topics.items():
         stat = Stat(node.czxid, node.mzxid, node.version, 0, 0, 0, 0, len(node.data), 0, 0)
         with contextlib.suppress(MalformedValue):
             found[name] = decode_topic(name, Node(node.data, stat), {})

@@ -1,0 +1,154 @@
+"""The faults that happen in a simulated cluster: to processes, to topics, and by operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kafka_coord.model import Request, RequestType
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Create, Delete, SetData
+from tests.simulation.group_kind import GROUP, OTHER_TOPIC, TOPIC
+from tests.simulation.process import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimulatedCluster
+
+
+FAULTS = frozenset(
+    {
+        *("cut", "lost", "freeze", "kill", "close", "expire"),
+        *("grow", "topic", "pause", "pause-group", "evict", "rebalance", "resign", "reset", "depose"),
+    }
+)
+
+
+class FaultInjector:
+    """Lets one fault after the other happen to ``cluster``; the cluster decides when."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.cluster = cluster
+
+    def inject(self) -> None:
+        kind = self.cluster.rng.choice(self.cluster.kinds)
+        process = self.cluster.processes[self.cluster.rng.choice(sorted(self.cluster.processes))]
+        for_s = self.cluster.rng.random() * self.cluster.rng.choice((0.1, 1.0, 8.0))
+        if self.cluster.is_spared() or (kind in {"cut", "freeze", "kill", "close"} and not process.alive):
+            return
+        if kind not in {"lost", "kill"}:
+            self.cluster.say(f"fault: {kind} {process.name}")
+        self.cluster.occurred[kind] += 1
+        strike: dict[str, Callable[[], object]] = {
+            "cut": lambda: self.cluster.launcher.cut(process),
+            "kill": lambda: self.cluster.launcher.kill(process),
+            "freeze": lambda: self._freeze(process, for_s),
+            "expire": lambda: self._expire(process),
+            "close": lambda: self.close(process),
+            "grow": self.grow,
+            "topic": self._delete_or_create_topic,
+            "pause": lambda: self._pause(for_s),
+            "pause-group": lambda: self._pause_group(for_s),
+            "reset": lambda: self._ask_for_reset(for_s),
+            "evict": lambda: self._ask(Request(RequestType.EVICT, GROUP, process.name)),
+            "rebalance": lambda: self._ask(Request(RequestType.REBALANCE, GROUP)),
+            "resign": lambda: self._ask(Request(RequestType.RESIGN)),
+            "depose": self._depose,
+            "lost": lambda: None,  # where it travels, not here
+        }
+        strike[kind]()
+
+    def close(self, process: Process) -> None:
+        if process.connector is not None:
+            process.connector.close(3.0)
+
+    def _depose(self) -> None:
+        """Somebody deletes the elected one's znode, whose session lives on: the next one is elected beside it."""
+        if layout.COORDINATOR in self.cluster.server.tree.nodes:
+            self.cluster.write(Delete(layout.COORDINATOR))
+
+    def _freeze(self, process: Process, for_s: float) -> None:
+        process.frozen = True
+        self.cluster.later(for_s, lambda: self.cluster.launcher.thaw(process))
+
+    def grow(self) -> None:
+        topic = self.cluster.rng.choice(tuple(self.cluster.partitions))
+        self.cluster.partitions[topic] += 1
+        self.cluster.write(SetData(layout.broker_topic(topic), self.cluster.topic_value(topic)))
+
+    def _pause(self, for_s: float) -> None:
+        nodes = self.cluster.server.tree.nodes
+        if layout.PAUSED not in nodes and layout.CONSUMERS in nodes:
+            self.cluster.write(Create(layout.PAUSED, b"{}"))
+            self.cluster.later(for_s, self._lift)
+
+    def _expire(self, process: Process) -> None:
+        """The server ends the session before its time: an administrator did, or its clock ran away."""
+        session = process.store.remote
+        if (
+            session is not None
+            and not session.ended
+            and self.cluster.server.sessions.pop(session.session_id, None) is not None
+        ):
+            self.cluster.doomed.add(session.session_id)
+            self.cluster.server.end_session(session, self.cluster.ms())
+
+    def _delete_or_create_topic(self) -> None:
+        if OTHER_TOPIC in self.cluster.partitions:
+            self.cluster.occurred["topic deleted"] += 1
+            del self.cluster.partitions[OTHER_TOPIC]
+            self.cluster.log.delete(OTHER_TOPIC)
+            self.cluster.checker.topic_gone(OTHER_TOPIC)
+            self.cluster.write(Delete(layout.broker_topic(OTHER_TOPIC)))
+            if self.cluster.rng.random() < 0.5:
+                return
+        self.create_topic(OTHER_TOPIC, self.cluster.rng.randint(1, 4))
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        self.cluster.occurred["topic created"] += 1
+        self.cluster.partitions[topic] = partitions
+        self.cluster.write(Create(layout.broker_topic(topic), self.cluster.topic_value(topic)))
+        self.cluster.log.topics[topic] = self.cluster.server.tree.nodes[layout.broker_topic(topic)].czxid
+
+    def _pause_group(self, for_s: float) -> None:
+        path = layout.paused(GROUP)
+        if layout.group(GROUP) in self.cluster.server.tree.nodes and path not in self.cluster.server.tree.nodes:
+            self.cluster.write(Create(path, b"{}"))
+            self.cluster.later(for_s, self._lift_group)
+
+    def _lift_group(self) -> None:
+        if layout.paused(GROUP) in self.cluster.server.tree.nodes:
+            self.cluster.write(Delete(layout.paused(GROUP)))
+            self._ask(Request(RequestType.LOOK, GROUP))  # as the command does that lifts it
+
+    def _ask_for_reset(self, for_s: float) -> None:
+        """An operator stops the consumers and sets the offsets back. Who is still there makes it be refused."""
+        for process in self.cluster.processes.values():
+            if process.alive:
+                self.close(process)
+        offsets = {
+            partition: self.cluster.rng.randint(0, end)
+            for partition, end in self.cluster.log.ends.items()
+            if partition.topic == TOPIC and self.cluster.rng.random() < 0.7
+        }
+        if offsets:
+            request = Request(RequestType.RESET_OFFSETS, GROUP, offsets=offsets)
+            self.cluster.later(for_s, lambda: self._ask(request))
+
+    def _ask(self, request: Request) -> None:
+        if layout.REQUESTS not in self.cluster.server.tree.nodes:
+            return  # before the first instance came up there is nobody to ask
+        self.cluster.write(Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True))
+
+    def _lift(self) -> None:
+        if layout.PAUSED in self.cluster.server.tree.nodes:
+            self.cluster.write(Delete(layout.PAUSED))
+
+    def end_all(self) -> None:
+        self.cluster.say("the faults stop")
+        self.cluster.calm = True
+        self.cluster.look_at_all()
+        self._lift()
+        self._lift_group()
+        for process in self.cluster.processes.values():
+            self.cluster.launcher.thaw(process)

@@ -1,0 +1,60 @@
+"""What the members of the simulated group have in common, drawn by the seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from kafka_coord.model import Member, Mode, Subscription
+
+GROUP = "delays"
+TOPIC, OTHER_TOPIC = "flights", "fares"
+PATTERN = "f.*"
+SOCKET_SESSIONS_MS = (3_000, 6_000, 12_000)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKind:
+    """What the group's members have in common: how they take part, what by, and which of them subscribe by pattern."""
+
+    mode: Mode
+    assignor: str | None
+    grace_ms: int
+    patterns: str
+    """``none``, ``all``, or ``some``: those whose number is odd."""
+    from_the_end: bool
+    """Whether a partition of which nothing is stored is read from its end on."""
+    sockets: str
+    """Who takes part over a socket: ``none``, ``all``, or ``some``: those whose number is even."""
+    socket_session_ms: int
+
+    @classmethod
+    def drawn(cls, rng: random.Random, more: random.Random) -> GroupKind:
+        """``more`` draws what came later, so that histories without it are what they were before."""
+        return cls(
+            sockets=more.choice(("none", "some", "all")),
+            socket_session_ms=more.choice(SOCKET_SESSIONS_MS),
+            from_the_end=more.random() < 0.3,
+            mode=Mode.EAGER if rng.random() < 0.15 else Mode.INCREMENTAL,
+            assignor=rng.choice((None, None, None, "range", "roundrobin", "weighted")),
+            grace_ms=rng.choice((0, 0, 0, 1_000, 6_000)),
+            patterns=rng.choice(("none", "all", "some")),
+        )
+
+    def by_pattern(self, consumer: str) -> bool:
+        return self.patterns == "all" or (self.patterns == "some" and int(consumer[1:]) % 2 == 1)
+
+    def by_socket(self, consumer: str) -> bool:
+        return self.sockets == "all" or (self.sockets == "some" and int(consumer[1:]) % 2 == 0)
+
+    def member(self, consumer: str, timestamp: str) -> Member:
+        return Member(
+            consumer,
+            0,
+            Subscription.matching(PATTERN) if self.by_pattern(consumer) else Subscription.to([TOPIC]),
+            assignor=self.assignor,
+            mode=self.mode,
+            rejoin_grace_ms=self.grace_ms,
+            timestamp=timestamp,
+            session_timeout_ms=self.socket_session_ms if self.by_socket(consumer) else None,
+        )

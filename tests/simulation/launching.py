@@ -1,0 +1,248 @@
+"""Starts, cuts off, kills and restarts the processes of a simulated cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from kafka_coord.channel.interface import Channel
+from kafka_coord.channel.interface import Connection as Way
+from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.consumer.connector import Connector
+from kafka_coord.coordinator.assignors import load_assignors
+from kafka_coord.coordinator.coordinator import ConsumerCoordinator
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.frontends.socket.leadership_view import ServiceOffice
+from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk.store import SessionState
+from tests.simulation.applications import SimulatedFetchers
+from tests.simulation.group_kind import GROUP
+from tests.simulation.process import Process
+from tests.simulation.sockets import SimulatedClient, SimulatedGateway
+from tests.simulation.store import SimulatedStore
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimulatedCluster
+
+
+SESSION_MS = 4_000
+
+_assignors = cache(load_assignors)
+
+
+class Launcher:
+    """Starts the processes of ``cluster``: instances of the service, and consumers of both kinds."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.cluster = cluster
+
+    def start(self, name: str) -> None:
+        store = SimulatedStore(self.cluster.server, self.cluster.clock, self.cluster, SESSION_MS, name)
+        process = self.cluster.processes[name] = Process(name, store)
+        if name.startswith("serve"):
+            self.reconnect(process)
+            self._start_service(process)
+        else:
+            if not self.cluster.kind.by_socket(name):
+                self.reconnect(process)
+            self._start_consumer(process)
+
+    def _start_service(self, process: Process) -> None:
+        broker_id = int(process.name.rpartition("-")[2])
+        office = ServiceOffice()
+        service = process.service = office.service = CoordinatorService(
+            process.store, broker_id, {"channel": process.name}, self.cluster.options, _assignors()
+        )
+
+        def body() -> None:
+            known = None
+            while True:
+                wait_s = service.turn()
+                if service.coordinator is not None and service.coordinator is not known:
+                    known = service.coordinator
+                    self.cluster.spawn(process, "handler", partial(self._handle, known))
+                self.cluster.scheduler.sleep(self.cluster.clock.now + wait_s, service.is_awake)
+
+        self.cluster.spawn(process, "service", body)
+        if self.cluster.kind.sockets != "none":
+            nonce = partial(self._word, process)
+            gateway = process.gateway = SimulatedGateway(process.store, broker_id, office, nonce)
+            self.cluster.spawn(process, "gateway", partial(self._serve, gateway))
+
+    def _serve(self, gateway: SimulatedGateway) -> None:
+        while True:
+            due = gateway.turn()
+            self.cluster.scheduler.sleep(max(due, self.cluster.clock.now), gateway.is_awake)
+
+    def _word(self, process: Process) -> str:
+        """One that is made only once."""
+        self.cluster._events_made += 1
+        return f"{process.name} {self.cluster._events_made}"
+
+    def _handle(self, coordinator: ConsumerCoordinator) -> None:
+        handler, queue = coordinator.handler, coordinator.queue
+        while not (handler.closed or handler.deposed):
+            if handler.step():
+                self.cluster.scheduler.pause()
+            elif len(queue):  # it may not decide now
+                self.cluster.scheduler.sleep(self.cluster.clock.now + 0.02)
+            else:
+                due = queue.next_due()
+                self.cluster.scheduler.sleep(
+                    self.cluster.clock.now + 0.5 if due is None else due, lambda: len(queue) > 0
+                )
+        if handler.deposed:
+            self.cluster.occurred["deposed between look and write"] += 1
+
+    def _start_consumer(self, process: Process) -> None:
+        awake = [True]
+
+        def wake() -> None:
+            awake[0] = True
+
+        def handed(partition: TopicPartition, begin: int, end: int) -> None:
+            self.cluster.say(f"{process.name} is handed {partition} [{begin}, {end})")
+            if not self._is_doomed(process):
+                self.cluster.checker.in_session(process.name, partition, ended=self._has_ended(process))
+            others = {name: p for name, p in self.cluster.processes.items() if p.connector is not None}
+            self.cluster.checker.handed(GROUP, process.name, partition, begin, end, others)
+
+        def registration_value() -> bytes:
+            return fields.dump(self.cluster.kind.member(process.name, str(self.cluster.ms())).to_json())
+
+        def may_hand_out() -> bool:
+            return connector.may_hand_out()
+
+        def topic_of(partition: TopicPartition) -> int | None:
+            ledger = self.cluster.checker.ledgers.get(GROUP, {}).get(process.name)
+            identity = ledger.topic_ids.get(partition.topic, "") if ledger is not None else ""
+            return int(identity.rpartition(" ")[2] or 0)
+
+        fetchers = process.fetchers = SimulatedFetchers(
+            self.cluster.log,
+            may_hand_out=may_hand_out,
+            handed=handed,
+            wake=wake,
+            topic_of=topic_of,
+            from_the_end=self.cluster.kind.from_the_end,
+        )
+        way, channel = self._way(process, wake)
+        connector = process.connector = Connector(
+            way,
+            channel,
+            fetchers,
+            registration_value=registration_value,
+            wake=wake,
+            on_lost=lambda lost: self.cluster.checker.crashed(GROUP, PartitionSet.of(lost)),
+        )
+
+        def connect() -> None:
+            while True:
+                awake[0] = False
+                due = connector.step()
+                if due is None:
+                    self.cluster.network.hang_up(process)
+                    if connector.failure is not None:
+                        raise connector.failure
+                    self.cluster.later(self.cluster.rng.random() * 5, lambda: self.restart(process))
+                    return
+                self.cluster.scheduler.sleep(max(due, self.cluster.clock.now), lambda: awake[0])
+
+        def apply() -> None:
+            while True:
+                fetchers.poll(self.cluster.rng.randint(1, 4))
+                self.cluster.scheduler.sleep(self.cluster.clock.now + self.cluster.rng.random() * 0.2)
+
+        self.cluster.spawn(process, "connector", connect)
+        self.cluster.spawn(process, "application", apply)
+        if process.client is not None:
+            self.cluster.spawn(process, "client", process.client.run)
+
+    def _way(self, process: Process, wake: Callable[[], None]) -> tuple[Way, Channel]:
+        """How a consumer takes part."""
+        if not self.cluster.kind.by_socket(process.name):
+            return process.store, ConsumerChannel(process.store, GROUP, process.name)
+        link = SocketLink(
+            GROUP,
+            process.name,
+            self.cluster.clock,
+            session_timeout_ms=self.cluster.kind.socket_session_ms,
+            resume_key=self._word(process),
+            auto_commit=True,
+            wake=wake,
+        )
+        hosts = [name for name in self.cluster.processes if name.startswith("serve")]
+        process.client = SimulatedClient(
+            link, hosts, partial(self.cluster.network.dial, process), self.cluster.scheduler, self.cluster.occurs
+        )
+        return link, link
+
+    def _is_doomed(self, process: Process) -> bool:
+        """Whether its session is ended before its time, which no proof outlives."""
+        remote = process.store.remote
+        return remote is not None and remote.session_id in self.cluster.doomed
+
+    def _has_ended(self, process: Process) -> bool:
+        """Whether what it takes part by is over, other than by an eviction."""
+        if process.client is not None:
+            return (GROUP, process.name, process.incarnation) in self.cluster.checker.expired
+        return process.store.remote is None or process.store.remote.ended
+
+    def reconnect(self, process: Process) -> None:
+        store = process.store
+        if process is not self.cluster.processes.get(process.name) or not process.alive or process.client is not None:
+            return
+        if process.frozen:
+            self.cluster.later(0.2, lambda: self.reconnect(process))
+            return
+        if store.session.state in {SessionState.CONNECTED, SessionState.CLOSED}:
+            return
+        if store.connect(self.cluster.rng.choice(self.cluster.server.replicas)):
+            self.cluster.owner[store.session.session_id] = process
+            self.cluster.say(f"{process.name} connected")
+        else:
+            self.cluster.say(f"{process.name} learns that its session ended")
+            self.cluster.later(self.cluster.rng.random() * 0.5, lambda: self.reconnect(process))
+
+    def cut(self, process: Process) -> None:
+        process.store.disconnect()
+        delay = self.cluster.rng.choice((0.05, 0.5, 2.0, 5.0))
+        if process.client is not None:
+            process.unreachable_until = self.cluster.clock.now + self.cluster.rng.random() * delay
+            if process.client.wire is not None:
+                self.cluster.network.break_wire(
+                    process.client.wire, f"{process.name} - {process.client.wire.host}: cut"
+                )
+            return
+        self.cluster.later(self.cluster.rng.random() * delay, lambda: self.reconnect(process))
+
+    def kill(self, process: Process) -> None:
+        self.cluster.say(f"{process.name} is killed")
+        self.cluster.occurred[f"killed {process.store.asking or 'between requests'}"] += 1
+        process.alive = False
+        process.store.dead = True
+        for actor in list(process.actors):
+            self.cluster.scheduler.kill(actor)
+        process.actors.clear()
+        process.store.disconnect()
+        wires = process.gateway.break_all() if process.gateway is not None else ()
+        if process.client is not None and process.client.wire is not None:
+            wires = (process.client.wire,)
+        for wire in wires:
+            self.cluster.network.break_wire(wire, f"{wire.client} - {wire.host}: one end is gone")
+        self.cluster.later(self.cluster.rng.random() * 8, lambda: self.restart(process))
+
+    def restart(self, process: Process) -> None:
+        if self.cluster.processes[process.name] is process:
+            self.cluster.say(f"{process.name} starts again")
+            process.alive = False
+            process.store.disconnect()
+            self.start(process.name)
+
+    def thaw(self, process: Process) -> None:
+        if process.frozen:
+            self.cluster.say(f"{process.name} goes on")
+            process.frozen = False

@@ -1,0 +1,67 @@
+"""The connections between simulated consumers and gateways, and how they break."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.process import Process
+from tests.simulation.sockets import Wire
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimulatedCluster
+
+
+class SimulatedNetwork:
+    """Implements :class:`~tests.simulation.sockets.Network` for ``cluster``."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.cluster = cluster
+
+    def dial(self, process: Process, host: str) -> Wire | None:
+        """A frozen host takes the connection too, and says nothing on it."""
+        server = self.cluster.processes[host]
+        if not server.alive or server.gateway is None or self.cluster.clock.now < process.unreachable_until:
+            return None
+        wire = Wire(process.name, host, self)
+        server.gateway.accept(wire)
+        self.said(host)
+        return wire
+
+    def said(self, process: str) -> None:
+        """Something waits for a process (sockets.Network)."""
+        self.cluster.processes[process].ready_until = 0.0
+
+    def may_say(self, wire: Wire) -> bool:
+        """Whether a connection still carries what is about to be said on it (sockets.Network)."""
+        if not wire.broken and self.cluster.loses():
+            self.cluster.occurred["frame lost"] += 1
+            self.break_wire(wire, f"{wire.client} - {wire.host}: what was about to be said is lost")
+        return not wire.broken
+
+    def break_wire(self, wire: Wire, why: str) -> None:
+        """Some of what is under way still arrives; each end hears of it at once, later, or never."""
+        if wire.broken:
+            return
+        self.cluster.say(why)
+        wire.broken = True
+        for direction in (wire.up, wire.down):
+            for _ in range(self.cluster.rng.randint(0, len(direction))):
+                direction.pop()
+
+        def end_up() -> None:
+            wire.up_ended = True
+            self.said(wire.host)
+
+        def end_down() -> None:
+            wire.down_ended = True
+            self.said(wire.client)
+
+        for end in (end_up, end_down):
+            delay = self.cluster.rng.choice((0.0, 0.5, 5.0, None))
+            if delay is not None:
+                self.cluster.later(self.cluster.rng.random() * delay, end)
+
+    def hang_up(self, process: Process) -> None:
+        """The consumer has ended, as a program."""
+        if process.client is not None:
+            process.client.close()

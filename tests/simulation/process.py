@@ -1,0 +1,68 @@
+"""One simulated process: a store, and the actors that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kafka_coord.consumer.connector import Connector
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.model import TopicPartition
+from tests.simulation.applications import SimulatedFetchers
+from tests.simulation.scheduler import Actor
+from tests.simulation.sockets import SimulatedClient, SimulatedGateway
+from tests.simulation.store import SimulatedStore
+
+
+@dataclass(eq=False, slots=True)
+class Process:
+    """One process: a store and the actors that use it. ``incarnation`` and the rest make a consumer's witness."""
+
+    name: str
+    store: SimulatedStore
+    service: CoordinatorService | None = None
+    gateway: SimulatedGateway | None = None
+    connector: Connector | None = None
+    client: SimulatedClient | None = None
+    unreachable_until: float = 0.0
+    """Before that no connection of its own comes about; the store's are another matter."""
+    fetchers: SimulatedFetchers | None = None
+    actors: list[Actor] = field(default_factory=list)
+    alive: bool = True
+    frozen: bool = False
+    ready: list[Callable[[], None]] = field(default_factory=list)
+    """The turns of the actors that may run, as of the last look at them."""
+    ready_until: float = 0.0
+    """When the first of the others may run, unless something happens in this process before."""
+
+    def look(self, now: float) -> None:
+        """Finds out which actors may run."""
+        self.ready, self.ready_until = [], float("inf")
+        for actor in self.actors:
+            if not actor.sleeping or actor.asleep_until <= now or (actor.waker is not None and actor.waker()):
+                self.ready.append(actor.turn)
+            else:
+                self.ready_until = min(self.ready_until, actor.asleep_until)
+
+    def deliver(self) -> None:
+        """The client calls the watchers of the oldest notification."""
+        self.ready_until = 0.0
+        self.store.deliver()
+
+    @property
+    def consumer(self) -> str:
+        return self.name
+
+    @property
+    def incarnation(self) -> int | None:
+        registration = self.connector.registration if self.connector is not None else None
+        return registration.incarnation if registration is not None else None
+
+    def holds(self, partition: TopicPartition) -> bool:
+        return self.fetchers is not None and partition in self.fetchers.holdings
+
+    def may_fetch(self, partition: TopicPartition) -> bool:
+        if not self.alive or self.fetchers is None or self.connector is None:
+            return False
+        holding = self.fetchers.holdings.get(partition)
+        return holding is not None and holding.wanted and self.connector.may_hand_out()
