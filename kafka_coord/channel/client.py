@@ -19,40 +19,28 @@ from contextlib import suppress
 
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
-from kafka_coord.channel.messages import ClusterMetadata, MessageType, MetadataQuestion
+from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType, MetadataQuestion
 from kafka_coord.channel.rpc import Answered, Conversation
-from kafka_coord.errors import MalformedValue, SettingsError
+from kafka_coord.channel.search import (
+    CONNECT_S,
+    LONGEST_PAUSE_S,
+    SILENCE,
+    Ask,
+    CoordinatorSearch,
+    Pause,
+    longest_wait,
+)
+from kafka_coord.errors import MalformedValue
+from kafka_coord.zk.store import SessionState
 
 log = logging.getLogger(__name__)
 
-CONNECT_S = 3.0
-"""For connecting to one host and for its answer."""
 SEND_S = 5.0
 """For the other end to take what it is sent."""
-SILENCE = 0.5
-"""Of the session timeout: one and a half pings that did not come. Waiting longer, as the specification allows, the
-membership could not be proven any more by the time another coordinator is found, and would have to begin anew."""
-FIRST_PAUSE_S = 0.1
 LASTED_S = 1.0
-"""A connection that ends sooner is taken for none: who sends one away at once is not asked again at once."""
-HURRIED_PAUSE_S = 0.4
-"""The longest pause while the membership still lives: it may go on where it was, if a coordinator is found in time."""
-LONGEST_PAUSE_S = 5.0
+"""A connection that ends sooner counts as an attempt: the coordinator that ended it is not asked again at once."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = MetadataQuestion()
-_MOST_HOSTS = 1_000
-
-
-def addresses(bootstrap: str) -> tuple[str, ...]:
-    """``host:port,host:port``, checked. Raises :class:`SettingsError`."""
-    found = tuple(part.strip() for part in bootstrap.split(",") if part.strip())
-    for address in found:
-        host, colon, port = address.rpartition(":")
-        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-            raise SettingsError(f"bootstrap address {address[:80]!r} is not host:port")
-    if not found:
-        raise SettingsError("bootstrap is empty: give host:port of one broker host at least, where kafka-coord listens")
-    return found
 
 
 def ask_cluster_metadata(
@@ -63,19 +51,19 @@ def ask_cluster_metadata(
     timeout_s: float = CONNECT_S,
     opened: Callable[[socket.socket], None] = lambda _connection: None,
 ) -> ClusterMetadata:
-    """What the instance at ``host:port`` knows of the cluster; ``timeout_s`` is for connecting and again for each read,
-    which may also take as long as the question allows. ``opened`` is given the connection, to be shut down by whoever
-    does not want to wait any more.
+    """What the instance at ``host:port`` knows of the cluster, within ``timeout_s`` in all. ``opened`` is given the
+    connection; whoever does not want to wait any more may shut it down.
 
     Raises ``OSError``, :class:`BadFrame` and :class:`MalformedValue`.
     """
+    until = time.monotonic() + timeout_s
     conversation, decoder = Conversation(), Decoder()
     _, frame = conversation.ask(MessageType.CLUSTER_METADATA, question.to_json())
     with _connect(address, tls, timeout_s) as connection:
         opened(connection)
-        connection.settimeout(timeout_s + question.wait_ms / 1000)
         connection.sendall(encode(frame))
         while True:
+            connection.settimeout(max(0.001, until - time.monotonic()))
             data = connection.recv(_READ_BYTES)
             if not data:
                 raise OSError("closed the connection before it answered")
@@ -165,15 +153,12 @@ class SocketClient:
         on_metadata: Callable[[ClusterMetadata], None] = lambda _metadata: None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._bootstrap = tuple(bootstrap)
-        self._hosts = list(self._bootstrap)
-        random.shuffle(self._hosts)
+        self._search = CoordinatorSearch(bootstrap, random.uniform)
         self._link = link
         self._on_metadata = on_metadata
         self._tls = tls
         self._closed = threading.Event()
         self._line: _Line | None = None
-        self._question = _AT_ONCE
         self._asked: socket.socket | None = None
         self._last_problem = ""
         self._thread = threading.Thread(target=self._run, name=f"socket-{link.consumer}", daemon=True)
@@ -194,73 +179,77 @@ class SocketClient:
     # --- the published algorithm -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause = FIRST_PAUSE_S
         while not self._closed.is_set():
             try:
-                coordinator = self.on_startup()
-                if coordinator is not None:
-                    began = time.monotonic()
-                    why = self.read_until_lost(coordinator)
-                    lasted = time.monotonic() - began > LASTED_S
-                    self.on_lost_connection(why, lasted=lasted)
-                    if lasted:
-                        self._say("")
-                        pause = FIRST_PAUSE_S
-                        continue
-                    self._say(f"the coordinator ends the connection at once: {why}")
+                found = self.on_startup()
+                if found is not None:
+                    self._serve(*found)
             except Exception as error:  # a defect; the consumer must not stand still for it
                 log.exception("the socket channel failed consumer=%s", self._link.consumer)
                 self.on_lost_connection(repr(error))
-            hurries = self._link.lease_deadline() > self._link.clock.monotonic()
-            self._closed.wait((min(pause, HURRIED_PAUSE_S) if hurries else pause) * random.uniform(0.8, 1.2))  # noqa: S311
-            pause = min(pause * 2, LONGEST_PAUSE_S)
+                self._closed.wait(LONGEST_PAUSE_S)
 
-    def on_startup(self) -> socket.socket | None:
-        """Asks the known hosts, one after the other, who coordinates, and connects there; ``None``: found nobody."""
-        problem = "no host is known"
-        for host in list(self._hosts):
-            if self._closed.is_set():
+    def on_startup(self) -> tuple[socket.socket, Coordinator] | None:
+        """Asks the known hosts, one after the other, who coordinates, and connects there. ``None``: a whole round found
+        nobody."""
+        while not self._closed.is_set():
+            step = self._search.next(self._lease_left_s())
+            if isinstance(step, Pause):
+                self._say(step.problem)
+                self._closed.wait(step.seconds)
                 return None
-            self._hosts.remove(host)
-            self._hosts.append(host)
+            host = step.host if isinstance(step, Ask) else step.endpoint
             try:
-                metadata = ask_cluster_metadata(host, self._question, tls=self._tls, opened=self._opened)
-                self._learn(metadata)
-                coordinator = metadata.coordinator
-                self._question = MetadataQuestion.waiting(coordinator)  # should this one not be reached
-                if coordinator is None or coordinator.endpoint is None:
-                    problem = f"{host} knows of no coordinator that takes consumers"
-                    continue
-                connection = _connect(coordinator.endpoint, self._tls, CONNECT_S)
+                if isinstance(step, Ask):
+                    metadata = ask_cluster_metadata(
+                        host, step.question, tls=self._tls, timeout_s=step.within_s, opened=self._opened
+                    )
+                    self._search.answered(host, metadata)
+                    self._on_metadata(metadata)
+                else:
+                    connection = _connect(host, self._tls, step.within_s)
+                    self._search.connected()
+                    return connection, step.coordinator
             except (OSError, BadFrame, MalformedValue) as error:
-                problem = f"{host}: {error}"
-            else:
-                self._question = _AT_ONCE
-                return connection
-        self._say(problem)
+                self._search.failed(host, error)
         return None
 
-    def read_until_lost(self, connection: socket.socket) -> str:
-        """The blocking read loop; why it ended. Nothing heard for half the session timeout is a lost connection."""
+    def _serve(self, connection: socket.socket, coordinator: Coordinator) -> None:
+        began = time.monotonic()
+        why, silent = self.read_until_lost(connection)
+        lasted = time.monotonic() - began > LASTED_S
+        self.on_lost_connection(why, lasted=lasted)
+        if lasted:
+            self._say("")
+        self._search.ended(coordinator, why, silent=silent, lasted=lasted)
+
+    def read_until_lost(self, connection: socket.socket) -> tuple[str, bool]:
+        """The blocking read loop; why it ended, and whether that is because nothing came for too long: half the session
+        timeout, or for the answer to ``resume`` a share of the lease that is left."""
         decoder = Decoder()
         silence_s = self._link.timeout_ms / 1000 * SILENCE * random.uniform(1.0, 1.1)  # noqa: S311  not all at once
+        resume_by = time.monotonic() + longest_wait(silence_s, self._lease_left_s())
         with connection:
             line = self._line = _Line(connection)
             self._link.connected(self._send, self._hang_up)
             try:
                 while not self._closed.is_set():
-                    data = line.receive(silence_s)
+                    resuming = self._link.state is SessionState.SUSPENDED
+                    data = line.receive(resume_by - time.monotonic() if resuming else silence_s)
                     if not data:
-                        return "the coordinator closed the connection"
+                        return "the coordinator closed the connection", False
                     for frame in decoder.feed(data):
                         self._link.received(frame)
             except TimeoutError:
-                return f"nothing came from the coordinator for {silence_s:.1f} s"
+                return "the coordinator is silent", True
             except (OSError, BadFrame) as error:
-                return str(error)
+                return str(error), False
             finally:
                 self._line = None
-        return "it was closed"
+        return "it was closed", False
+
+    def _lease_left_s(self) -> float:
+        return self._link.lease_deadline() - self._link.clock.monotonic()
 
     def on_lost_connection(self, why: str, *, lasted: bool = True) -> None:
         """Tells the connector, which closes the fetchers and clears their queues; then it starts over."""
@@ -270,14 +259,6 @@ class SocketClient:
         self._link.lost(why)
 
     # --- sockets -----------------------------------------------------------------------------------------------------
-
-    def _learn(self, metadata: ClusterMetadata) -> None:
-        """Where else to ask, the next time: the instances there are, and those named first."""
-        for address in (*metadata.instances, *self._bootstrap):
-            if address not in self._hosts and len(self._hosts) < _MOST_HOSTS:
-                with suppress(SettingsError):
-                    self._hosts += addresses(address)
-        self._on_metadata(metadata)
 
     def _send(self, frame: Frame) -> None:
         line = self._line

@@ -7,9 +7,10 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol
 
-from kafka_coord.channel.client import SocketClient, addresses
+from kafka_coord.channel.client import SocketClient
 from kafka_coord.channel.interface import Channel, Connection
 from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.brokers import BrokerDirectory
 from kafka_coord.consumer.socket_brokers import SocketBrokers

@@ -9,8 +9,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from kafka_coord.channel import search
 from kafka_coord.channel.frames import MAX_FRAME_BYTES, BadFrame, Decoder, Fault
+from kafka_coord.channel.link import SAFETY
 from kafka_coord.channel.messages import (
+    WAIT_MS,
     ClusterMetadata,
     Code,
     Coordinator,
@@ -72,6 +75,20 @@ def test_the_schema_is_one_and_names_every_message_and_code() -> None:
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     assert f"At most {MAX_FRAME_BYTES:,} bytes" in PAGE
     assert f"who has {MAX_UNANSWERED} requests unanswered waits" in PAGE
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"| for a connection to a host | {search.CONNECT_S:.0f} s |",
+        f"| {search.CONNECT_S:.0f} s, and `wait_ms` ({WAIT_MS:,}) where it asked with that |",
+        f"| {search.LONGEST_PAUSE_S:.0f} s; {search.HURRIED_PAUSE_S * 1000:.0f} ms while a lease is left |",
+        f"it pauses: {search.FIRST_PAUSE_S * 1000:.0f} ms, then twice as long",
+    ],
+)
+def test_the_waits_on_the_page_are_those_of_the_code(line: str) -> None:
+    assert line in PAGE.replace("\n   ", " ")
+    assert (search.SILENCE, search.SHARE_OF_LEASE, SAFETY) == (1 / 2, 1 / 4, 1 / 10), "which the page spells out"
 
 
 @pytest.mark.parametrize("vector", VECTORS["frames"], ids=lambda vector: vector["message"])

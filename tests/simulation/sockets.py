@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kafka_coord.channel.client import CONNECT_S
+from kafka_coord.channel.client import LASTED_S
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
-from kafka_coord.channel.messages import ClusterMetadata, MessageType, MetadataQuestion
+from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType
 from kafka_coord.channel.rpc import Answered, Conversation
+from kafka_coord.channel.search import SILENCE, Ask, CoordinatorSearch, Pause, longest_wait
 from kafka_coord.frontends.members.members import Connection
 from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
 from kafka_coord.zk.store import SessionState, Store
@@ -183,10 +184,9 @@ class SimulatedClient:
     ) -> None:
         self._link = link
         self._occurs = occurs
-        self._hosts = list(hosts)
+        self._search = CoordinatorSearch(hosts, scheduler.rng.uniform)
         self._dial = dial
         self._scheduler = scheduler
-        self._question = MetadataQuestion()
         self._closed = self._resuming = self._told = False
         self.wire: Wire | None = None
 
@@ -197,58 +197,75 @@ class SimulatedClient:
             self.wire.hang_up()
 
     def run(self) -> None:
-        scheduler = self._scheduler
+        scheduler, search = self._scheduler, self._search
         while not self._closed:
-            endpoint = self._coordinator()
-            wire = self.wire = self._dial(endpoint) if endpoint is not None else None
-            if wire is None:
-                scheduler.sleep(scheduler.clock.now + 0.05 + scheduler.rng.random() * 0.5)
-                continue
-            before = self._link.session_id
-            self._link.connected(lambda frame, wire=wire: wire.say_up(encode(frame)), wire.hang_up)  # type: ignore[misc]
-            self._resuming, self._told = self._link.session_id == before, False
-            self._question = MetadataQuestion()
-            why = self._read_until_lost(wire)
-            wire.hang_up()
-            self._link.lost(why)
+            step = search.next(self._lease_left_s())
+            if isinstance(step, Pause):
+                scheduler.sleep(scheduler.clock.now + step.seconds)
+            elif isinstance(step, Ask):
+                self._ask(step)
+            else:
+                wire = self.wire = self._dial(step.endpoint)
+                if wire is None:
+                    search.failed(step.endpoint, "nobody answers there")
+                else:
+                    self._serve(wire, step.coordinator)
 
-    def _coordinator(self) -> str | None:
-        """Asks one host, any of them, and hangs up."""
-        wire = self._dial(self._scheduler.rng.choice(self._hosts))
+    def _serve(self, wire: Wire, coordinator: Coordinator) -> None:
+        began = self._scheduler.clock.now
+        resume_by = began + longest_wait(self._silence_s(), self._lease_left_s())
+        self._search.connected()
+        before = self._link.session_id
+        self._link.connected(lambda frame: wire.say_up(encode(frame)), wire.hang_up)
+        self._resuming, self._told = self._link.session_id == before, False
+        why, silent = self._read_until_lost(wire, resume_by)
+        wire.hang_up()
+        self._link.lost(why)
+        lasted = self._scheduler.clock.now - began > LASTED_S
+        self._search.ended(coordinator, why, silent=silent, lasted=lasted)
+
+    def _ask(self, step: Ask) -> None:
+        """Asks one host and hangs up."""
+        wire = self._dial(step.host)
         if wire is None:
-            return None
+            self._search.failed(step.host, "nobody answers there")
+            return
         conversation, decoder = Conversation(), Decoder()
-        _, frame = conversation.ask(MessageType.CLUSTER_METADATA, self._question.to_json())
+        _, frame = conversation.ask(MessageType.CLUSTER_METADATA, step.question.to_json())
         wire.say_up(encode(frame))
-        patience_s = CONNECT_S + self._question.wait_ms / 1000
-        self._scheduler.sleep(self._scheduler.clock.now + patience_s, wire.to_read_below)
+        self._scheduler.sleep(self._scheduler.clock.now + step.within_s, wire.to_read_below)
         frames = [frame for data in wire.down for frame in decoder.feed(data)]
         wire.hang_up()
         for frame in frames:
             event = conversation.take(frame)
             if isinstance(event, Answered):
-                found = ClusterMetadata.from_json(event.frame).coordinator
-                self._question = MetadataQuestion.waiting(found)
-                return found.endpoint if found is not None else None
-        return None
+                self._search.answered(step.host, ClusterMetadata.from_json(event.frame))
+                return
+        self._search.failed(step.host, "no answer")
 
-    def _read_until_lost(self, wire: Wire) -> str:
+    def _lease_left_s(self) -> float:
+        return self._link.lease_deadline() - self._scheduler.clock.now
+
+    def _silence_s(self) -> float:
+        return self._link.timeout_ms / 1000 * SILENCE
+
+    def _read_until_lost(self, wire: Wire, resume_by: float) -> tuple[str, bool]:
         scheduler, decoder = self._scheduler, Decoder()
-        patience_s = self._link.timeout_ms / 1000
-        until = scheduler.clock.now + patience_s
+        until = scheduler.clock.now + self._silence_s()
         while not wire.hung_up:
+            by = resume_by if self._link.state is SessionState.SUSPENDED else until
             if wire.down:
-                until = scheduler.clock.now + patience_s
+                until = scheduler.clock.now + self._silence_s()
                 self._read(decoder, wire.down.popleft())
                 self._tell()
                 scheduler.pause()
             elif wire.down_ended:
-                return "the coordinator closed the connection"
-            elif scheduler.clock.now >= until:
-                return "nothing came from the coordinator"
+                return "the coordinator closed the connection", False
+            elif scheduler.clock.now >= by:
+                return "the coordinator is silent", True
             else:
-                scheduler.sleep(until, wire.to_read_below)
-        return "it was closed"
+                scheduler.sleep(by, wire.to_read_below)
+        return "it was closed", False
 
     def _tell(self) -> None:
         """What has come of the connection, for who counts what occurs."""

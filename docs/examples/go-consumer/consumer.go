@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -23,9 +24,19 @@ type refused struct{ code, message string }
 
 func (r refused) Error() string { return r.code + ": " + r.message }
 
+// The waits of docs/socket-protocol.md, "When it is over". This consumer never resumes: a lost connection ends its
+// membership, so no lease is left that would make them shorter.
+const (
+	connectWait  = 3 * time.Second
+	metadataWait = 2 * time.Second
+	firstPause   = 100 * time.Millisecond
+	longestPause = 5 * time.Second
+)
+
 type consumer struct {
 	settings
 	hosts    []string
+	missed   *coordinator // one that fell silent or could not be reached: another one is asked for
 	brokers  []string
 	handOut  func(*kgo.Record) error
 	kafka    *kgo.Client
@@ -35,13 +46,14 @@ type consumer struct {
 
 // run does the lost-connection procedure again and again until the context ends or it is refused for good.
 func (c *consumer) run(ctx context.Context) error {
-	pause := 100 * time.Millisecond
+	pause := firstPause
 	for ctx.Err() == nil {
-		address, err := c.findCoordinator()
+		found, err := c.findCoordinator()
 		if err == nil {
 			var m *membership
-			if m, err = c.register(address); err == nil {
-				pause = 100 * time.Millisecond
+			c.missed = found // unless it answers
+			if m, err = c.register(found.Endpoint); err == nil {
+				pause, c.missed = firstPause, nil
 				err = m.obey(ctx)
 				close(m.over)
 				m.connection.Close()
@@ -49,12 +61,19 @@ func (c *consumer) run(ctx context.Context) error {
 				if err == nil {
 					return nil // it has left
 				}
+				if errors.Is(err, os.ErrDeadlineExceeded) { // frozen, perhaps: ask the others at once, and it last
+					log.Printf("the coordinator is silent: %v", err)
+					c.missed = found
+					c.askLast(found.Endpoint)
+					continue
+				}
 			}
 		}
 		var no refused
 		if errors.As(err, &no) {
 			switch no.code {
 			case "duplicate-consumer", "slow-down", "unavailable", "not-coordinator", "membership-lost", "shutting-down":
+				c.missed = nil // it has answered
 			default:
 				return err
 			}
@@ -64,18 +83,33 @@ func (c *consumer) run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-time.After(pause):
 		}
-		pause = min(pause*2, 5*time.Second)
+		pause = min(pause*2, longestPause)
 	}
 	return nil
 }
 
+// askLast moves a host to the end of the round.
+func (c *consumer) askLast(host string) {
+	for i, known := range c.hosts {
+		if known == host {
+			c.hosts = append(append(c.hosts[:i:i], c.hosts[i+1:]...), host)
+			return
+		}
+	}
+}
+
 // findCoordinator asks the known hosts, one after the other, who coordinates and where the brokers are.
-func (c *consumer) findCoordinator() (string, error) {
+func (c *consumer) findCoordinator() (*coordinator, error) {
 	problem := errors.New("no host is known")
 	for range c.hosts {
 		host := c.hosts[0]
 		c.hosts = append(c.hosts[1:], host)
-		answer, err := askOnce(host, frame{ID: 1, Type: "cluster-metadata"})
+		question, wait := frame{ID: 1, Type: "cluster-metadata"}, connectWait
+		if c.missed != nil {
+			question.WaitMs, question.NotEpoch = metadataWait.Milliseconds(), &c.missed.Epoch
+			wait += metadataWait
+		}
+		answer, err := askOnce(host, question, wait)
 		if err != nil {
 			problem = fmt.Errorf("%s: %w", host, err)
 			continue
@@ -94,11 +128,11 @@ func (c *consumer) findCoordinator() (string, error) {
 			}
 		}
 		if answer.Coordinator != nil && answer.Coordinator.Endpoint != "" && len(c.brokers) > 0 {
-			return answer.Coordinator.Endpoint, nil
+			return answer.Coordinator, nil
 		}
 		problem = fmt.Errorf("%s knows of no coordinator or no broker", host)
 	}
-	return "", problem
+	return nil, problem
 }
 
 func contains(all []string, one string) bool {
@@ -110,13 +144,13 @@ func contains(all []string, one string) bool {
 	return false
 }
 
-func askOnce(address string, question frame) (frame, error) {
-	connection, err := net.DialTimeout("tcp", address, 3*time.Second)
+func askOnce(address string, question frame, wait time.Duration) (frame, error) {
+	connection, err := net.DialTimeout("tcp", address, connectWait)
 	if err != nil {
 		return frame{}, err
 	}
 	defer connection.Close()
-	if err = connection.SetDeadline(time.Now().Add(3 * time.Second)); err == nil {
+	if err = connection.SetDeadline(time.Now().Add(wait)); err == nil {
 		err = writeFrame(connection, question)
 	}
 	if err != nil {
@@ -161,7 +195,7 @@ type membership struct {
 }
 
 func (c *consumer) register(address string) (*membership, error) {
-	connection, err := net.DialTimeout("tcp", address, 3*time.Second)
+	connection, err := net.DialTimeout("tcp", address, connectWait)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +206,7 @@ func (c *consumer) register(address string) (*membership, error) {
 	})
 	var answer frame
 	if err == nil {
-		connection.SetReadDeadline(time.Now().Add(c.sessionTimeout))
+		connection.SetReadDeadline(time.Now().Add(c.sessionTimeout / 2))
 		answer, err = answerIn(connection)
 	}
 	if err == nil {
@@ -192,12 +226,12 @@ func (c *consumer) register(address string) (*membership, error) {
 	return m, nil
 }
 
-// read is the blocking read loop. Nothing heard within the session timeout is a lost connection.
+// read is the blocking read loop. Nothing heard for half the session timeout is a lost connection.
 func (m *membership) read() {
 	defer close(m.frames)
 	buffered := bufio.NewReader(m.connection)
 	for {
-		m.connection.SetReadDeadline(time.Now().Add(m.timeout))
+		m.connection.SetReadDeadline(time.Now().Add(m.timeout / 2))
 		f, err := readFrame(buffered)
 		if err != nil {
 			m.readFailure = err

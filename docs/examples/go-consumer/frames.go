@@ -24,7 +24,9 @@ type frame struct {
 	Code    string `json:"code,omitempty"`
 	Message string `json:"message,omitempty"`
 
-	// cluster-metadata
+	// cluster-metadata and its answer
+	WaitMs      int64        `json:"wait_ms,omitempty"`
+	NotEpoch    *int64       `json:"not_epoch,omitempty"`
 	Instances   []string     `json:"instances,omitempty"`
 	Brokers     []broker     `json:"brokers,omitempty"`
 	Coordinator *coordinator `json:"coordinator,omitempty"`

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TextIO
 
-from kafka_coord.channel.client import SocketClient, addresses
+from kafka_coord.channel.client import SocketClient
 from kafka_coord.channel.interface import Channel, Connection
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.operations import Offsets, Registration
+from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.running import ConnectorThread

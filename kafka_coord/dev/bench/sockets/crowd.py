@@ -15,16 +15,16 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from kafka_coord.channel.client import CONNECT_S, SILENCE
+from kafka_coord.channel.client import LASTED_S
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
-from kafka_coord.channel.messages import ClusterMetadata, MessageType, MetadataQuestion
+from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType
 from kafka_coord.channel.operations import Offsets
 from kafka_coord.channel.rpc import Answered, Conversation
+from kafka_coord.channel.search import SILENCE, Ask, CoordinatorSearch, Pause, longest_wait
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.errors import MalformedValue
@@ -134,9 +134,7 @@ class _Consumer:
     """One of the crowd."""
 
     def __init__(self, place: CrowdPlace, group: str, name: str, state: CrowdState, gate: asyncio.Semaphore) -> None:
-        self._hosts = list(place.hosts)
-        random.shuffle(self._hosts)
-        self._question = MetadataQuestion()
+        self._search = CoordinatorSearch(place.hosts, random.uniform)
         self._gate = gate
         self._silence_s = place.session_timeout_ms / 1000 * SILENCE
         self._loop = asyncio.get_running_loop()
@@ -185,55 +183,65 @@ class _Consumer:
     async def run(self) -> None:
         self._step()
         while True:
+            step = self._search.next(self._lease_left_s())
+            if isinstance(step, Pause):
+                await asyncio.sleep(step.seconds)
+                continue
+            host = step.host if isinstance(step, Ask) else step.endpoint
             try:
-                connection = await self._connect()
-                if connection is None:
-                    await asyncio.sleep(random.uniform(0.05, 0.3))  # noqa: S311
-                    continue
-                self._question = MetadataQuestion()
-                why = await self._read_until_lost(*connection)
-            except (OSError, TimeoutError, BadFrame, MalformedValue, asyncio.IncompleteReadError) as error:
-                why = str(error)
-                await asyncio.sleep(random.uniform(0.05, 0.3))  # noqa: S311
-            self.link.lost(why)
+                async with asyncio.timeout(step.within_s):
+                    if isinstance(step, Ask):
+                        self._search.answered(host, await self._ask(step))
+                        continue
+                    connection = await self._open(host)
+            except (OSError, TimeoutError, BadFrame, MalformedValue) as error:
+                self._search.failed(host, error)
+            else:
+                await self._serve(*connection, step.coordinator)
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """As the real client: one host after the other, whoever was asked comes last the next time."""
-        for host in list(self._hosts):
-            self._hosts.remove(host)
-            self._hosts.append(host)
-            with suppress(OSError, TimeoutError):
-                async with asyncio.timeout(2 * CONNECT_S + self._question.wait_ms / 1000):
-                    endpoint = await self._ask_who_coordinates(host)
-                    if endpoint is not None:
-                        return await self._open(endpoint)
-        return None
-
-    async def _ask_who_coordinates(self, host: str) -> str | None:
-        reader, writer = await self._open(host)
+    async def _ask(self, step: Ask) -> ClusterMetadata:
+        reader, writer = await self._open(step.host)
         try:
             conversation, decoder = Conversation(), Decoder()
-            writer.write(encode(conversation.ask(MessageType.CLUSTER_METADATA, self._question.to_json())[1]))
+            writer.write(encode(conversation.ask(MessageType.CLUSTER_METADATA, step.question.to_json())[1]))
             frames: list[Frame] = []
             while not frames:
                 data = await reader.read(_READ_BYTES)
                 if not data:
-                    return None
+                    raise OSError("closed the connection before it answered")
                 frames = list(decoder.feed(data))
         finally:
             writer.close()
         event = conversation.take(frames[0])
-        found = ClusterMetadata.from_json(event.frame).coordinator if isinstance(event, Answered) else None
-        self._question = MetadataQuestion.waiting(found)
-        return found.endpoint if found is not None else None
+        if not isinstance(event, Answered):
+            raise OSError(f"answered with {frames[0]}")
+        return ClusterMetadata.from_json(event.frame)
 
     async def _open(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, _, port = address.rpartition(":")
         async with self._gate:
             return await asyncio.open_connection(host, int(port))
 
-    async def _read_until_lost(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Coordinator) -> None:
+        """Everything that happens on one connection to the coordinator."""
+        began = self._loop.time()
+        self._search.connected()
+        silent, why = False, ""
+        try:
+            await self._read_until_lost(reader, writer)
+        except TimeoutError:
+            silent, why = True, "the coordinator is silent"
+        except (OSError, BadFrame) as error:
+            why = str(error)
+        finally:
+            writer.close()
+        self.link.lost(why)
+        self._search.ended(to, why, silent=silent, lasted=self._loop.time() - began > LASTED_S)
+
+    async def _read_until_lost(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         decoder = Decoder()
+        silence_s = self._silence_s * random.uniform(1.0, 1.1)  # noqa: S311
+        resume_by = self._loop.time() + longest_wait(silence_s, self._lease_left_s())
 
         def send(frame: Frame) -> None:
             if writer.is_closing():
@@ -241,16 +249,17 @@ class _Consumer:
             writer.write(encode(frame))
 
         self.link.connected(send, writer.close)
-        try:
-            while True:
-                async with asyncio.timeout(self._silence_s * random.uniform(1.0, 1.1)):  # noqa: S311
-                    data = await reader.read(_READ_BYTES)
-                if not data:
-                    return "the coordinator closed the connection"
-                for frame in decoder.feed(data):
-                    self.link.received(frame)
-        finally:
-            writer.close()
+        while True:
+            resuming = self.link.state is SessionState.SUSPENDED
+            async with asyncio.timeout_at(resume_by if resuming else self._loop.time() + silence_s):
+                data = await reader.read(_READ_BYTES)
+            if not data:
+                raise OSError("the coordinator closed the connection")
+            for frame in decoder.feed(data):
+                self.link.received(frame)
+
+    def _lease_left_s(self) -> float:
+        return self.link.lease_deadline() - self.link.clock.monotonic()
 
 
 async def _say(consumers: list[_Consumer], state: CrowdState) -> None:

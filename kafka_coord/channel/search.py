@@ -1,0 +1,153 @@
+"""How a consumer finds its coordinator: whom it asks next, what it asks, and how long it waits. Pure, without a clock.
+
+Whoever has the sockets calls :meth:`CoordinatorSearch.next`, does what that says, and reports what came of it. It
+passes ``lease_left_s``, the seconds for which the membership certainly still lives. While there are any, no single
+wait lasts longer than a quarter of them: one host that does not answer must not use up the whole lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kafka_coord.channel.messages import WAIT_MS, ClusterMetadata, Coordinator, MetadataQuestion
+from kafka_coord.errors import SettingsError
+
+CONNECT_S = 3.0
+"""For connecting to one host, and again for its answer."""
+SILENCE = 0.5
+"""Of the session timeout: a connection on which nothing came for so long is lost. The specification allows the whole of
+it, but then the lease has run out before another coordinator is found, and the membership begins anew."""
+SHARE_OF_LEASE = 0.25
+"""Of the lease that is left: the longest single wait."""
+LEAST_LEASE_S = 0.1
+"""A lease shorter than that cannot be saved."""
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+HURRIED_PAUSE_S = 0.4
+"""The longest pause while a lease is left."""
+MAX_HOSTS = 1_000
+
+
+def addresses(bootstrap: str) -> tuple[str, ...]:
+    """``host:port,host:port``, checked. Raises :class:`SettingsError`."""
+    found = tuple(part.strip() for part in bootstrap.split(",") if part.strip())
+    for address in found:
+        host, colon, port = address.rpartition(":")
+        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+            raise SettingsError(f"bootstrap address {address[:80]!r} is not host:port")
+    if not found:
+        raise SettingsError("bootstrap is empty: give host:port of one broker host at least, where kafka-coord listens")
+    return found
+
+
+def longest_wait(limit_s: float, lease_left_s: float) -> float:
+    """``limit_s``, or less where a lease is left."""
+    return min(limit_s, lease_left_s * SHARE_OF_LEASE) if lease_left_s >= LEAST_LEASE_S else limit_s
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask ``host`` for the cluster's metadata; connecting and its answer may take ``within_s`` together."""
+
+    host: str
+    question: MetadataQuestion
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Connect to the coordinator, within ``within_s``."""
+
+    coordinator: Coordinator
+    endpoint: str
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A whole round of hosts has brought nothing, for the reason ``problem``: wait before the next one."""
+
+    seconds: float
+    problem: str
+
+
+class CoordinatorSearch:
+    """The hosts a consumer knows and what it has heard from them. ``uniform`` is :func:`random.uniform`, or a
+    simulation's: consumers that lost the same coordinator must not all come back at the same moment."""
+
+    def __init__(self, bootstrap: Iterable[str], uniform: Callable[[float, float], float]) -> None:
+        self._hosts = sorted(bootstrap, key=lambda _host: uniform(0.0, 1.0))
+        self._uniform = uniform
+        self._left_in_round = len(self._hosts)
+        self._found: Coordinator | None = None
+        self._waits = False
+        self._not_epoch: int | None = None
+        self._pause_s = FIRST_PAUSE_S
+        self._problem = "no host is known"
+
+    def next(self, lease_left_s: float) -> Ask | Connect | Pause:
+        """What to do now."""
+        found, self._found = self._found, None
+        if found is not None and found.endpoint is not None:
+            return Connect(found, found.endpoint, longest_wait(CONNECT_S, lease_left_s))
+        if self._left_in_round <= 0:
+            self._left_in_round = len(self._hosts)
+            return Pause(self._next_pause(lease_left_s), self._problem)
+        self._left_in_round -= 1
+        host = self._hosts.pop(0)
+        self._hosts.append(host)
+        if not self._waits:
+            return Ask(host, MetadataQuestion(), longest_wait(CONNECT_S, lease_left_s))
+        within_s = longest_wait(CONNECT_S + WAIT_MS / 1000, lease_left_s)
+        wait_ms = min(WAIT_MS, int(within_s / 2 * 1000))  # the other half is for the answer's way
+        return Ask(host, MetadataQuestion(wait_ms, self._not_epoch), within_s)
+
+    def _next_pause(self, lease_left_s: float) -> float:
+        pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, LONGEST_PAUSE_S)
+        if lease_left_s >= LEAST_LEASE_S:
+            pause_s = longest_wait(min(pause_s, HURRIED_PAUSE_S), lease_left_s)
+        return pause_s * self._uniform(0.8, 1.0)
+
+    def answered(self, host: str, metadata: ClusterMetadata) -> None:
+        """The host has answered."""
+        self._learn(metadata.instances)
+        coordinator = metadata.coordinator
+        self._wait_for_another_than(coordinator)  # should this one not be reached
+        if coordinator is None or coordinator.endpoint is None:
+            self._problem = f"{host} knows of no coordinator that takes consumers"
+        else:
+            self._found = coordinator
+
+    def failed(self, host: str, problem: object) -> None:
+        """The host, or the coordinator, could not be reached or did not answer."""
+        self._problem = f"{host}: {problem}"
+
+    def connected(self) -> None:
+        """There is a connection to the coordinator."""
+        self._waits, self._not_epoch = False, None
+
+    def ended(self, coordinator: Coordinator, why: str, *, silent: bool, lasted: bool) -> None:
+        """That connection is over. ``silent``: nothing came on it for too long; ``lasted``: it was one, not only an
+        attempt. A coordinator that fell silent is asked last, and the others are asked for another one at once."""
+        if silent:
+            self._wait_for_another_than(coordinator)
+            if coordinator.endpoint in self._hosts:
+                self._hosts.remove(coordinator.endpoint)
+                self._hosts.append(coordinator.endpoint)
+        if lasted:
+            self._pause_s = FIRST_PAUSE_S
+        else:
+            self._problem = f"the coordinator ends the connection at once: {why}"
+        self._left_in_round = len(self._hosts) if lasted or silent else 0
+
+    def _learn(self, hosts: Iterable[str]) -> None:
+        for host in hosts:
+            if host not in self._hosts and len(self._hosts) < MAX_HOSTS:
+                with suppress(SettingsError):
+                    self._hosts += addresses(host)
+
+    def _wait_for_another_than(self, coordinator: Coordinator | None) -> None:
+        self._waits = True
+        self._not_epoch = coordinator.epoch if coordinator is not None else None
