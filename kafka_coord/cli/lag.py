@@ -6,12 +6,18 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
+from kafka_coord.cli.output import note
 from kafka_coord.errors import BrokerError
-from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
 from kafka_coord.monitor.groups import EndOffsets
 from kafka_coord.monitor.lag import BrokerOffsets, OffsetReader, bootstrap_servers
 from kafka_coord.settings import Settings
 from kafka_coord.zk.store import Store
+
+
+def note_left_out(broker: Unreadable) -> None:
+    """Names a broker that cannot be used; the others are."""
+    note(f"left out a broker: {broker.path} cannot be read: {broker.reason}")
 
 
 class BrokerLog:
@@ -36,7 +42,8 @@ class BrokerLog:
 
     def _connected(self) -> OffsetReader:
         if self._reader is None:
-            self._reader = OffsetReader(bootstrap_servers(self._store, self._properties), self._properties)
+            bootstrap = bootstrap_servers(self._store, self._properties, note_left_out)
+            self._reader = OffsetReader(bootstrap, self._properties)
         return self._reader
 
     def __enter__(self) -> Self:

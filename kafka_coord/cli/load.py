@@ -11,6 +11,7 @@ from itertools import islice
 import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
+from kafka_coord.cli.lag import note_left_out
 from kafka_coord.cli.options import TOPIC
 from kafka_coord.cli.output import note
 from kafka_coord.cli.records import KeyValue, read_records
@@ -57,7 +58,7 @@ def load(
     records = _flights() if file is None else read_records(file, file_format, key_column)
     settings = current_settings()
     with open_store(settings) as store:
-        bootstrap = bootstrap_servers(store, settings.kafka.properties)
+        bootstrap = bootstrap_servers(store, settings.kafka.properties, note_left_out)
     made = ensure_topic(bootstrap, settings.kafka.properties, topic, partitions, replication)
     note(made)
     began = time.monotonic()

@@ -2,78 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
-from kafka_coord.errors import MalformedValue, NoNode
-from kafka_coord.model import json_fields as fields
+from kafka_coord.errors import NoNode
+from kafka_coord.model import Broker, Unreadable
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import GetData, Node, Store, WatchEvent
+from kafka_coord.zk.brokers import decode_brokers
+from kafka_coord.zk.store import GetData, Store, WatchEvent
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """One address of a broker: its listener name, the security protocol spoken there, and ``host:port``."""
-
-    name: str
-    protocol: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """A live broker, as its registration under ``/brokers/ids`` describes it."""
-
-    broker_id: str
-    listeners: tuple[Listener, ...]
-
-    @classmethod
-    def from_znode(cls, data: bytes, broker_id: str, where: str) -> Broker:
-        """Reads every version Kafka has written: ``host``/``port`` only (0.8) up to named listeners (since 0.10.2).
-
-        Raises :class:`MalformedValue`. Kafka's rule: ``kafka.zk.BrokerIdZNode.decode``.
-        """
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise MalformedValue(where, f"not JSON ({error})") from None
-        if not isinstance(value, dict):
-            raise MalformedValue(where, "not a JSON object")
-        endpoints = value.get("endpoints")
-        if endpoints is None:
-            return cls(broker_id, (Listener("PLAINTEXT", "PLAINTEXT", _host_port(value, where)),))
-        if not isinstance(endpoints, list):
-            raise MalformedValue(where, "field 'endpoints' is not a list")
-        protocols = value.get("listener_security_protocol_map", {})
-        if not isinstance(protocols, dict):
-            raise MalformedValue(where, "field 'listener_security_protocol_map' is not an object")
-        return cls(broker_id, tuple(_listener(endpoint, protocols, where) for endpoint in endpoints))
-
-
-def _host_port(value: Mapping[str, Any], where: str) -> str:
-    host, port = value.get("host"), value.get("port")
-    if not isinstance(host, str) or not host or not isinstance(port, int) or not 0 < port < 65_536:
-        raise MalformedValue(where, f"no usable address: host {fields.shown(host)}, port {fields.shown(port)}")
-    return _address(host, port)
-
-
-def _listener(endpoint: object, protocols: Mapping[str, Any], where: str) -> Listener:
-    name, separator, rest = endpoint.partition("://") if isinstance(endpoint, str) else ("", "", "")
-    host, colon, port = rest.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
-    if not separator or not colon or not name or not is_port:
-        raise MalformedValue(where, f"endpoint {fields.shown(endpoint, 80)} is not NAME://host:port")
-    protocol = fields.plain(protocols.get(name, name)).upper()
-    return Listener(name, protocol, _address(host.strip("[]"), int(port)))
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> tuple[tuple[str, ...], str]:
@@ -108,7 +46,7 @@ class BrokerDirectory:
         self._protocol = protocol.upper()
         self._listener = listener
         self._changed = True
-        self._reported: set[str] = set()
+        self._reported: frozenset[Unreadable] = frozenset()
         self.addresses: tuple[str, ...] = ()
         self.problem = ""
 
@@ -141,19 +79,13 @@ class BrokerDirectory:
             ids = self._store.children(layout.BROKER_IDS, self._on_change)
         except NoNode:
             ids = ()
-        brokers = []
-        nodes = self._store.read_many([GetData(layout.broker(broker_id)) for broker_id in ids])
-        for broker_id, node in zip(ids, nodes, strict=True):
-            if not isinstance(node, Node):  # gone since the listing
-                continue
-            path = layout.broker(broker_id)
-            try:
-                brokers.append(Broker.from_znode(node.data, broker_id, path))
-            except MalformedValue as error:
-                if path not in self._reported:
-                    self._reported.add(path)
-                    log.warning("skipped broker id=%s: %s", broker_id, error)
-        return tuple(brokers)
+        nodes = self._store.read_many([GetData(layout.broker(name)) for name in ids]) if ids else ()
+        found = decode_brokers(ids, nodes)
+        for one in found.unreadable:
+            if one not in self._reported:
+                log.warning("left out a broker path=%s reason=%s", one.path, one.reason)
+        self._reported = frozenset(found.unreadable)
+        return found.live
 
     def _on_change(self, _event: WatchEvent) -> None:
         self._changed = True

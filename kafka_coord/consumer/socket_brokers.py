@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 
 from kafka_coord.channel.messages import ClusterMetadata
-from kafka_coord.consumer.brokers import Broker, choose
+from kafka_coord.consumer.brokers import choose
 from kafka_coord.errors import MalformedValue
+from kafka_coord.model import Broker
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +39,9 @@ class SocketBrokers:
         for number, endpoints in metadata.brokers.items():
             written = {"endpoints": list(endpoints), "listener_security_protocol_map": dict(metadata.protocols)}
             try:
-                brokers.append(Broker.from_znode(json.dumps(written).encode(), str(number), f"broker {number}"))
+                brokers.append(Broker.from_json(written, number, f"broker {number}"))
             except MalformedValue as error:
-                log.warning("skipped broker id=%d: %s", number, error)
+                log.warning("left out broker id=%d reason=%s", number, error.reason)
         addresses, problem = choose(tuple(brokers), self._protocol, self._listener)
         if not addresses:
             addresses = self.addresses  # they went away all at once: they come back where they were, as a rule

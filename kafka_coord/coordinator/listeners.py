@@ -11,11 +11,12 @@ from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.reading import read_each, report
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests
-from kafka_coord.coordinator.topics import decode_broker_rack, decode_topic
+from kafka_coord.coordinator.topics import decode_topic
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Request, Unreadable
 from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import decode_brokers
 from kafka_coord.zk.store import GetData, Node, ReadResult, SessionState, Store
 from kafka_coord.zk.watches import Watches
 
@@ -224,7 +225,7 @@ class BrokerChangeListener:
         self.racks.update(_racks(listed, nodes))
 
     def on_children(self, brokers: tuple[str, ...] | None) -> None:
-        ids = tuple(name for name in brokers or () if name.isascii() and name.isdigit())
+        ids = brokers or ()
         if self.listed is not None:
             self.listed = ids
         else:
@@ -233,17 +234,6 @@ class BrokerChangeListener:
 
 def _racks(brokers: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> dict[int, str]:
     """broker id → rack, for the brokers that name one."""
-    racks = {}
-    for name, node in zip(brokers, nodes, strict=True):
-        if isinstance(node, Unreadable):
-            report("left alone unreadable", [node])
-        if not isinstance(node, Node):
-            continue
-        try:
-            rack = decode_broker_rack(name, node)
-        except MalformedValue as error:
-            report("left alone unreadable", [Unreadable(error.where, error.reason)])
-            continue
-        if rack is not None:
-            racks[int(name)] = rack
-    return racks
+    found = decode_brokers(brokers, nodes)
+    report("left alone unreadable", found.unreadable)
+    return {broker.broker_id: broker.rack for broker in found.live if broker.rack is not None}

@@ -19,7 +19,8 @@ _BELOW_A_GROUP = {
 _ELSEWHERE = {
     layout.PAUSED: "it counts as a pause of all groups: kafka-coord groups resume --all",
     layout.BROKER_TOPICS: "Kafka wrote it: until it can be read, its partitions stay with whom they are",
-    layout.BROKER_IDS: "its broker wrote it: see that broker",
+    layout.BROKER_IDS: "restart its broker, which writes it anew (see advertised.listeners);"
+    " delete it if no broker has that id",
     layout.REQUESTS: "it is not carried out: delete it",
 }
 _ANYTHING_ELSE = "mend it with zkCli.sh, or delete it"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import TopicInfo
+from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.zk import layout
@@ -26,7 +26,7 @@ def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> Topi
     where = layout.broker_topic(name)
     if not is_legal(name):
         raise MalformedValue(where, "not a legal topic name")
-    value = _object(node.data, where)
+    value = fields.load_object(node.data, where)
     written = value.get("partitions")
     if not isinstance(written, dict):
         raise MalformedValue(where, "field 'partitions' is not an object of replica lists")
@@ -50,12 +50,6 @@ def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> Topi
     )
 
 
-def decode_broker_rack(broker_id: str, node: Node) -> str | None:
-    """The rack in ``/brokers/ids/<id>``, ``None`` where the broker names none. Raises :class:`MalformedValue`."""
-    rack = _object(node.data, layout.broker(broker_id)).get("rack")
-    return rack if isinstance(rack, str) and rack else None
-
-
 def _identity(topic_id: Any, node: Node) -> str:
     """See :func:`kafka_coord.model.same_topic`."""
     if isinstance(topic_id, str) and _TOPIC_ID.fullmatch(topic_id):
@@ -67,13 +61,3 @@ def is_identity(written: str) -> bool:
     """Whether it may have been written as a topic's identity."""
     topic_id, _, czxid = written.partition(" ")
     return _TOPIC_ID.fullmatch(topic_id) is not None and (czxid == "" or (czxid.isascii() and czxid.isdigit()))
-
-
-def _object(raw: bytes, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise MalformedValue(where, f"not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise MalformedValue(where, f"a JSON {type(value).__name__} where an object belongs")
-    return value

@@ -1,5 +1,6 @@
 """The frozen values everything else speaks in; each knows its JSON. Nothing here talks to anything."""
 
+from kafka_coord.model.broker import Broker, Listener
 from kafka_coord.model.command import (
     NO_OFFSET,
     NODE_PREFIX,
@@ -34,6 +35,7 @@ __all__ = [
     "NO_OFFSET",
     "NO_PARTITIONS",
     "Assignment",
+    "Broker",
     "Channel",
     "Command",
     "CommandId",
@@ -42,6 +44,7 @@ __all__ = [
     "Decision",
     "GroupSettings",
     "Ledger",
+    "Listener",
     "Member",
     "Mode",
     "Observation",

@@ -28,6 +28,17 @@ def load(raw: bytes, where: str) -> dict[str, Any]:
     """A JSON object of version 1, or :class:`MalformedValue` / :class:`UnknownVersion`. Unknown fields stay in it."""
     if len(raw) > MAX_VALUE_BYTES:
         raise MalformedValue(where, f"{len(raw)} bytes, more than the {MAX_VALUE_BYTES} a value may have")
+    value = load_object(raw, where)
+    version = value.get("version")
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise MalformedValue(where, f"field 'version' is {shown(version)}, not a number")
+    if version != VERSION:
+        raise UnknownVersion(where, f"version {version}; this release knows version {VERSION}")
+    return value
+
+
+def load_object(raw: bytes, where: str) -> dict[str, Any]:
+    """A JSON object of any version and size, such as Kafka's own. Raises :class:`MalformedValue`."""
     try:
         value = json.loads(raw.decode())  # json alone lets surrogates and other encodings through
         if b"\\u" in raw:
@@ -36,11 +47,6 @@ def load(raw: bytes, where: str) -> dict[str, Any]:
         raise MalformedValue(where, f"not JSON ({error})") from None
     if not isinstance(value, dict):
         raise MalformedValue(where, f"a JSON {type(value).__name__} where an object belongs")
-    version = value.get("version")
-    if not isinstance(version, int) or isinstance(version, bool):
-        raise MalformedValue(where, f"field 'version' is {shown(version)}, not a number")
-    if version != VERSION:
-        raise UnknownVersion(where, f"version {version}; this release knows version {VERSION}")
     return value
 
 

@@ -10,6 +10,7 @@ from kafka_coord.errors import MalformedValue
 from kafka_coord.model import CoordinatorInfo, Pause, TopicInfo, Unreadable
 from kafka_coord.monitor.reading import Reading, split
 from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import broker_number
 from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
 
@@ -82,7 +83,7 @@ def _coordinator(value: Mapping[str, object], _: Node, where: str) -> Coordinato
 
 def _numbers(listing: ReadResult) -> tuple[int, ...]:
     names = listing if isinstance(listing, tuple) else ()
-    return tuple(sorted(int(name) for name in names if name.isascii() and name.isdigit()))
+    return tuple(sorted(number for name in names if (number := broker_number(name)) is not None))
 
 
 def _topics(reading: Reading, names: tuple[str, ...], nodes: Sequence[ReadResult]) -> dict[str, TopicInfo]:

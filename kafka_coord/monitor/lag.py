@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import concurrent.futures
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kafka_coord.errors import BrokerError, MalformedValue
-from kafka_coord.model import PartitionSet, TopicPartition
-from kafka_coord.monitor.reading import Reading
+from kafka_coord.errors import BrokerError
+from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import GetChildren, GetData, Node, Store
+from kafka_coord.zk.brokers import Brokers, read_brokers
+from kafka_coord.zk.store import Store
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
+
+log = logging.getLogger(__name__)
 
 CHUNK = 5_000
 """Partitions in one request to the brokers: a request of librdkafka's is built in memory, one entry a partition."""
@@ -41,36 +44,31 @@ class _Listed:
     trouble: list[str] = field(default_factory=list)
 
 
-def bootstrap_servers(store: Store, properties: Mapping[str, str]) -> str:
-    """Addresses to begin with: those of the live brokers, or ``bootstrap.servers`` where it is set.
+def _log_left_out(broker: Unreadable) -> None:
+    log.warning("left out a broker path=%s reason=%s", broker.path, broker.reason)
+
+
+def bootstrap_servers(
+    store: Store, properties: Mapping[str, str], on_left_out: Callable[[Unreadable], None] = _log_left_out
+) -> str:
+    """Addresses to begin with: those of the live brokers, or ``bootstrap.servers`` where it is set. ``on_left_out``
+    hears of each broker whose registration cannot be used.
 
     Raises :class:`BrokerError` where there are none, or none with a listener of the wanted security protocol.
     """
-    from kafka_coord.consumer.brokers import Broker, choose
+    from kafka_coord.consumer.brokers import choose
 
     given = properties.get("bootstrap.servers") or properties.get("metadata.broker.list")
     if given:
         return given
-    reading = Reading(store)
-    (listing,) = reading.many([GetChildren(layout.BROKER_IDS)])
-    ids = listing if isinstance(listing, tuple) else ()
-    brokers = []
-    for broker_id, node in zip(ids, reading.many(GetData(layout.broker(one)) for one in ids), strict=True):
-        if not isinstance(node, Node):
-            continue
-        try:
-            brokers.append(Broker.from_znode(node.data, broker_id, layout.broker(broker_id)))
-        except MalformedValue as error:
-            reading.refuse(error.where, error.reason)
-    addresses, problem = choose(tuple(brokers), properties.get("security.protocol", "PLAINTEXT").upper(), None)
+    found = read_brokers(store) or Brokers()
+    for one in found.unreadable:
+        on_left_out(one)
+    addresses, problem = choose(found.live, properties.get("security.protocol", "PLAINTEXT").upper(), None)
     if addresses:
         return ",".join(addresses)
-    if problem:
-        raise BrokerError(problem)
-    bad = (
-        f" ({reading.unreadable[0].path} cannot be read: {reading.unreadable[0].reason})" if reading.unreadable else ""
-    )
-    raise BrokerError(f"no live broker is registered below {layout.BROKER_IDS}{bad}")
+    bad = "".join(f" ({one.path} cannot be read: {one.reason})" for one in found.unreadable[:1])
+    raise BrokerError((problem or f"no live broker is registered below {layout.BROKER_IDS}") + bad)
 
 
 class OffsetReader:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from kafka_coord import BrokerError, Consumer
-from kafka_coord.consumer.brokers import Broker, BrokerDirectory, Listener, choose
+from kafka_coord.consumer.brokers import BrokerDirectory, choose
 from kafka_coord.dev.cluster.kafka import KafkaCluster
 from kafka_coord.errors import MalformedValue
+from kafka_coord.model import Broker, Listener
 from kafka_coord.zk import connect, layout
 from tests.consumer.by_hand import HandCoordinator
 from tests.consumer.conftest import partitions_of
@@ -37,7 +38,7 @@ from tests.waiting import eventually
     ids=["0.8", "0.9", "3.x"],
 )
 def test_every_form_kafka_has_written_is_read(znode: bytes, listeners: list[Listener]) -> None:
-    assert list(Broker.from_znode(znode, "1", "/brokers/ids/1").listeners) == listeners
+    assert list(Broker.from_znode(znode, 1, "/brokers/ids/1").listeners) == listeners
 
 
 @pytest.mark.parametrize(
@@ -59,12 +60,12 @@ def test_every_form_kafka_has_written_is_read(znode: bytes, listeners: list[List
 )
 def test_a_malformed_broker_znode_says_where(znode: bytes) -> None:
     with pytest.raises(MalformedValue, match="/brokers/ids/1: "):
-        Broker.from_znode(znode, "1", "/brokers/ids/1")
+        Broker.from_znode(znode, 1, "/brokers/ids/1")
 
 
 def test_a_listener_is_chosen_by_protocol_or_by_name() -> None:
-    broker = Broker("1", (Listener("IN", "PLAINTEXT", "a:1"), Listener("OUT", "SASL_SSL", "b:2")))
-    plain = Broker("2", (Listener("IN", "PLAINTEXT", "c:3"),))
+    broker = Broker(1, (Listener("IN", "PLAINTEXT", "a:1"), Listener("OUT", "SASL_SSL", "b:2")))
+    plain = Broker(2, (Listener("IN", "PLAINTEXT", "c:3"),))
 
     assert choose((broker, plain), "PLAINTEXT", None) == (("a:1", "c:3"), "")
     assert choose((broker, plain), "SASL_SSL", None) == (("b:2",), "")

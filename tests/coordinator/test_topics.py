@@ -2,8 +2,9 @@
 
 import pytest
 
-from kafka_coord.coordinator.topics import decode_broker_rack, decode_topic
+from kafka_coord.coordinator.topics import decode_topic
 from kafka_coord.errors import MalformedValue
+from kafka_coord.model import Broker
 from kafka_coord.zk.store import Node, Stat
 
 
@@ -57,5 +58,5 @@ def test_an_illegal_topic_name_is_refused():
 
 
 def test_a_broker_may_name_a_rack_or_not():
-    assert decode_broker_rack("1", node(b'{"host":"h","port":9092,"rack":"r1"}')) == "r1"
-    assert decode_broker_rack("1", node(b'{"host":"h","port":9092}')) is None
+    assert Broker.from_znode(b'{"host":"h","port":9092,"rack":"r1"}', 1, "broker").rack == "r1"
+    assert Broker.from_znode(b'{"host":"h","port":9092}', 1, "broker").rack is None

@@ -25,11 +25,12 @@ from kafka_coord.channel.messages import (
 )
 from kafka_coord.channel.operations import decode_command, decode_offset, in_order
 from kafka_coord.channel.rpc import Conversation
-from kafka_coord.consumer.brokers import Broker, choose
-from kafka_coord.coordinator.topics import decode_broker_rack, decode_topic, is_identity
+from kafka_coord.consumer.brokers import choose
+from kafka_coord.coordinator.topics import decode_topic, is_identity
 from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.model import (
     Assignment,
+    Broker,
     CoordinatorInfo,
     GroupSettings,
     Ledger,
@@ -198,8 +199,7 @@ def _kafka_topic(raw: bytes) -> object:
 
 
 def _kafka_broker(raw: bytes) -> object:
-    decode_broker_rack("1", Node(raw, _STAT))
-    return choose((Broker.from_znode(raw, "1", _WHERE),), "PLAINTEXT", None)
+    return choose((Broker.from_znode(raw, 1, _WHERE),), "PLAINTEXT", None)
 
 
 def _names(raw: bytes) -> object:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -23,6 +21,7 @@ from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Clock
 from tests.coordinator.harness import World
+from tests.monitor.listening import listening
 from tests.monitor.written import Tree, opened
 
 
@@ -38,13 +37,6 @@ def only(findings: list[Finding], check: str) -> Finding:
     (found,) = [one for one in bad(findings) if one.check == check]
     assert found.todo
     return found
-
-
-@contextmanager
-def listening() -> Iterator[int]:
-    """Something that takes connections, as a broker does."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
 
 
 @pytest.fixture

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from typing import Any
 
 from kafka_coord.channel.messages import ClusterMetadata, Coordinator
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import CoordinatorInfo
+from kafka_coord.model import CoordinatorInfo, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import broker_number, decode_brokers
 from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
 log = logging.getLogger(__name__)
@@ -25,6 +24,7 @@ class MetadataDirectory:
         self._age_s = age_s
         self._read_at = float("-inf")
         self._metadata: ClusterMetadata | None = None
+        self._reported: frozenset[Unreadable] = frozenset()
 
     def forget(self) -> None:
         """Makes the next :meth:`look` read again."""
@@ -46,23 +46,23 @@ class MetadataDirectory:
         brokers, instances, coordinator = self._store.read_many(
             [GetChildren(layout.BROKER_IDS), GetChildren(layout.COORDINATORS), GetData(layout.COORDINATOR)]
         )
-        broker_ids, instance_ids = _numbers(brokers), _numbers(instances)
+        names, instance_ids = brokers if isinstance(brokers, tuple) else (), _numbers(instances)
         nodes = self._store.read_many(
-            [GetData(layout.broker(number)) for number in broker_ids]
+            [GetData(layout.broker(name)) for name in names]
             + [GetData(layout.instance(number)) for number in instance_ids]
         )
-        values = {
-            number: value
-            for number, node in zip(broker_ids, nodes, strict=False)
-            if (value := _broker(node)) is not None
-        }
+        found = decode_brokers(names, nodes[: len(names)])
+        for one in found.unreadable:
+            if one not in self._reported:
+                log.warning("left out a broker path=%s reason=%s", one.path, one.reason)
+        self._reported = frozenset(found.unreadable)
         return ClusterMetadata(
             instance=self._instance,
-            brokers={number: _broker_endpoints(value) for number, value in values.items()},
-            protocols={name: speaks for value in values.values() for name, speaks in _protocols(value).items()},
+            brokers={one.broker_id: tuple(listener.endpoint for listener in one.listeners) for one in found.live},
+            protocols={listener.name: listener.protocol for one in found.live for listener in one.listeners},
             instances=[
                 endpoint
-                for node in nodes[len(broker_ids) :]
+                for node in nodes[len(names) :]
                 if (endpoint := _endpoints(node, layout.COORDINATORS).get("channel")) is not None
             ],
             coordinator=_coordinator(coordinator),
@@ -71,31 +71,7 @@ class MetadataDirectory:
 
 def _numbers(listing: ReadResult) -> list[int]:
     names = listing if isinstance(listing, tuple) else ()
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 10)
-
-
-def _broker(node: ReadResult) -> dict[str, Any] | None:
-    if not isinstance(node, Node):
-        return None
-    try:
-        value = json.loads(node.data)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _broker_endpoints(value: dict[str, Any]) -> tuple[str, ...]:
-    """As in Kafka's registration, whatever its version; those of 0.8 name a host and a port only."""
-    endpoints = value.get("endpoints")
-    if isinstance(endpoints, list):
-        return tuple(endpoint for endpoint in endpoints if isinstance(endpoint, str))
-    host, port = value.get("host"), value.get("port")
-    return (f"PLAINTEXT://{host}:{port}",) if isinstance(host, str) and isinstance(port, int) else ()
-
-
-def _protocols(value: dict[str, Any]) -> dict[str, str]:
-    found = value.get("listener_security_protocol_map")
-    return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
+    return sorted(number for name in names if (number := broker_number(name)) is not None)
 
 
 def _endpoints(node: ReadResult, where: str) -> dict[str, str]:

@@ -6,12 +6,13 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from kafka_coord.consumer.brokers import Broker, Listener
-from kafka_coord.errors import MalformedValue
+from kafka_coord.coordinator.remediation import what_to_do
+from kafka_coord.model import Listener
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import GetChildren, GetData, Node, Store
+from kafka_coord.zk.brokers import read_brokers
+from kafka_coord.zk.store import GetData, Node, Store
 
 TIMEOUT_S = 2.0
 
@@ -19,25 +20,19 @@ TIMEOUT_S = 2.0
 def check_brokers(store: Store) -> Iterator[Finding]:
     """Whether brokers are registered here, can be understood, and take connections."""
     check = "brokers"
-    (listing,) = store.read_many([GetChildren(layout.BROKER_IDS)])
-    if listing is None:
+    found = read_brokers(store)
+    if found is None:
         todo = "check the chroot in --zookeeper: it must be the one of Kafka's zookeeper.connect"
         yield error(check, f"{layout.BROKER_IDS} does not exist: Kafka does not keep its metadata here", todo)
         return
-    ids = listing if isinstance(listing, tuple) else ()
-    if not ids:
-        yield error(check, "no broker is registered", "start the brokers; nothing can be consumed without")
+    brokers = found.live
+    for one in found.unreadable:
+        what = f"{one.path} cannot be read: {one.reason}; consumers and commands use the other brokers"
+        yield error(check, what, what_to_do(one.path))
+    if not brokers:
+        if not found.unreadable:
+            yield error(check, "no broker is registered", "start the brokers; nothing can be consumed without")
         return
-    nodes = store.read_many([GetData(layout.broker(one)) for one in ids])
-    brokers = []
-    for broker_id, node in zip(ids, nodes, strict=True):
-        path = layout.broker(broker_id)
-        if not isinstance(node, Node):
-            continue
-        try:
-            brokers.append(Broker.from_znode(node.data, broker_id, path))
-        except MalformedValue as failure:
-            yield error(check, f"{path} cannot be read: {failure.reason}", "restart that broker; it writes it anew")
     listeners = [(broker, listener) for broker in brokers for listener in broker.listeners]
     with ThreadPoolExecutor(max_workers=min(16, max(1, len(listeners))), thread_name_prefix="doctor") as pool:
         problems = list(pool.map(lambda pair: _refusal(pair[1]), listeners))

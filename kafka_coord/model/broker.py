@@ -1,0 +1,108 @@
+"""A Kafka broker, as its own znode ``/brokers/ids/<id>`` describes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.errors import MalformedValue
+from kafka_coord.model import json_fields as fields
+
+_MAX_HOST_CHARS = 253
+_IPV6 = re.compile(r"[0-9A-Fa-f:.]+(?:%[\w.-]+)?", re.ASCII)
+_NOT_IN_A_HOST = re.compile(r"[\s,/@\[\]:\x00-\x20\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address of a broker: its listener name, the security protocol spoken there, and ``host:port``."""
+
+    name: str
+    protocol: str
+    address: str
+
+    @property
+    def endpoint(self) -> str:
+        """``NAME://host:port``, as Kafka writes it."""
+        return f"{self.name}://{self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A live broker. Every address in it can be given to a resolver and to librdkafka as it is."""
+
+    broker_id: int
+    listeners: tuple[Listener, ...]
+    rack: str | None = None
+
+    @classmethod
+    def from_znode(cls, data: bytes, broker_id: int, where: str) -> Broker:
+        """Reads every version Kafka has written: ``host``/``port`` only (0.8) up to named listeners (since 0.10.2).
+
+        Raises :class:`MalformedValue`, also where one of several hosts cannot be used. Kafka's rule:
+        ``kafka.zk.BrokerIdZNode.decode``.
+        """
+        return cls.from_json(fields.load_object(data, where), broker_id, where)
+
+    @classmethod
+    def from_json(cls, value: fields.Json, broker_id: int, where: str) -> Broker:
+        """As :meth:`from_znode`, of the decoded object."""
+        rack = value.get("rack")
+        return cls(broker_id, _listeners(value, where), rack if isinstance(rack, str) and rack else None)
+
+
+def _listeners(value: fields.Json, where: str) -> tuple[Listener, ...]:
+    endpoints = value.get("endpoints")
+    if endpoints is None:
+        return (Listener("PLAINTEXT", "PLAINTEXT", _host_port(value, where)),)
+    if not isinstance(endpoints, list):
+        raise MalformedValue(where, "field 'endpoints' is not a list")
+    protocols = value.get("listener_security_protocol_map", {})
+    if not isinstance(protocols, dict):
+        raise MalformedValue(where, "field 'listener_security_protocol_map' is not an object")
+    return tuple(_listener(endpoint, protocols, where) for endpoint in endpoints)
+
+
+def _host_port(value: Mapping[str, Any], where: str) -> str:
+    host, port = value.get("host"), value.get("port")
+    is_port = isinstance(port, int) and not isinstance(port, bool) and 0 < port < 65_536
+    if not isinstance(host, str) or not host or not is_port:
+        raise MalformedValue(where, f"no usable address: host {fields.shown(host)}, port {fields.shown(port)}")
+    return _address(host, int(port or 0), where)
+
+
+def _listener(endpoint: object, protocols: Mapping[str, Any], where: str) -> Listener:
+    name, separator, rest = endpoint.partition("://") if isinstance(endpoint, str) else ("", "", "")
+    host, colon, port = rest.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
+    if not separator or not colon or not name or not host or not is_port:
+        raise MalformedValue(where, f"endpoint {fields.shown(endpoint, 80)} is not NAME://host:port")
+    protocol = fields.plain(protocols.get(name, name)).upper()
+    return Listener(name, protocol, _address(host, int(port), where))
+
+
+def _address(host: str, port: int, where: str) -> str:
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if ":" in bare:
+        if not _IPV6.fullmatch(bare) or len(bare) > _MAX_HOST_CHARS:
+            raise MalformedValue(where, f"host {fields.shown(host, 80)} is no IPv6 address")
+        return f"[{bare}]:{port}"
+    if wrong := _no_host(bare):
+        raise MalformedValue(where, f"host {fields.shown(host, 80)} {wrong}")
+    return f"{bare}:{port}"
+
+
+def _no_host(host: str) -> str:
+    """Why no resolver takes it; "" where one does. The codec is what Python's resolver encodes names with: it refuses
+    an empty label and one longer than 63 characters. It is quadratic, hence the length first."""
+    if len(host) > _MAX_HOST_CHARS:
+        return f"is longer than {_MAX_HOST_CHARS} characters"
+    if _NOT_IN_A_HOST.search(host):
+        return "has a character that no host name has"
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return "is no host name: a label of it is empty, longer than 63 characters, or no text"
+    return ""

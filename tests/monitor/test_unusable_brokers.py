@@ -1,0 +1,69 @@
+"""A broker whose registration cannot be used is left out and named, and everybody uses the others."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from kafka_coord.channel.frames import encode
+from kafka_coord.consumer.brokers import BrokerDirectory
+from kafka_coord.frontends.socket.metadata import MetadataDirectory
+from kafka_coord.model import Unreadable
+from kafka_coord.monitor.doctor import Severity
+from kafka_coord.monitor.doctor.brokers import check_brokers
+from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
+from kafka_coord.zk import layout
+from tests.monitor.listening import listening
+from tests.monitor.written import Tree
+
+pytestmark = pytest.mark.zookeeper
+
+UNUSABLE = {2: "\ud800", 3: "kafka..example", 4: "a" * 64 + ".example"}
+
+
+@pytest.fixture
+def address(tree: Tree):
+    with listening() as port:
+        for number, host in {1: "127.0.0.1", **UNUSABLE}.items():
+            value = {"version": 5, "endpoints": [f"PLAINTEXT://{host}:{port}"]}
+            tree.put(layout.broker(number), json.dumps(value).encode())
+        yield f"127.0.0.1:{port}"
+
+
+def test_the_doctor_names_each_and_checks_the_others(tree: Tree, address: str) -> None:
+    findings = list(check_brokers(tree.store))
+    errors = [one for one in findings if one.severity is Severity.ERROR]
+    assert [one.what.split()[0] for one in errors] == [layout.broker(number) for number in UNUSABLE]
+    assert all("restart its broker" in one.todo for one in errors)
+    assert [one.what for one in findings if one.severity is Severity.OK] == [
+        "1 brokers registered, all of their listeners take connections"
+    ]
+
+
+def test_a_new_consumer_uses_the_others_and_logs_each_once(
+    tree: Tree, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = BrokerDirectory(tree.store, lambda: None)
+    with caplog.at_level(logging.WARNING):
+        directory.step()
+        directory.look_again()
+        directory.step()
+    assert directory.addresses == (address,)
+    for number in UNUSABLE:
+        assert len([one for one in caplog.messages if f"path={layout.broker(number)} " in one]) == 1
+
+
+def test_lag_load_and_reset_begin_with_the_others_and_name_each(tree: Tree, address: str) -> None:
+    left_out: list[Unreadable] = []
+    bootstrap = bootstrap_servers(tree.store, {}, left_out.append)
+    assert bootstrap == address
+    assert [one.path for one in left_out] == [layout.broker(number) for number in UNUSABLE]
+    OffsetReader(bootstrap, {}).close()  # librdkafka takes it
+
+
+def test_an_instance_tells_consumers_without_zookeeper_of_the_others(tree: Tree, address: str) -> None:
+    told = MetadataDirectory(tree.store, 1, age_s=1.0).look()
+    assert dict(told.brokers) == {1: (f"PLAINTEXT://{address}",)}
+    assert encode({"v": 1, "id": 1, "type": "cluster-metadata", **told.to_json()})
