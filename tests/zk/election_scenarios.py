@@ -205,6 +205,44 @@ def a_resignation_never_deletes_a_successor(open_store: OpenStore) -> None:
     second.writes(new, "/consumers/still-mine")
 
 
+def a_successor_elected_between_a_resignations_read_and_its_delete_stays(open_store: OpenStore) -> None:
+    """The successor's znode has the path and the version of the one that was read: only the epoch tells them apart."""
+    first, second = candidates(open_store, 2)
+    old = first.wins()
+
+    def is_replaced() -> None:
+        second.store.delete(layout.COORDINATOR)
+        second.wins()
+
+    for known in (None, old):  # by reading whose znode it is, and without
+        first.lossy.delay("multi", is_replaced)
+
+        first.election.resign(known)
+
+        second.store.sync()
+        assert second.election.is_mine()
+        second.election.resign()
+        old = first.wins()
+
+
+def a_successor_elected_while_an_unproven_election_is_given_up_stays(open_store: OpenStore) -> None:
+    first, second = candidates(open_store, 2)
+    first.wins()
+    first.store.set(layout.COORDINATOR_EPOCH, b"9")  # the znode of this session now names an epoch that is not stored
+    first.election.forget()
+
+    def is_replaced() -> None:
+        second.store.delete(layout.COORDINATOR)
+        assert second.wins().epoch == 10
+
+    first.lossy.delay("multi", is_replaced)
+
+    assert first.election.elect() is None
+
+    second.store.sync()
+    assert second.election.is_mine()
+
+
 def a_ghost_of_the_same_broker_is_waited_out(open_store: OpenStore) -> None:
     before = Candidate(open_store, 1)
     before.wins()
@@ -341,6 +379,8 @@ SCENARIOS: tuple[Callable[[OpenStore], None], ...] = (
     a_lost_reply_is_resolved_even_when_reading_back_fails_too,
     a_resignation_whose_reply_was_lost_is_finished,
     a_resignation_never_deletes_a_successor,
+    a_successor_elected_between_a_resignations_read_and_its_delete_stays,
+    a_successor_elected_while_an_unproven_election_is_given_up_stays,
     a_ghost_of_the_same_broker_is_waited_out,
     epochs_grow_by_one_and_never_repeat,
     a_deleted_znode_costs_the_leadership,

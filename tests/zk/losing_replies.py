@@ -1,4 +1,4 @@
-"""A store that loses replies, at the edge: the server behind it is real, and so is what it did or did not do."""
+"""A store that loses replies or is slow, at the edge: the server behind it is real, and so is what it did."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from kafka_coord.zk.store import Store
 class LosingReplies:
     """Passes everything on, but for the next call of one operation raises :class:`StoreUnavailable`.
 
-    ``lose_after`` performs the operation and loses its reply, ``lose_before`` loses the request.
+    ``lose_after`` performs the operation and loses its reply, ``lose_before`` loses the request. ``delay`` loses
+    nothing: it lets something else happen before the next call of the operation.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lose: dict[str, bool] = {}
+        self._delayed: dict[str, Callable[[], object]] = {}
 
     def lose_after(self, operation: str) -> None:
         self._lose[operation] = True
@@ -25,8 +27,13 @@ class LosingReplies:
     def lose_before(self, operation: str) -> None:
         self._lose[operation] = False
 
+    def delay(self, operation: str, meanwhile: Callable[[], object]) -> None:
+        self._delayed[operation] = meanwhile
+
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
+        if (meanwhile := self._delayed.pop(name, None)) is not None:
+            meanwhile()
         if name not in self._lose:
             return found
         return self._losing(name, found)
