@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from kafka_coord.coordinator.observe import Snapshot
+from kafka_coord.coordinator.decide import Decided
 from kafka_coord.coordinator.reading import tree_below
-from kafka_coord.coordinator.steps import Plan
 from kafka_coord.coordinator.translate import Translation, in_parts
-from kafka_coord.model import Unreadable
 from kafka_coord.zk.fenced import fits_one, write_fenced
 from kafka_coord.zk.store import Check, Create, Delete, Op, Store
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A plan as units of operations, in the order in which they are to be written, and which offset znodes were found
-    unreadable on the way (their partitions are not started)."""
+    """A plan as units of operations, in the order in which they are to be written."""
 
     units: tuple[Sequence[Op], ...] = ()
-    unreadable: tuple[Unreadable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What an execution did: how many units, which command znodes it made, and which offset znodes it found
-    unreadable (their partitions were not started)."""
+    """What an execution did: how many units, and which command znodes it made."""
 
     units: int
     commands: tuple[str, ...] = ()
-    unreadable: tuple[Unreadable, ...] = ()
 
 
 class Executor:
@@ -40,17 +34,13 @@ class Executor:
         self._store = store
         self._fence = fence
 
-    def execute(self, plan: Plan, look: Snapshot, after: Sequence[Op] = ()) -> Written:
-        """:meth:`prepare` and :meth:`write_prepared`."""
-        return self.write_prepared(self.prepare(plan, look, after))
-
-    def prepare(self, plan: Plan, look: Snapshot, after: Sequence[Op] = ()) -> Prepared:
-        """The plan's steps in order, then ``after`` (the history) as one more unit; reads what they need."""
-        translation = Translation(self._store, plan, look)
-        units: list[Sequence[Op]] = list(translation.units())
+    def prepare(self, decided: Decided, missing: Collection[str] = (), after: Sequence[Op] = ()) -> Prepared:
+        """The plan's steps in order, then ``after`` (the history) as one more unit; reads what they need. ``missing``
+        are the group's persistent parents that do not exist yet."""
+        units: list[Sequence[Op]] = list(Translation(self._store, decided, missing).units())
         if after:
             units.append(after)
-        return Prepared(tuple(units), tuple(translation.unreadable.values()))
+        return Prepared(tuple(units))
 
     def write_prepared(self, prepared: Prepared) -> Written:
         """Writes one plan.
@@ -79,7 +69,7 @@ class Executor:
         self.write(in_parts([Delete(found) for found in reversed(tree_below(self._store, path))]))
 
     def write(self, units: Sequence[Sequence[Op]]) -> list[tuple[object, ...]]:
-        """Writes units as they are; gives their results. Raises as :meth:`execute`."""
+        """Writes units as they are; gives their results. Raises as :meth:`write_prepared`."""
         return [tuple(results) for results in write_fenced(self._store, self._fence, units)] if units else []
 
 
@@ -90,4 +80,4 @@ def _written(prepared: Prepared, results: Sequence[Sequence[object]]) -> Written
         for op, result in zip(unit, unit_results, strict=True)
         if isinstance(op, Create) and op.sequence and isinstance(result, str)
     ]
-    return Written(len(prepared.units), tuple(made), prepared.unreadable)
+    return Written(len(prepared.units), tuple(made))

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
+from kafka_coord.coordinator.decide import Decided, decide
 from kafka_coord.coordinator.execute import Executor, Prepared, Written
 from kafka_coord.coordinator.history import DecisionLog
 from kafka_coord.coordinator.idle import IdleGroups, spread
 from kafka_coord.coordinator.observe import Decoded, GroupQuery, Snapshot, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.pattern_budget import PatternBudget
-from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.plan.reasons import cut
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.reading import report
@@ -40,6 +40,9 @@ GLANCES_AT_ONCE = 128
 GATHER_S = 0.01
 """How long others are waited for when one of several acknowledgements has come: a look and a write for all cost less
 than for each. The last one is not waited with."""
+BLOCKED_LOOK_PART = 0.05
+"""Of the look interval: how soon a group is looked at again when an unreadable offset keeps a partition from its owner.
+Nothing watches offsets, so this bounds how long a healed one is waited for."""
 LOOK_AGAIN_S = 0.5
 """How soon a group that was sent commands is looked at again, if no event of it comes before."""
 
@@ -326,23 +329,25 @@ class RebalanceRequestHandler:
             return None
         if look.history is not None:
             self._decisions.remember(group, look.history)
-        decided = plan(observation, self._assignors)
-        after = self._decisions.observe(decided, observation)
-        prepared = self._leading.executor.prepare(decided, look, after) if decided.steps or after else Prepared()
-        return _Decided(decided, look, prepared)
+        decided = decide(self._store, observation, self._assignors)
+        after = self._decisions.observe(decided.plan, observation)
+        prepared = Prepared()
+        if decided.plan.steps or after:
+            prepared = self._leading.executor.prepare(decided, look.missing, after)
+        return _Decided(decided.plan, replace(look, observation=decided.observation), prepared)
 
     def _finish(self, decided: _Decided, written: Written) -> None:
         plan, look, group = decided.plan, decided.look, decided.plan.group
         self._mending.remember(look, plan if written.units else None)
-        self._settle(plan, look.observation, written)
+        self._settle(plan, look.observation)
         self._arm(group, look.observation, written)
         if plan.steps:
             self.resting.mark_active(group)
         elif (again := self.resting.looked(look, plan)) is not None:
             self._queue.request_at(group, again)
-        self._schedule(group, plan, self._timers[group], written)
+        self._schedule(decided, self._timers[group], written)
 
-    def _settle(self, decided: Plan, observation: Observation, written: Written) -> None:
+    def _settle(self, decided: Plan, observation: Observation) -> None:
         """Remembers and says what was decided."""
         for step in decided.steps:
             if isinstance(step, AnswerRequest):
@@ -356,7 +361,7 @@ class RebalanceRequestHandler:
         level = logging.INFO if decided.steps or not at_rest else logging.DEBUG
         if changed or decided.steps:
             log.log(level, "%s group=%s state=%s", outcome.sentence, group, decided.state)
-        found = frozenset(observation.unreadable) | frozenset(written.unreadable)
+        found = frozenset(observation.unreadable)
         report("left alone unreadable", found - self._reported.get(group, frozenset()))
         self._reported[group] = found
 
@@ -390,9 +395,10 @@ class RebalanceRequestHandler:
             armed.difference_update(wanted)
             raise
 
-    def _schedule(self, group: str, decided: Plan, timers: GroupTimers, written: Written) -> None:
+    def _schedule(self, looked: _Decided, timers: GroupTimers, written: Written) -> None:
+        decided, group = looked.plan, looked.plan.group
         now = self._store.clock.monotonic()
-        if decided.steps and not written.unreadable:
+        if decided.steps:
             if written.commands or decided.state in AT_REST:
                 # the next event is the first acknowledgement, or somebody else's: until then there is nothing to see
                 self._queue.request_at(group, now + LOOK_AGAIN_S)
@@ -401,7 +407,7 @@ class RebalanceRequestHandler:
         if timers.next_due is not None:
             self.resting.due(group, timers.next_due)
             self._queue.request_at(group, timers.next_due)
-        self._queue.request_at(group, self._interval_end(group, 0.05 if written.unreadable else 1.0))
+        self._queue.request_at(group, self._interval_end(group, BLOCKED_LOOK_PART if looked.plan.blocked else 1.0))
 
     def _interval_end(self, group: str, part: float = 1.0) -> float:
         """When it is looked at if nothing happens to it."""
@@ -445,12 +451,12 @@ class RebalanceRequestHandler:
         """The group does not exist (any more); a request about it is answered all the same."""
         requests = self._requests.of_group(group)
         if requests:
-            nothing = Snapshot(
-                Observation(group, self._leading.epoch, {}, {}, {}, None, {}, GroupSettings()), frozenset()
-            )
+            nothing = Observation(group, self._leading.epoch, {}, {}, {}, None, {}, GroupSettings())
             steps = tuple(AnswerRequest(r, "refused", f"there is no group {group}") for r in requests)
             decided = Plan(group, GroupState.DEAD, f"refused {len(steps)} requests: no such group", steps)
-            self._settle(decided, nothing.observation, self._leading.executor.execute(decided, nothing))
+            executor = self._leading.executor
+            executor.write_prepared(executor.prepare(Decided(decided, nothing)))
+            self._settle(decided, nothing)
         self._registry.drop(group)
         self._decisions.forget(group)
         self._mending.forget(group)

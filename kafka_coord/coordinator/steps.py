@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kafka_coord.model import Assignment, Command, Ledger, Observation, PartitionSet, Request
+from kafka_coord.model import (
+    NO_PARTITIONS,
+    Assignment,
+    Command,
+    Ledger,
+    Observation,
+    PartitionSet,
+    Request,
+    StartFetcher,
+)
 
 
 class GroupState(StrEnum):
@@ -119,12 +128,25 @@ class Plan:
 
     ``steps`` are written in order and the executor stops at the first that fails; whatever was written is consistent
     by itself, and the next pass goes on from there. ``sentence`` says what was decided and why, for the log.
+    ``blocked`` are partitions that would be started if their committed offsets could be read.
     """
 
     group: str
     state: GroupState
     sentence: str
     steps: tuple[Step, ...] = ()
+    blocked: PartitionSet = NO_PARTITIONS
+
+    @property
+    def started(self) -> PartitionSet:
+        """Every partition that a command of this plan starts."""
+        return PartitionSet.union(
+            command.partitions
+            for step in self.steps
+            if isinstance(step, WriteLedger)
+            for command in step.commands
+            if isinstance(command, StartFetcher)
+        )
 
     def quiet(self, observation: Observation) -> bool:
         """Whether nothing is to be done about the group, nor waited for, until something happens to it."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from kafka_coord.channel.operations import command_op
-from kafka_coord.coordinator.observe import Snapshot
-from kafka_coord.coordinator.offsets import StartOffsets, read_start_offsets, write_ops
+from kafka_coord.coordinator.decide import Decided
+from kafka_coord.coordinator.offsets import read_start_offsets, write_ops
 from kafka_coord.coordinator.reading import tree_below
 from kafka_coord.coordinator.requests import answer_op
 from kafka_coord.coordinator.steps import (
@@ -15,7 +15,6 @@ from kafka_coord.coordinator.steps import (
     DeleteOffsets,
     EvictUnledgered,
     ForgetConsumer,
-    Plan,
     RemoveGroup,
     SetTarget,
     Step,
@@ -24,14 +23,12 @@ from kafka_coord.coordinator.steps import (
 )
 from kafka_coord.model import (
     NO_OFFSET,
-    NO_PARTITIONS,
     Command,
     PartitionSet,
     Request,
     StartFetcher,
     StartPoint,
     TopicPartition,
-    Unreadable,
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
@@ -44,25 +41,21 @@ MAX_UNIT_OPS = 1_000
 
 
 class Translation:
-    """Turns one plan into units of operations, reading what they need (committed offsets, trees to remove).
+    """Turns one plan into units of operations, reading what they need beside the committed offsets of its starts.
 
-    ``unreadable`` are offset znodes found unreadable: their partitions are not started.
+    Every step becomes its units whole, or the translation fails: nothing may be left out of a plan.
     """
 
-    def __init__(self, store: Store, plan: Plan, look: Snapshot) -> None:
+    def __init__(self, store: Store, decided: Decided, missing: Collection[str]) -> None:
         self._store = store
-        self._plan = plan
-        self._group = plan.group
-        self._topics = look.observation.topics
-        self._missing = set(look.missing)
-        self._start = self._start_offsets()
+        self._plan = decided.plan
+        self._group = decided.plan.group
+        self._topics = decided.observation.topics
+        self._missing = set(missing)
+        self._start = decided.start
         self._prepare = dict(self._start.prepare)
         self._remove = dict(self._start.remove)
         self._offsets_parent = list(self._start.parent)
-
-    @property
-    def unreadable(self) -> Mapping[TopicPartition, Unreadable]:
-        return self._start.unreadable
 
     def units(self) -> list[list[Op]]:
         """The units, in the order in which they must be written."""
@@ -90,18 +83,6 @@ class Translation:
             case RemoveGroup():
                 return in_parts(self._removal())
 
-    def _start_offsets(self) -> StartOffsets:
-        """Reads the committed offsets of everything the plan starts. Nobody holds these partitions any more, so their
-        offsets stand still: a commit needs the registration, and the release was seen before this read."""
-        wanted = NO_PARTITIONS
-        for step in self._plan.steps:
-            for command in step.commands if isinstance(step, WriteLedger) else ():
-                if isinstance(command, StartFetcher):
-                    wanted |= command.partitions
-        if not wanted:
-            return StartOffsets()
-        return read_start_offsets(self._store, self._group, wanted, self._topics)
-
     def _ledger(self, step: WriteLedger) -> list[list[Op]]:
         """The ledger and its commands are one unit. What comes before may be written in as many as it takes: nobody
         obeys the commands of a dead incarnation, and offsets of a dead topic belong to nobody."""
@@ -109,25 +90,16 @@ class Translation:
         ledger, commands, parents = step.ledger, list[Command](), list[Op]()
         before: list[Op] = [Delete(layout.command(group, consumer, name)) for name in step.drop_commands]
         for command in step.commands:
-            if not isinstance(command, StartFetcher):
-                commands.append(command)
-                continue
-            blocked = PartitionSet.of(tp for tp in command.starts if tp in self.unreadable)
-            ledger = replace(ledger, owned=ledger.owned - blocked)
-            points = {
-                tp: StartPoint(self._start.offsets[tp], point.stream)
-                for tp, point in command.starts.items()
-                if tp not in blocked
-            }
-            if points:
-                commands.append(replace(command, starts=points))
+            if isinstance(command, StartFetcher):
+                starts = {tp: StartPoint(self._start.offsets[tp], point.stream) for tp, point in command.starts.items()}
+                commands.append(replace(command, starts=starts))
                 before += self._offsets_parent
                 self._offsets_parent = []
-                for topic in PartitionSet.of(points).topics:
+                for topic in command.partitions.topics:
                     before += self._remove.pop(topic, ())
                     before += self._prepare.pop(topic, ())
-        if step.commands and not commands and not step.drop_commands and step.znode_version is not None:
-            return []  # all it was to start is unreadable
+            else:
+                commands.append(command)
         for parent in (layout.owners(group), layout.channels(group), layout.channel(group, consumer)):
             if parent in self._missing:
                 self._missing.discard(parent)

@@ -6,14 +6,9 @@ import pytest
 
 from kafka_coord.channel.operations import register_ops
 from kafka_coord.coordinator.assignors import built_in_assignors
-from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
-from kafka_coord.coordinator.execute import Executor
-from kafka_coord.coordinator.handler import GROUPS_AT_ONCE, LOOK_AGAIN_S, Leading, RebalanceRequestHandler
+from kafka_coord.coordinator.handler import GROUPS_AT_ONCE, LOOK_AGAIN_S
 from kafka_coord.coordinator.options import CoordinatorOptions
-from kafka_coord.coordinator.queue import RebalanceRequestQueue
-from kafka_coord.coordinator.registry import GroupRegistry
-from kafka_coord.coordinator.requests import PendingRequests
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.errors import RequestTooLarge, StoreUnavailable
 from kafka_coord.model import Assignment, Request, RequestType, TopicInfo, history_from_json
@@ -21,8 +16,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
 from kafka_coord.zk.store import Check
-from tests.simulation.scheduler import VirtualClock
-from tests.simulation.server import SimulatedZooKeeper
+from tests.coordinator.led import Led
 from tests.simulation.store import Quiet, SimulatedStore
 
 
@@ -40,42 +34,15 @@ class Counting(Quiet):
                 raise StoreUnavailable("lost")
 
 
-class World:
+class World(Led):
     """Groups of one member each, and a handler that leads."""
 
     def __init__(self, groups: int) -> None:
-        self.clock = VirtualClock()
         self.requests_made = Counting()
-        server = SimulatedZooKeeper()
-        self.store = SimulatedStore(server, self.clock, self.requests_made, 10_000)
-        self.store.connect(server.replicas[0])
-        for path in (*layout.PERSISTENT_ROOTS, layout.COORDINATOR_EPOCH):
-            self.store.ensure_path(path)
+        super().__init__("flights", 4, self.requests_made)
         self.groups = [f"g{number:02}" for number in range(groups)]
         for group in self.groups:
-            self.store.ensure_path(layout.ids(group))
-            self.store.ensure_path(layout.channel(group, "c1"))
-            value = plain_member(group, "flights", "c1").registration_value(self.store)
-            self.store.multi(register_ops(group, "c1", value))
-        self.queue = RebalanceRequestQueue(self.clock)
-        self.registry = GroupRegistry()
-        self.catalog = TopicCatalog()
-        self.catalog.put(TopicInfo("flights", frozenset(range(4)), "id-1"))
-        self.leads = True
-        self.requests = PendingRequests(self.store)
-        fence = Check(layout.COORDINATOR_EPOCH)
-        self.handler = RebalanceRequestHandler(
-            self.store,
-            Leading(1, Executor(self.store, fence), lambda: self.leads),
-            self.queue,
-            self.registry,
-            self.catalog,
-            self.requests,
-            built_in_assignors(),
-            CoordinatorOptions(),
-        )
-        for group in self.groups:
-            self.queue.request(group)
+            self.join(group, "c1")
         self.requests_made.reads = 0
 
     def settle(self) -> None:

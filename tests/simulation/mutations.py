@@ -12,7 +12,7 @@ from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
-from kafka_coord.coordinator import observe, translate
+from kafka_coord.coordinator import decide, observe
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.handler import RebalanceRequestHandler
 from kafka_coord.coordinator.offsets import read_start_offsets
@@ -108,7 +108,7 @@ def _stale_start_offset() -> Patch:
         once = {tp: read_once.setdefault((store, tp), offset) for tp, offset in found.offsets.items()}
         return replace(found, offsets=once)
 
-    return translate, "read_start_offsets", read_first
+    return decide, "read_start_offsets", read_first
 
 
 def _commands_in_any_order() -> Patch:

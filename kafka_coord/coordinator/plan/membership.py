@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kafka_coord.model import Channel, Ledger, Member, Observation
+from kafka_coord.model import Channel, Ledger, Member, Observation, Unreadable
 from kafka_coord.zk import layout
 
 NO_CHANNEL = Channel()
@@ -89,6 +89,12 @@ def is_dead(ledger: Ledger, member: Member) -> bool:
 def target_is_unreadable(observation: Observation) -> bool:
     path = layout.assignment(observation.group)
     return any(found.path == path for found in observation.unreadable)
+
+
+def unreadable_offsets(observation: Observation) -> list[Unreadable]:
+    """What keeps partitions from being started; see :func:`kafka_coord.coordinator.decide.decide`."""
+    below = layout.offsets(observation.group) + "/"
+    return [found for found in observation.unreadable if found.path.startswith(below)]
 
 
 def _unreadable_below(observation: Observation, parent: str) -> dict[str, int]:

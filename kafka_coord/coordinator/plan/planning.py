@@ -86,4 +86,4 @@ def _write(
     ]
     state = state_of(observation, standing, thrown_out, decided, moves)
     sentence = sentence_of(observation, standing, thrown_out, decided, moves, forgotten, state)
-    return Plan(observation.group, state, sentence, tuple(steps))
+    return Plan(observation.group, state, sentence, tuple(steps), moves.blocked)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from kafka_coord.coordinator.plan.member_update import Draft, stale_topics
-from kafka_coord.coordinator.plan.membership import Standing
+from kafka_coord.coordinator.plan.membership import Standing, unreadable_offsets
 from kafka_coord.coordinator.plan.sizes import MAX_WRITE_BYTES, ledger_bytes, start_fits, stop_fits
 from kafka_coord.coordinator.steps import WriteLedger
 from kafka_coord.model import NO_PARTITIONS, Assignment, Ledger, Mode, Observation, PartitionSet, TopicPartition
+from kafka_coord.zk import layout
 
 
 @dataclass(slots=True)
@@ -24,6 +25,8 @@ class Moves:
     starting: list[str] = field(default_factory=list)
     withheld: PartitionSet = NO_PARTITIONS
     """Named by the target and held by nobody we know of, and yet not started: an unreadable ledger may name them."""
+    blocked: PartitionSet = NO_PARTITIONS
+    """The same, where a committed offset is unreadable: any guess could skip records."""
     complaints: list[str] = field(default_factory=list)
     in_line: bool = True
     """Every live member will own exactly its target, with nothing outstanding."""
@@ -137,6 +140,8 @@ def _decide_starts(
         accounted_for = PartitionSet.union(ledger.held & everything for ledger in observation.ledgers.values())
         moves.withheld = free - accounted_for
         free = free & accounted_for
+    moves.blocked = free & without_offset(observation)
+    free = free - moves.blocked
     for consumer, partitions in wanted.items():
         draft = staying[consumer]
         start = partitions & free
@@ -146,6 +151,20 @@ def _decide_starts(
             draft.start = start_fits(start, ledger, MAX_WRITE_BYTES - ledger)
             if not draft.start:
                 moves.complaints.append(f"the ledger of {consumer} has no room for more partitions: add members")
+
+
+def without_offset(observation: Observation) -> PartitionSet:
+    """The partitions whose committed offset is unreadable: its own znode, or the topic's, which says whose it is."""
+    found: dict[str, set[int]] = {}
+    for unreadable in unreadable_offsets(observation):
+        name, _, number = unreadable.path.removeprefix(layout.offsets(observation.group) + "/").partition("/")
+        if name in observation.topics:
+            of_topic = found.setdefault(name, set())
+            if not number:
+                of_topic |= observation.topics[name].partitions
+            elif number.isdecimal():
+                of_topic.add(int(number))
+    return PartitionSet(found)
 
 
 def _in_order(writing: Mapping[str, Draft]) -> list[str]:

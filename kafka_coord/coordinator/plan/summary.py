@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafka_coord.coordinator.plan.answers import Evictions
-from kafka_coord.coordinator.plan.membership import Standing
-from kafka_coord.coordinator.plan.reasons import counted, names, partitions_text, per_consumer
+from kafka_coord.coordinator.plan.membership import Standing, unreadable_offsets
+from kafka_coord.coordinator.plan.reasons import counted, cut, names, partitions_text, per_consumer
 from kafka_coord.coordinator.plan.reconcile import Moves
 from kafka_coord.coordinator.plan.target_decision import Decided
+from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.model import Observation, PartitionSet
 from kafka_coord.zk import layout
@@ -92,6 +93,12 @@ def _warnings(observation: Observation, standing: Standing, decided: Decided, mo
         withheld = f", and {partitions_text(moves.withheld)} cannot be started" if moves.withheld else ""
         found.append(
             f"the ledger of {names(standing.opaque)} cannot be read, so what it holds is not known{withheld}: evict it"
+        )
+    if moves.blocked:
+        first = unreadable_offsets(observation)[0]
+        found.append(
+            f"cannot start {partitions_text(moves.blocked)}: {first.path} is unreadable ({cut(first.reason, 100)});"
+            f" {what_to_do(first.path)}"
         )
     if standing.muted:
         found.append(f"the registration of {names(standing.muted)} cannot be read: what it holds stays held; evict it")

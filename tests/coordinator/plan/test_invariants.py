@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -144,6 +144,14 @@ class Group(RuleBasedStateMachine):
             self.world.bad_registrations.add(consumer)
             self.world.tell_bad_incarnations = known
 
+    @rule(topic=topics, partition=st.integers(0, 6))
+    def offset_breaks(self, topic, partition) -> None:
+        self.world.bad_offsets.add(TopicPartition(topic, partition))
+
+    @rule(topic=topics, partition=st.integers(0, 6))
+    def offset_is_healed(self, topic, partition) -> None:
+        self.world.bad_offsets.discard(TopicPartition(topic, partition))
+
     @rule()
     def offsets_expire(self) -> None:
         self.world.expired = not self.world.members and not self.world.in_grace
@@ -178,12 +186,14 @@ class Group(RuleBasedStateMachine):
     @rule()
     def everything_settles(self) -> None:
         self.world.pause = None
+        self.world.bad_offsets.clear()
         self.world.check_settled(self.world.settle())
 
     def teardown(self) -> None:
         """Invariant 7: when events stop, every group reaches its target in a bounded number of passes."""
         world = self.world
         world.pause = None
+        world.bad_offsets.clear()
         for consumer in world.bad_ledgers | world.bad_registrations:
             world.ask(type=RequestType.EVICT, consumer=consumer)
         decided = world.settle()
@@ -202,9 +212,12 @@ _SETTINGS = settings(
     max_examples=250,
     stateful_step_count=40,
     deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explaining traces every line: it takes hours
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
-TestGroup = pytest.mark.timeout(120)(Group.TestCase)
+_TIMEOUT_S = 600
+"""A failure is shrunk for up to 300 s (Hypothesis' own bound) before it is printed; what passes takes seconds."""
+TestGroup = pytest.mark.timeout(_TIMEOUT_S)(Group.TestCase)
 TestGroup.settings = _SETTINGS
-TestEagerGroup = pytest.mark.timeout(120)(EagerGroup.TestCase)
+TestEagerGroup = pytest.mark.timeout(_TIMEOUT_S)(EagerGroup.TestCase)
 TestEagerGroup.settings = _SETTINGS

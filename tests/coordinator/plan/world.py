@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from kafka_coord.coordinator.assignors import built_in_assignors
 from kafka_coord.coordinator.plan import plan
+from kafka_coord.coordinator.plan.invariants import violations
 from kafka_coord.coordinator.steps import (
     AnswerRequest,
     DeleteOffsets,
@@ -77,6 +78,7 @@ class World:
     expired: bool = False
     bad_ledgers: set[str] = field(default_factory=set)
     bad_registrations: set[str] = field(default_factory=set)
+    bad_offsets: set[TopicPartition] = field(default_factory=set)
     tell_bad_incarnations: bool = True
     fetching: dict[str, set[TopicPartition]] = field(default_factory=dict)
     told_offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -166,6 +168,7 @@ class World:
             )
             for c in self.bad_registrations
         ]
+        unreadable += [Unreadable(layout.offset(GROUP, *tp), "broken") for tp in sorted(self.bad_offsets)]
         return Observation(
             group=GROUP,
             epoch=self.epoch,
@@ -199,6 +202,8 @@ class World:
         decided = plan(observation, ASSIGNORS)
         assert decided.sentence
         assert plan(observation, ASSIGNORS) == decided
+        broken = violations(observation, decided)
+        assert not broken, broken
         return decided
 
     def settle(self, most: int = 30) -> Plan:
@@ -228,15 +233,18 @@ class World:
                 self.leave(step.consumer)
             case WriteOffsets():
                 self._check_unheld(PartitionSet.of(step.request.offsets))
+                self.bad_offsets -= step.request.offsets.keys()
                 self.told_offsets.update(step.request.offsets)
             case DeleteOffsets():
                 self._check_unheld(step.partitions)
+                self.bad_offsets -= set(step.partitions)
             case RemoveGroup():
                 assert not self.members, "a group with members was removed"
                 self.ledgers, self.channels, self.assignment, self.removed = {}, {}, None, True
                 self.in_grace.clear()
                 self.expired = False
                 self.bad_ledgers.clear()
+                self.bad_offsets.clear()
                 self.retired.clear()
                 self.generations = [0]
             case AnswerRequest():

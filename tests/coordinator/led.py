@@ -1,0 +1,57 @@
+"""A handler that leads over a simulated ZooKeeper, stepped by the test."""
+
+from __future__ import annotations
+
+from kafka_coord.channel.operations import register_ops
+from kafka_coord.coordinator.assignors import built_in_assignors
+from kafka_coord.coordinator.catalog import TopicCatalog
+from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.handler import Leading, RebalanceRequestHandler
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.coordinator.registry import GroupRegistry
+from kafka_coord.coordinator.requests import PendingRequests
+from kafka_coord.dev.bench.group import plain_member
+from kafka_coord.model import TopicInfo
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Check
+from tests.simulation.scheduler import VirtualClock
+from tests.simulation.server import SimulatedZooKeeper
+from tests.simulation.store import Quiet, SimulatedStore
+
+
+class Led:
+    """``leads`` is what the handler is told when it asks; ``around`` sees every request to ZooKeeper first."""
+
+    def __init__(self, topic: str, partitions: int, around: Quiet | None = None) -> None:
+        self.clock = VirtualClock()
+        self.topic = topic
+        server = SimulatedZooKeeper()
+        self.store = SimulatedStore(server, self.clock, around or Quiet(), 10_000)
+        self.store.connect(server.replicas[0])
+        for path in (*layout.PERSISTENT_ROOTS, layout.COORDINATOR_EPOCH):
+            self.store.ensure_path(path)
+        self.queue = RebalanceRequestQueue(self.clock)
+        self.registry = GroupRegistry()
+        self.catalog = TopicCatalog()
+        self.catalog.put(TopicInfo(topic, frozenset(range(partitions)), "id-1"))
+        self.leads = True
+        self.requests = PendingRequests(self.store)
+        self.handler = RebalanceRequestHandler(
+            self.store,
+            Leading(1, Executor(self.store, Check(layout.COORDINATOR_EPOCH)), lambda: self.leads),
+            self.queue,
+            self.registry,
+            self.catalog,
+            self.requests,
+            built_in_assignors(),
+            CoordinatorOptions(),
+        )
+
+    def join(self, group: str, consumer: str) -> None:
+        """Registers the consumer and tells the handler."""
+        for path in (layout.ids(group), layout.channel(group, consumer)):
+            self.store.ensure_path(path)
+        value = plain_member(group, self.topic, consumer).registration_value(self.store)
+        self.store.multi(register_ops(group, consumer, value))
+        self.queue.request(group)

@@ -1,0 +1,135 @@
+"""The check of the invariants says no: a sound plan, damaged in one way each, and which invariant that breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kafka_coord.coordinator.plan.invariants import violations, violations_of_ledgers
+from kafka_coord.coordinator.steps import GroupState, Plan, SetTarget, Step, WriteLedger
+from kafka_coord.model import Ledger, PartitionSet, Pause, StopFetcher
+from tests.coordinator.plan.world import World
+
+
+def handing_over() -> tuple[World, Plan]:
+    """``c1`` has acknowledged the stop of what ``c2`` is to start."""
+    world = World()
+    world.topic("flights", 6)
+    world.join("c1")
+    world.settle()
+    world.join("c2")
+    world.look()
+    world.obey("c1")
+    return world, world.decide()
+
+
+def joined() -> tuple[World, Plan]:
+    """``c2`` has joined ``c1``, which owns everything."""
+    world = World()
+    world.topic("flights", 6)
+    world.join("c1")
+    world.settle()
+    world.join("c2")
+    return world, world.decide()
+
+
+Change = Callable[[Any], Step | None]
+
+
+def changed(plan: Plan, change: Change) -> Plan:
+    steps = [change(step) for step in plan.steps]
+    return replace(plan, steps=tuple(step for step in steps if step is not None))
+
+
+def ledger_of(consumer: str, change: Callable[[WriteLedger], Step | None]) -> Change:
+    return lambda step: change(step) if isinstance(step, WriteLedger) and step.ledger.consumer == consumer else step
+
+
+def commands(**fields: Any) -> Change:
+    def change(step: Any) -> Any:
+        if not isinstance(step, WriteLedger):
+            return step
+        return replace(step, commands=tuple(replace(command, **fields) for command in step.commands))
+
+    return change
+
+
+def stops_all(step: WriteLedger) -> WriteLedger:
+    told = step.commands[0]
+    assert isinstance(told, StopFetcher)
+    everything = step.ledger.held
+    ledger = replace(step.ledger, owned=PartitionSet(), stopping=everything)
+    return replace(step, ledger=ledger, commands=(replace(told, partitions=everything),))
+
+
+def releases_at_once(step: WriteLedger) -> WriteLedger:
+    return replace(step, ledger=replace(step.ledger, stopping=PartitionSet()), commands=())
+
+
+def target(**fields: Any) -> Change:
+    def change(step: Any) -> Any:
+        return replace(step, assignment=replace(step.assignment, **fields)) if isinstance(step, SetTarget) else step
+
+    return change
+
+
+def test_a_sound_plan_breaks_nothing() -> None:
+    for world, plan in (handing_over(), joined()):
+        assert plan.steps
+        assert violations(world.observe(), plan) == []
+
+
+@pytest.mark.parametrize(
+    ("invariant", "situation", "change"),
+    [
+        ("1", handing_over, ledger_of("c1", lambda _: None)),
+        ("2", handing_over, ledger_of("c1", lambda _: None)),
+        ("3", handing_over, commands(epoch=99)),
+        ("3", joined, target(epoch=99)),
+        ("4", handing_over, commands(incarnation=1)),
+        ("5", joined, target(generation=1)),
+        ("6", joined, ledger_of("c1", stops_all)),
+        (
+            "7",
+            joined,
+            target(members={"c1": PartitionSet({"flights": range(6)}), "c2": PartitionSet({"flights": [0]})}),
+        ),
+        ("8", joined, ledger_of("c1", releases_at_once)),
+    ],
+)
+def test_a_damaged_plan_breaks_its_invariant(
+    invariant: str, situation: Callable[[], tuple[World, Plan]], change: Change
+) -> None:
+    world, plan = situation()
+    found = violations(world.observe(), changed(plan, change))
+    assert any(sentence.startswith(f"{invariant}:") for sentence in found), found
+
+
+def test_stable_is_not_said_of_a_group_that_moves() -> None:
+    world, plan = joined()
+    found = violations(world.observe(), replace(plan, state=GroupState.STABLE))
+    assert any(sentence.startswith("7: Stable, but c1") for sentence in found), found
+
+
+def test_a_paused_group_is_not_moved() -> None:
+    world, plan = joined()
+    paused = replace(world.observe(), pause=Pause(by="op"))
+    assert "a paused group gets a new target" in violations(paused, plan)
+    assert "a member of a paused group is commanded: c1" in violations(paused, plan)
+
+
+def test_an_unreadable_offset_is_started_by_nobody() -> None:
+    world, plan = handing_over()
+    world.bad_offsets = set(plan.started)
+    found = violations(world.observe(), plan)
+    assert any(sentence.startswith("8:") for sentence in found), found
+
+
+def test_two_ledgers_with_one_partition_are_told_apart_from_none() -> None:
+    one = Ledger("c1", 1, owned=PartitionSet({"flights": [0, 1]}))
+    other = Ledger("c2", 2, stopping=PartitionSet({"flights": [1]}))
+    assert violations_of_ledgers({"c1": one}) == []
+    assert violations_of_ledgers({"c1": one, "c2": other}) == ["1: flights[1] is held by c1 and by c2"]
