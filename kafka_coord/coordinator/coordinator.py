@@ -1,4 +1,4 @@
-"""The consumer coordinator while it is elected: startup in the design's order, and all it keeps in memory."""
+"""The consumer coordinator while it is elected: startup in the order of docs/design.md, and all it keeps in memory."""
 
 from __future__ import annotations
 

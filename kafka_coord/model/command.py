@@ -1,4 +1,4 @@
-"""Commands: what the coordinator tells a consumer, and the only thing it tells it (the design's section 4)."""
+"""Commands: what the coordinator tells a consumer, and the only thing it tells it (docs/design.md, section 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer's registration: what it subscribes to and how it wants to be treated (the design's section 3)."""
+"""A consumer's registration: what it subscribes to and how it wants to be treated (docs/design.md, section 3)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Which of the running instances coordinates.
 
-Protocol (the design's section 5): watch ``/consumers/coordinator`` first, then try. Winning is one multi, the ephemeral
-znode and a compare-and-set of ``/consumers/coordinator_epoch``; so the epoch grows by one with every election, and the
-version that znode then has fences every write of the winner. Losing is reading who leads.
+An instance watches ``/consumers/coordinator`` first and then tries (docs/design.md, section 5). Winning is one multi: create
+that znode, ephemeral, and compare-and-set ``/consumers/coordinator_epoch``. So each election raises the epoch by one, and the
+version that the epoch's znode has then fences every write of the winner. Losing is reading who leads.
 
-A lost reply is never answered by trying again blindly: the next attempt begins by reading, and finds the znode this
-session made. Epochs never go back: whoever cannot read the stored one does not elect.
+A lost reply is never followed by a blind retry: the next attempt reads first and finds the znode that this session made.
+Epochs never go back: an instance that cannot read the stored epoch does not stand.
 """
 
 from __future__ import annotations

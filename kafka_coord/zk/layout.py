@@ -1,4 +1,4 @@
-"""Where everything is on ZooKeeper: the one place that spells a path (the design's section 2).
+"""Where everything is on ZooKeeper: the one place that spells a path (docs/design.md, section 2).
 
 All paths are below the chroot the store was opened with. Functions take names that have been checked by
 :func:`kafka_coord.model.names.legal`; a name cannot contain ``/``.

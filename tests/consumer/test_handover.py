@@ -1,4 +1,4 @@
-"""Many handovers under load: no record twice, none skipped, offsets never back (the design's invariants 5 and 8)."""
+"""Many handovers under load: no record twice, none skipped, offsets never back (docs/design.md, invariants 5 and 8)."""
 
 from __future__ import annotations
 

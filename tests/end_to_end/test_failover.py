@@ -1,4 +1,4 @@
-"""``kafka-coord serve`` processes that die or are told to end while a group works (the design's failover)."""
+"""``kafka-coord serve`` processes that die or are told to end while a group works (docs/design.md, section 5)."""
 
 from __future__ import annotations
 

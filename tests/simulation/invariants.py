@@ -1,4 +1,4 @@
-"""The design's invariants (section 5), checked at every transaction and every record handed out."""
+"""The invariants of docs/design.md (section 5), checked at every transaction and every record handed out."""
 
 from __future__ import annotations
 

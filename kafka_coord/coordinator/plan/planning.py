@@ -1,4 +1,4 @@
-"""``plan``: one look at a group in, one decision out (the design's section 5, "plan, in order")."""
+"""``plan``: one look at a group in, one decision out (docs/design.md, section 5, "plan, in order")."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class SocketMember:
 
     @property
     def ping_interval_s(self) -> float:
-        """A third of its session timeout (the design's section 8)."""
+        """A third of its session timeout (docs/design.md, section 8)."""
         return self.session_timeout_s / 3
 
 

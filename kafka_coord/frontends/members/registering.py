@@ -1,7 +1,7 @@
 """Registering socket consumers, many at once: the znodes a consumer with ZooKeeper makes for itself, made for it.
 
 Its registration is persistent and names the instance that looks after it, so that it outlives that instance; whoever is
-elected next gives it its whole session timeout again (the design's section 8).
+elected next gives it its whole session timeout again (docs/design.md, section 8).
 """
 
 from __future__ import annotations

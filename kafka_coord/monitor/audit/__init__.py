@@ -1,4 +1,4 @@
-"""Proof from ZooKeeper's own transaction log: what was written, in its total order, against the design's invariants."""
+"""Proof from ZooKeeper's own transaction log: every write in order, against the invariants of docs/design.md."""
 
 from kafka_coord.monitor.audit.replay import audit
 from kafka_coord.monitor.audit.report import AuditFinding, Report, Rule, clock_time

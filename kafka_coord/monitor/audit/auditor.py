@@ -1,4 +1,4 @@
-"""Judges one transaction after the other against the design's invariants."""
+"""Judges one transaction after the other against the invariants of docs/design.md."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ MAX_FINDINGS = 1_000
 
 
 class Rule(StrEnum):
-    """What can be violated, by the numbers of the design's invariants (section 5)."""
+    """What can be violated, by the numbers of the invariants of docs/design.md."""
 
     TWO_HOLDERS = "two-holders"
     """1: a partition held by two live incarnations of a group at once."""

@@ -1,4 +1,4 @@
-"""The design's invariants over random groups, faults and orders of events."""
+"""The invariants of docs/design.md over random groups, faults and orders of events."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A small world for the planner: ZooKeeper's part of one group in memory, and consumers that obey in order.
 
 Every step of a plan is applied here as the executor would write it (versions checked, all or nothing), and after each
-the invariants of the design are checked, against the ledgers and against what consumers really fetch.
+the invariants of docs/design.md are checked, against the ledgers and against what consumers really fetch.
 """
 
 from __future__ import annotations

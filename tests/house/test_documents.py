@@ -1,0 +1,59 @@
+"""The documents are there, whole and true: what cites one finds it, and the list of rooms is that of the rooms there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+_CITED = re.compile(r"docs/[\w/-]+\.(?:md|json)\b(?:, sections? (\d+))?")
+_ADR = re.compile(r"\bADR (\d+)\b")
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)?(?:#([^)\s]+))?\)")
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    for folder in ("kafka_coord", "tests", "scripts", ".ci"):
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.is_file() and file.suffix in {".py", ".sh", ""} and "__pycache__" not in file.parts:
+                yield str(file.relative_to(ROOT)), file.read_text()
+
+
+def headings(document: Path) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    found = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def test_every_document_and_section_that_is_cited_is_there() -> None:
+    missing = []
+    for where, text in sources():
+        for cited in _CITED.finditer(text):
+            document = ROOT / cited[0].partition(",")[0]
+            if not document.is_file():
+                missing.append(f"{where}: {document.relative_to(ROOT)}")
+            elif cited[1] and not re.search(rf"^## {cited[1]}\. ", document.read_text(), re.MULTILINE):
+                missing.append(f"{where}: {cited[0]}")
+    assert not missing
+
+
+def test_every_decision_that_is_cited_is_there() -> None:
+    written = {int(file.name[:4]) for file in ROOT.glob("docs/adr/*.md")}
+    texts = [*sources(), *((str(file.relative_to(ROOT)), file.read_text()) for file in DOCUMENTS)]
+    missing = [
+        f"{where}: ADR {number}" for where, text in texts for number in _ADR.findall(text) if int(number) not in written
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
+def test_every_link_leads_somewhere(document: Path) -> None:
+    broken = []
+    for path, anchor in _LINK.findall(document.read_text()):
+        target = (document.parent / path) if path else document
+        if not target.exists() or (anchor and anchor not in headings(target)):
+            broken.append(f"{path}#{anchor}")
+    assert not broken
