@@ -1,10 +1,10 @@
 """Which of the running instances coordinates.
 
-An instance watches ``/consumers/coordinator`` first and then tries (docs/design.md, section 5). Winning is one multi: create
-that znode, ephemeral, and compare-and-set ``/consumers/coordinator_epoch``. So each election raises the epoch by one, and the
-version that the epoch's znode has then fences every write of the winner. Losing is reading who leads.
+An instance watches ``/consumers/coordinator`` first and then tries (docs/design.md, section 5). Winning is one multi:
+create that znode, ephemeral, and compare-and-set ``/consumers/coordinator_epoch``. So each election raises the epoch by
+one, and the version that the epoch's znode has then fences every write of the winner. Losing is reading who leads.
 
-A lost reply is never followed by a blind retry: the next attempt reads first and finds the znode that this session made.
+A lost reply is never followed by a blind retry: the next attempt reads first, and finds the znode this session made.
 Epochs never go back: an instance that cannot read the stored epoch does not stand.
 """
 
