@@ -1,4 +1,4 @@
-"""``python -m tests.chaos run`` and ``judge``."""
+"""``python -m tests.chaos run``, ``judge`` and ``lag``."""
 
 from __future__ import annotations
 
@@ -54,6 +54,25 @@ def run(minutes: float, seed: int | None, directory: Path | None, per_s: float, 
 def judge(directory: Path) -> None:
     """Judge a run by what it wrote, and audit ZooKeeper's log; writes report.md, report.json and audit.json there."""
     _judge(directory)
+
+
+@chaos.command()
+@click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option("--every", "every_s", type=click.IntRange(1), default=10, show_default=True, help="Window, in seconds.")
+def lag(directories: tuple[Path, ...], output: Path, every_s: int) -> None:
+    """Who lagged when in these runs, computed by Spark: the worst of each consumer, and all of it below --output."""
+    import pyarrow.parquet as pq
+
+    from kafka_coord.spark.session import spark_session
+    from tests.chaos.lag import read_run_evidence, write_lag
+
+    runs = [read_run_evidence(directory) for directory in directories]
+    with spark_session("kafka-coord chaos lag", log=output / "spark.log") as spark:
+        found = write_lag(spark, runs, output.absolute(), every_s=every_s)
+    for row in pq.read_table(found / "laggards").to_pylist():
+        click.echo(f"{row['source']} {row['group']} {row['consumer']}: at most {row['most']:,} records at {row['at']}")
+    click.echo(f"all of it is in {found}", err=True)
 
 
 def _judge(directory: Path) -> None:

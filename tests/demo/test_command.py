@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 from kafka_coord.cli.main import cli
 from kafka_coord.dev.demo import run
+from kafka_coord.dev.demo.countdown import Part, Took
 from kafka_coord.dev.demo.options import DemoOptions
 from kafka_coord.dev.demo.run import Outcome
 from kafka_coord.dev.demo.verification import verify
@@ -33,7 +35,9 @@ def ends_with(monkeypatch: pytest.MonkeyPatch, world: World) -> list[tuple[DemoO
 
     def play(options: DemoOptions, directory: Path, report: Path, view: object, *, keep: bool) -> Outcome:
         calls.append((options, directory))
-        return Outcome(verify(world.evidence()), timeline(world), report)
+        return Outcome(
+            verify(world.evidence()), timeline(world), report, (Took(Part.START, 8.2), Took(Part.PLAY, 50.0))
+        )
 
     monkeypatch.setattr(run, "run_demo", play)
     return calls
@@ -55,6 +59,7 @@ def test_verified_is_exit_code_0_with_every_rebalance_and_check_told(
     assert done.output.count("member c2 left") == 2
     assert "10 repeated, all consumed by c2 after its last commit" in done.output
     assert f"report: {tmp_path / 'report.html'}" in done.output
+    assert re.search(r"^verified, \d+ s in all: starting 8 s, playing 50 s$", done.output, re.MULTILINE)
     assert calls[0][0].seed == 5
     assert not calls[0][1].exists()
 

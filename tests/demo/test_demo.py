@@ -47,6 +47,27 @@ def test_a_quick_demo_is_verified_and_leaves_nothing_behind(tmp_path: Path) -> N
     assert processes_mentioning(tmp_path) == []
 
 
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_and_a_plain_consumer_play_beside_the_first_group(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*DEMO, "--spark", "--dir", str(tmp_path / "run"), "--report", str(tmp_path / "report.html")],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = done.stdout.index("consumer-4 joins"), done.stdout.index("python-1 joins")
+    assert done.stdout.index("two Spark applications start") < first < second  # they start before the first group plays
+    for happened in ("spark-1 is killed (kill -9)", "spark-3 joins", "24,000 rows", "Spark's report equals the input"):
+        assert happened in done.stdout
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "Routes most flown" in page
+    assert processes_mentioning(tmp_path) == []
+
+
 def test_ctrl_c_in_the_middle_stops_everything(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*DEMO, "--dir", str(tmp_path / "run"), "--report", str(tmp_path / "report.html")],

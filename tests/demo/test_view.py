@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
+from kafka_coord.dev.demo.countdown import Countdown, Part
 from kafka_coord.dev.demo.live import LiveView, Obeyed
 from kafka_coord.dev.demo.options import DemoOptions
 from kafka_coord.dev.demo.timeline import Event, EventKind, Sample
 from kafka_coord.dev.demo.view import PlainView
-from kafka_coord.dev.demo.watching import Look
+from kafka_coord.dev.demo.watching import GroupView
 from kafka_coord.model import CoordinatorInfo
 from tests.demo.evidence import tp
+from tests.waiting import eventually
 
-LOOK = Look(
+LOOK = GroupView(
     1,
     CoordinatorInfo(2, 7, "0"),
     None,
@@ -34,27 +37,95 @@ def written(on: Console) -> str:
 
 def test_a_pipe_gets_one_line_an_event_and_the_time_of_each_step() -> None:
     view = PlainView(console(), DemoOptions())
-    with view.step("Starting [everything]") as step:
+    with view.step("Starting [everything]", Part.START) as step:
         step.outcome = "three brokers"
     with view.playing():
         view.event(Event(1, EventKind.KILLED, "consumer-2 is killed"))
         view.look(LOOK)
 
     lines = written(view.console).splitlines()
-    assert lines[0] == "Starting [everything] …"
+    assert lines[0].startswith("Starting [everything] … about ")
     assert lines[1] == "    three brokers, 0.0 s"
     assert lines[2].endswith("consumer-2 is killed")
     assert "100 of 200 committed" in lines[3]
     assert "lag 100; consumer-1 owns 1; commands waiting: consumer-1 2" in lines[3]
     assert [what for what, _ in view.steps] == ["Starting [everything]"]
+    assert [took.part for took in view.countdown.took] == [Part.START]
+
+
+def test_every_line_of_progress_says_how_long_is_left() -> None:
+    view = PlainView(console(), DemoOptions())
+    view.tick_s = 0.01
+    with view.step("Starting", Part.START) as step:
+        step.progress("brokers")
+        eventually(lambda: "brokers" in written(view.console))
+    with view.playing():
+        view.look(LOOK)
+
+    lines = [line for line in written(view.console).splitlines() if "done, " not in line]
+    assert len(lines) >= 3
+    assert all(re.search(r"about \d+ s left$", line) for line in lines)
+
+
+def test_the_second_group_is_told_of_beside_the_first() -> None:
+    for view in (PlainView(console(), DemoOptions()), LiveView(console(), DemoOptions())):
+        view.aside = "delays-spark: 12 of 48 rows"
+        with view.playing():
+            view.look(LOOK)
+            if isinstance(view, LiveView):
+                view.console.print(view.picture(LOOK))
+        assert "delays-spark: 12 of 48 rows" in written(view.console)
+
+
+def test_what_happens_after_the_picture_has_gone_is_told_as_well() -> None:
+    view = LiveView(console(), DemoOptions())
+    view.event(Event(1, EventKind.FINISHED, "the table is complete"))
+
+    assert written(view.console).count("the table is complete") == 1
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_countdown_is_what_is_expected_until_the_pace_is_known() -> None:
+    clock = Clock()
+    options = DemoOptions(spark=False)
+    left = Countdown(options, clock)
+    whole = left.left_s()
+    assert 50 < whole < 120
+    assert Countdown(DemoOptions(), clock).left_s() > whole
+
+    left.begin(Part.START)
+    clock.now = 3.0
+    assert left.left_s() == pytest.approx(whole - 3)
+    clock.now = 1_000.0
+    assert 0 < left.left_s() < whole  # a part that takes longer than expected leaves what comes after it
+    left.end()
+    left.begin(Part.PLAY)
+    later = left.left_s()
+    clock.now += 100.0
+    left.reached(0.5)
+    assert left.left_s() > later  # 100 s for a half means 100 s for the other one
+    left.end()
+    for part in Part:
+        left.begin(part)
+        left.end()
+    assert left.left_s() == 1.0
+    assert [took.part for took in left.took[:2]] == [Part.START, Part.PLAY]
+    assert left.took[1].seconds == 100.0
 
 
 def test_a_step_that_fails_is_not_said_to_be_done() -> None:
     view = PlainView(console(), DemoOptions())
-    with pytest.raises(ZeroDivisionError), view.step("Loading"):
+    with pytest.raises(ZeroDivisionError), view.step("Loading", Part.LOAD):
         _ = 1 / 0
 
-    assert written(view.console).splitlines() == ["Loading …"]
+    [line] = written(view.console).splitlines()
+    assert line.startswith("Loading … ")
     assert view.steps == []
 
 

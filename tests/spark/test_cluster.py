@@ -15,9 +15,9 @@ from kafka_coord import Consumer
 from kafka_coord.cli.produce import produce
 from kafka_coord.dev.cluster.flights import read_flights
 from kafka_coord.dev.cluster.process import ChildProcess
+from kafka_coord.dev.jobs.flights import as_arrow
 from kafka_coord.errors import NotFound
 from kafka_coord.monitor.groups import describe_group
-from kafka_coord.spark.jobs.flights import as_arrow
 from kafka_coord.spark.jobs.streaming import RECORDS
 from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.session import connect

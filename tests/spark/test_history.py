@@ -13,7 +13,7 @@ from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.model import Request, RequestType
 from kafka_coord.monitor.history import read_history
-from kafka_coord.spark.jobs.evidence import Decided, Evidence, Held, Judged, Position, read_evidence
+from kafka_coord.spark.jobs.evidence import Decided, Evidence, Held, read_evidence
 from kafka_coord.spark.jobs.history import write_history
 from kafka_coord.zk.session import connect
 from kafka_coord.zk.store import Store
@@ -79,9 +79,6 @@ def test_the_sums_are_those_of_the_evidence(spark, tmp_path):
     ) -> Held:
         return Held("run", "delays", "flights", partition, consumer, begin, end, ending, left)
 
-    def at(seconds: float, offset: int, group: str = "") -> Position:
-        return Position("run", group, "flights", 0, offset, round(seconds * 1000))
-
     evidence = Evidence(
         decisions=[
             decided(1, "member c1 joined", 100),
@@ -98,14 +95,9 @@ def test_the_sums_are_those_of_the_evidence(spark, tmp_path):
             held(1, "c1", 0, 500, left=0),
             held(2, "c2", 0, 700),
         ],
-        positions=[
-            *(at(1, 100), at(8, 200), at(15, 300), at(39, 900)),
-            *(at(2, 90, "delays"), at(9, 150, "delays"), at(35, 880, "delays")),
-        ],
-        judged=[Judged("run", "kill", 3, 0.1, 0.2, 0.3)],
         unreadable=1,
     )
-    report = write_history(spark, evidence, str(tmp_path), every_s=10)
+    report = write_history(spark, evidence, str(tmp_path))
 
     rebalances = {row["reason"]: row for row in report.read("rebalances").to_pylist()}
     assert {reason: row["decisions"] for reason, row in rebalances.items()} == {
@@ -123,15 +115,10 @@ def test_the_sums_are_those_of_the_evidence(spark, tmp_path):
     assert (gaps["session ended"]["times"], gaps["session ended"]["total_ms"]) == (1, 6_000)
     assert gaps["the last member was gone"]["not_taken_up"] == 1
 
-    lag = {(row["begin"].second, row["consumer"]): row["lag"] for row in report.read("lag").to_pylist()}
-    assert lag == {(0, "c1"): 50, (10, "c2"): 150, (20, "(nobody)"): 150, (30, "c1"): 20}
-    worst = {row["consumer"]: (row["most"], row["at"].second) for row in report.read("laggards").to_pylist()}
-    assert worst == {"c1": (50, 0), "c2": (150, 10), "(nobody)": (150, 20)}
-    assert report.read("judged").to_pylist()[0]["cause"] == "kill"
     assert (report.decisions, report.holds, report.unreadable) == (6, 5, 1)
 
     empty = write_history(spark, Evidence(), str(tmp_path))
-    assert all(empty.read(part).num_rows == 0 for part in ("rebalances", "without_owner", "lag", "laggards", "judged"))
+    assert all(empty.read(part).num_rows == 0 for part in ("rebalances", "without_owner"))
 
 
 def test_files_are_taken_for_what_they_are(tmp_path):
@@ -139,18 +126,11 @@ def test_files_are_taken_for_what_they_are(tmp_path):
     printed, znode = tmp_path / "delays.json", tmp_path / "fares.json"
     printed.write_text(json.dumps([decision]))
     znode.write_text(json.dumps({"version": 1, "decisions": [decision | {"decided_at_ms": 5}]}))
-    chaos = tmp_path / "night"
-    chaos.mkdir()
-    begun = {"zookeeper_logs": [], "chroot": "", "started": 100.0, "started_wall": 1_000.0}
-    (chaos / "run.json").write_text(json.dumps(begun))
-    lines = [{"t": 100.5, "r": [["flights", 0, 0, 7, 0]]}, {"t": 100.9, "r": [["flights", 0, 7, 3, 7]]}]
-    (chaos / "produced.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"t": 10')
-    found = read_evidence([printed, znode, chaos])
+    found = read_evidence([printed, znode])
     assert [(one.group, one.generation, one.at_ms) for one in found.decisions] == [
         ("delays", 3, 1_769_860_800_123),
         ("fares", 3, 5),
     ]
-    assert found.positions == [Position("night", "", "flights", 0, 10, 1_000_900)]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '"x"', '{"version": 9}', '[{"generation": "x"}]', "[[[[" * 99_999])
@@ -161,9 +141,6 @@ def test_what_is_no_evidence_is_refused(content, tmp_path):
         read_evidence([path])
     with pytest.raises(NotFound):
         read_evidence([tmp_path / "nowhere"])
-    (tmp_path / "run.json").write_text(content)
-    with pytest.raises(MalformedValue, match=r"run\.json"):
-        read_evidence([tmp_path])
 
 
 def test_the_command_says_what_is_missing(tmp_path):

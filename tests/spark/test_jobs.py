@@ -19,10 +19,10 @@ from kafka_coord import Consumer
 from kafka_coord.cli.produce import produce
 from kafka_coord.dev.cluster.flights import read_flights
 from kafka_coord.dev.demo.expected import count_input
+from kafka_coord.dev.jobs.delays import Totals, Windows, last_report, write_report
+from kafka_coord.dev.jobs.flights import as_arrow, decoded
 from kafka_coord.errors import ConsumerError, NotFound, RequestRefused, SettingsError
 from kafka_coord.monitor.groups import describe_group
-from kafka_coord.spark.jobs.delays import Totals, Windows, last_report, write_report
-from kafka_coord.spark.jobs.flights import as_arrow, decoded
 from kafka_coord.spark.jobs.streaming import RECORDS, StreamOptions, run_stream
 from kafka_coord.spark.packaging import requirements, write_zip
 from kafka_coord.spark.session import java_home_for_spark

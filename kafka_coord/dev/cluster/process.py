@@ -154,6 +154,10 @@ class ChildProcess:
                 self._process.wait()
                 self._forget()
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal. Raises :class:`DevClusterError` if it does not run."""
+        self._require_running("signal").signal(number)
+
     def pause(self) -> None:
         """Freeze it (SIGSTOP) and wait until it is frozen: its connections stay open, and nothing answers."""
         identity = self._require_running("pause")

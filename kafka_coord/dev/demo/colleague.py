@@ -12,7 +12,7 @@ import pyarrow
 from kafka_coord import Consumer, KafkaCoordError, Record
 from kafka_coord.dev.cluster.stopping import stopping_event
 from kafka_coord.dev.demo.worker import Pace, member_arguments, membership
-from kafka_coord.spark.jobs.flights import as_arrow
+from kafka_coord.dev.jobs.flights import as_arrow
 from kafka_coord.spark.sinks import TableWriter
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The demo on a terminal: a picture of owners, lag and commands that is drawn again and again while the story plays."""
+"""The demo on a terminal: a picture of owners, lag and commands, redrawn while the story plays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.text import Text
 from kafka_coord.dev.demo.options import DemoOptions
 from kafka_coord.dev.demo.timeline import Event
 from kafka_coord.dev.demo.view import PlainView
-from kafka_coord.dev.demo.watching import Look
+from kafka_coord.dev.demo.watching import GroupView
 from kafka_coord.model import PartitionSet, TopicPartition
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ class LiveView(PlainView):
 
     def begin_step(self, what: str, *, ticks: bool) -> None:
         if ticks:
-            self._status = self.console.status(what)
+            self._status = self.console.status(f"{what}  {self.left()}")
             self._status.start()
         else:  # what is drawn next has the terminal for itself
             self.console.print(Text.assemble(("▸ ", "bold blue"), what), soft_wrap=True)
 
     def tick_step(self, what: str, doing: str, seconds: float) -> None:
         if self._status is not None:
-            self._status.update(Text.assemble(what, (f"  {seconds:.0f} s  {doing}", "dim")))
+            self._status.update(Text.assemble(what, (f"  {seconds:.0f} s, {self.left()}  {doing}", "dim")))
 
     def end_step(self, what: str, outcome: str, seconds: float, *, done: bool) -> None:
         if self._status is not None:
@@ -98,16 +98,21 @@ class LiveView(PlainView):
             self.console.print(Text.assemble(("✓ ", "bold green"), what, told[0], (told[1], "dim")), soft_wrap=True)
 
     def event(self, event: Event) -> None:
+        line = Text.assemble((self.clock(), "dim"), "  ", event.text)
         with self._lock:
-            self._events.append(Text.assemble((self.clock(), "dim"), "  ", event.text))
+            self._events.append(line)
+        if self._live is None:
+            self.console.print(line, soft_wrap=True)
 
-    def look(self, look: Look) -> None:
+    def look(self, look: GroupView) -> None:
         live = self._live
         if live is not None and look.sample is not None:
+            self.countdown.reached(look.committed / self.options.total)
             live.update(self.picture(look), refresh=True)
 
     @contextmanager
     def playing(self) -> Iterator[None]:
+        told = len(self._events)
         with super().playing():
             try:
                 with Live(console=self.console, auto_refresh=False, transient=True) as live:
@@ -115,15 +120,15 @@ class LiveView(PlainView):
                     yield
             finally:
                 self._live = None
-                for line in self._events:  # the picture goes, the story stays
+                for line in self._events[told:]:  # the picture goes, the story stays
                     self.console.print(line, soft_wrap=True)
 
-    def picture(self, look: Look) -> Table:
+    def picture(self, look: GroupView) -> Table:
         """One frame."""
         if look.sample is not None:
             self._obeyed.notice(look.sample.owners, time.monotonic())
         frame = Table.grid(padding=(0, 0))
-        for row in (self._progress(look), self._state(look), ""):
+        for row in (self._progress(look), self._state(look), Text(f"          {self.aside}", style="dim")):
             frame.add_row(row)
         if self.console.width >= _WIDE:
             columns = Table.grid(padding=(0, 3))
@@ -135,7 +140,7 @@ class LiveView(PlainView):
             frame.add_row(self._side(look, _EVENTS_BELOW))
         return frame
 
-    def _progress(self, look: Look) -> Text:
+    def _progress(self, look: GroupView) -> Text:
         total = sum(look.sample.ends.values()) if look.sample else 0
         done = round(_PROGRESS_CELLS * look.committed / total) if total else 0
         self._paces = [*self._paces[-4:], self.pace(look)]
@@ -147,10 +152,11 @@ class LiveView(PlainView):
             f"  {look.committed:,} of {total:,} records",
             (f"   {pace:,.0f}/s", "cyan"),
             f"   lag {look.sample.total_lag if look.sample else 0:,}",
+            (f"   {self.left()}", "bold"),
         )
 
     @staticmethod
-    def _state(look: Look) -> Text:
+    def _state(look: GroupView) -> Text:
         info = look.coordinator
         who = f"beside broker {info.broker_id}, epoch {info.epoch}" if info else "none elected"
         state, generation = (look.group.state, look.group.generation) if look.group else ("-", None)
@@ -162,7 +168,7 @@ class LiveView(PlainView):
             (f"   generation {generation or '-'}", "dim"),
         )
 
-    def _partitions(self, look: Look) -> Table:
+    def _partitions(self, look: GroupView) -> Table:
         table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
         for head, right in (("partition", True), ("owner", False), ("committed", True), ("lag", True), ("", False)):
             table.add_column(head, justify="right" if right else "left", no_wrap=True)
@@ -183,7 +189,7 @@ class LiveView(PlainView):
             )
         return table
 
-    def _side(self, look: Look, events: int) -> Table:
+    def _side(self, look: GroupView, events: int) -> Table:
         members = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
         for head in ("consumer", "owns", "commands"):
             members.add_column(head, no_wrap=head != "commands")

@@ -11,8 +11,8 @@ from kafka_coord.errors import SettingsError
 _MINIMUM_RECORDS = 2_000
 
 
-class Channel(StrEnum):
-    """How consumers take part; ``mixed``: every other one over a socket."""
+class ChannelChoice(StrEnum):
+    """Which channel the consumers use; ``mixed``: every other consumer uses a socket."""
 
     ZOOKEEPER = "zookeeper"
     SOCKET = "socket"
@@ -21,16 +21,17 @@ class Channel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """``records`` flights are written before the consumers begin, spread over ``partitions``; when the topic has grown
-    to ``grown_partitions``, the first ``again`` of them are written once more, to the new partitions only.
+    """The demo writes ``records`` flights to ``partitions`` before the consumers begin. When the topic has grown to
+    ``grown_partitions``, it writes the first ``again`` of them once more, to the new partitions only.
 
-    The consumers are held to a pace at which they take about ``seconds``. ``seed`` decides who is killed, who leaves,
-    and when exactly. ``session_timeout_ms`` is how soon a killed coordinator is noticed, and a killed consumer that has
-    a ZooKeeper session. With ``spark`` a second group follows, of Spark applications and a plain consumer.
+    The consumers' pace is limited so that they need about ``seconds``. ``seed`` decides who is killed, who leaves, and
+    when exactly. A killed coordinator is noticed after ``session_timeout_ms``; so is a killed consumer that has a
+    ZooKeeper session. With ``spark`` a second group, of Spark queries and a plain consumer, reads the first
+    ``shared_records`` flights from a topic of its own at the same time.
     """
 
     records: int = FLIGHTS
-    seconds: float = 48.0
+    seconds: float = 42.0
     brokers: int = 3
     consumers: int = 3
     group: str = "delays"
@@ -40,7 +41,9 @@ class DemoOptions:
     session_timeout_ms: int = 6_000
     seed: int = 1
     spark: bool = True
-    channel: Channel = Channel.ZOOKEEPER
+    shared_records: int = 48_000
+    shared_partitions: int = 6
+    channel: ChannelChoice = ChannelChoice.ZOOKEEPER
 
     def __post_init__(self) -> None:
         if not _MINIMUM_RECORDS <= self.records <= FLIGHTS:
@@ -53,12 +56,24 @@ class DemoOptions:
 
     def by_socket(self, number: int) -> bool:
         """Whether the consumer of this number, from 1, takes part over a socket."""
-        return self.channel is Channel.SOCKET or (self.channel is Channel.MIXED and number % 2 == 0)
+        return self.channel is ChannelChoice.SOCKET or (self.channel is ChannelChoice.MIXED and number % 2 == 0)
 
     @property
     def consumers_session_ms(self) -> int:
-        """Without ZooKeeper it takes more than two of the coordinators' not to notice that one of those died."""
-        return self.session_timeout_ms * 9 // 4 if self.channel is not Channel.ZOOKEEPER else self.session_timeout_ms
+        """Long enough for a socket consumer to stay a member while one coordinator dies and the next is elected."""
+        return (
+            self.session_timeout_ms * 9 // 4 if self.channel is not ChannelChoice.ZOOKEEPER else self.session_timeout_ms
+        )
+
+    @property
+    def spark_group(self) -> str:
+        """The group that Spark queries and a plain consumer share."""
+        return f"{self.group}-spark"
+
+    @property
+    def spark_topic(self) -> str:
+        """The topic that group reads."""
+        return f"{self.topic}-spark"
 
     @property
     def again(self) -> int:
@@ -76,7 +91,7 @@ class DemoOptions:
         return self.total / self.seconds / 2.8
 
 
-_QUICK = DemoOptions(records=36_000, seconds=14.0, spark=False)
+_QUICK = DemoOptions(records=36_000, seconds=14.0, spark=False, shared_records=24_000)
 
 
 def chosen(
@@ -87,10 +102,9 @@ def chosen(
     brokers: int = 3,
     seed: int = 1,
     spark: bool | None = None,
-    channel: str = Channel.ZOOKEEPER,
+    channel: str = ChannelChoice.ZOOKEEPER,
 ) -> DemoOptions:
-    """The options for what was asked; ``quick`` is a smaller run for tests and the impatient, without Spark unless that
-    is asked for.
+    """The options that the user chose. ``quick`` is a smaller run, without Spark unless that is asked for.
 
     Raises :class:`~kafka_coord.errors.SettingsError`.
     """
@@ -102,5 +116,5 @@ def chosen(
         brokers=brokers,
         seed=seed,
         spark=base.spark if spark is None else spark,
-        channel=Channel(channel),
+        channel=ChannelChoice(channel),
     )

@@ -7,8 +7,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kafka_coord.cli.produce import produce
 from kafka_coord.dev.cluster.cluster import DevCluster
@@ -18,35 +20,41 @@ from kafka_coord.dev.cluster.jars import KAFKA_VERSION
 from kafka_coord.dev.cluster.kafka import KafkaBroker
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.dev.demo.countdown import Part, Took
 from kafka_coord.dev.demo.expected import AirlineTotal, count_input
 from kafka_coord.dev.demo.journal import now_ms
-from kafka_coord.dev.demo.options import Channel, DemoOptions
+from kafka_coord.dev.demo.options import ChannelChoice, DemoOptions
 from kafka_coord.dev.demo.report import Story, render
 from kafka_coord.dev.demo.scenario import Scenario
 from kafka_coord.dev.demo.timeline import EventKind, Timeline, assemble, consumed_between
 from kafka_coord.dev.demo.verification import Evidence, Verification, verify
-from kafka_coord.dev.demo.view import PlainView
+from kafka_coord.dev.demo.view import PlainView, Step
 from kafka_coord.dev.demo.watching import Watcher
 from kafka_coord.dev.demo.workforce import Workforce
 from kafka_coord.errors import VerificationFailed
 from kafka_coord.model import Decision, TopicPartition
 from kafka_coord.zk import connect
 
+if TYPE_CHECKING:
+    from kafka_coord.dev.demo.sharing import Shared
+
 _CLI_TIMEOUT_S = 60.0
-_WAYS = {
-    Channel.ZOOKEEPER: "",
-    Channel.SOCKET: ", without ZooKeeper, over a socket to the coordinator",
-    Channel.MIXED: ", every other one without ZooKeeper, over a socket to the coordinator",
+_LOOK_S = 0.5
+_CHANNEL_WORDS = {
+    ChannelChoice.ZOOKEEPER: "",
+    ChannelChoice.SOCKET: ", without ZooKeeper, over a socket to the coordinator",
+    ChannelChoice.MIXED: ", every other one without ZooKeeper, over a socket to the coordinator",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it: the verdict, everything that happened, and where the page about it is."""
+    """The result: the verdict, everything that happened, where the page about it is, and what each part took."""
 
     verification: Verification
     timeline: Timeline
     report: Path
+    took: tuple[Took, ...] = ()
 
 
 def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainView, *, keep: bool = False) -> Outcome:
@@ -55,7 +63,7 @@ def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainVie
     The verdict is in the outcome; raises :class:`~kafka_coord.errors.KafkaCoordError` where it could not come to one.
     """
 
-    over_sockets = options.channel is not Channel.ZOOKEEPER
+    over_sockets = options.channel is not ChannelChoice.ZOOKEEPER
     channels = {n: f"{LOOPBACK}:{free_port()}" for n in range(1, options.brokers + 1)} if over_sockets else {}
 
     def serve(broker: KafkaBroker) -> Sequence[str]:
@@ -63,7 +71,7 @@ def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainVie
         return [*serve_command(broker), "--session-timeout-ms", str(options.session_timeout_ms), *listening]
 
     parts = f"ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, a coordinator beside each"
-    with view.step(f"Starting {parts}") as up:
+    with view.step(f"Starting {parts}", Part.START) as up:
         cluster = DevCluster(
             directory / "cluster",
             brokers=options.brokers,
@@ -81,26 +89,40 @@ def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainVie
         if stays:
             cluster.detach()
         else:
-            with view.step("Stopping everything"):
+            with view.step("Stopping everything", Part.STOP):
                 cluster.down()
-    return outcome
+    return replace(outcome, took=view.countdown.took)
 
 
 def _with_cluster(
     options: DemoOptions, cluster: DevCluster, channels: str, directory: Path, report: Path, view: PlainView
 ) -> Outcome:
-    _load(options, cluster, view)
-    with (
-        contextlib.closing(connect(cluster.zookeeper)) as store,
-        Watcher(store, cluster.bootstrap_servers, options.group, options.topic, view.look) as watcher,
-        Workforce(directory / "consumers", cluster.zookeeper, channels, options) as workforce,
-    ):
-        scenario = Scenario(options, cluster, watcher, workforce, view)
-        with view.step(f"Playing: {options.consumers} consumers, and what happens to them", ticks=False) as playing:
+    with contextlib.ExitStack() as ending:
+        store = ending.enter_context(contextlib.closing(connect(cluster.zookeeper)))
+        sharing: Future[Shared] | None = None
+        if options.spark:
+            from kafka_coord.dev.demo.sharing import Sharing  # needs the extra "spark"
+
+            second = Sharing(options, cluster, store, directory / "spark", view)
+            sharing = ending.enter_context(second.alongside())
+        _load(options, cluster, view)
+        watcher = ending.enter_context(
+            Watcher(store, cluster.bootstrap_servers, options.group, options.topic, view.look)
+        )
+        workforce = ending.enter_context(Workforce(directory / "consumers", cluster.zookeeper, channels, options))
+
+        def check() -> None:
+            workforce.check()
+            if sharing is not None and sharing.done():
+                sharing.result()  # raises what made it end
+
+        scenario = Scenario(options, cluster, watcher, workforce, view, check)
+        doing = f"Playing: {options.consumers} consumers, and what happens to them"
+        with view.step(doing, Part.PLAY, ticks=False) as playing:
             with view.playing():
                 scenario.play()
             playing.outcome = f"{len(scenario.events)} things happened"
-        with view.step("Verifying") as verifying:
+        with view.step("Verifying", Part.VERIFY) as verifying:
             ends, committed = _as_an_operator_reads(cluster.zookeeper, options.group)
             decisions = watcher.history()
             workforce.dismiss(*workforce.working)
@@ -109,10 +131,8 @@ def _with_cluster(
             verification = verify(evidence)
             verifying.outcome = "verified" if verification.passed else "NOT verified"
         shared = None
-        if options.spark:
-            from kafka_coord.dev.demo.sharing import Sharing  # needs the extra "spark"
-
-            shared = Sharing(options, cluster, store, directory / "spark", view).play(ends, expected)
+        if sharing is not None:
+            shared = _shared(sharing, view)
             verification = replace(verification, checks=(*verification.checks, *shared.checks))
         timeline = _timeline(evidence, scenario, watcher, decisions)
         report.parent.mkdir(parents=True, exist_ok=True)
@@ -121,17 +141,33 @@ def _with_cluster(
     return Outcome(verification, timeline, report)
 
 
+def _shared(sharing: Future[Shared], view: PlainView) -> Shared:
+    """What came of the second group, once it has finished."""
+    with view.step("Waiting for the group of Spark queries and a plain consumer", Part.SPARK) as step:
+        while not sharing.done():
+            step.progress(view.aside)
+            wait([sharing], timeout=_LOOK_S)
+        shared = sharing.result()
+        step.outcome = f"{shared.report.summary.flights:,} flights in the table"
+    return shared
+
+
 def _load(options: DemoOptions, cluster: DevCluster, view: PlainView) -> None:
     topic = f"{options.topic} ({options.partitions} partitions)"
-    with view.step(f"Writing {options.records:,} flights into the topic {topic}") as loading:
+    with view.step(f"Writing {options.records:,} flights into the topic {topic}", Part.LOAD) as loading:
         admin = TopicAdmin(cluster.bootstrap_servers)
         admin.create(options.topic, options.partitions, replication=min(options.brokers, 2))
         produce(
             cluster.bootstrap_servers,
             options.topic,
             read_flights(options.records),
-            on_count=lambda count: loading.progress(f"{count:,} of {options.records:,} written"),
+            on_count=lambda count: _loaded(count, options, loading, view),
         )
+
+
+def _loaded(count: int, options: DemoOptions, loading: Step, view: PlainView) -> None:
+    loading.progress(f"{count:,} of {options.records:,} written")
+    view.countdown.reached(count / options.records)
 
 
 def _as_an_operator_reads(zookeeper: str, group: str) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
@@ -189,9 +225,9 @@ def _story(
         records=options.total,
         setting=(
             f"Real parts on one machine: ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, a coordinator "
-            f"process beside each, and every consumer a process of its own{_WAYS[options.channel]}. A dead coordinator "
-            f"is noticed when its session ends, after {options.session_timeout_ms / 1000:g} seconds, a dead consumer "
-            f"after {options.consumers_session_ms / 1000:g}."
+            f"process beside each, and every consumer a process of its own{_CHANNEL_WORDS[options.channel]}. A dead "
+            f"coordinator is noticed when its session ends, after {options.session_timeout_ms / 1000:g} seconds, a "
+            f"dead consumer after {options.consumers_session_ms / 1000:g}."
         ),
         steps=tuple(view.steps),
         failover_ms=elected_ms - killed_ms if elected_ms is not None and killed_ms is not None else None,

@@ -16,7 +16,7 @@ from kafka_coord.dev.demo.journal import Killing, now_ms
 from kafka_coord.dev.demo.options import DemoOptions
 from kafka_coord.dev.demo.timeline import Event, EventKind
 from kafka_coord.dev.demo.view import PlainView
-from kafka_coord.dev.demo.watching import Look, Watcher
+from kafka_coord.dev.demo.watching import GroupView, Watcher
 from kafka_coord.dev.demo.workforce import Workforce
 from kafka_coord.errors import DevClusterError, Timeout
 from kafka_coord.model import TopicPartition
@@ -38,13 +38,21 @@ class Scenario:
     the epoch of the killed coordinator to the moment (ms since 1970)."""
 
     def __init__(
-        self, options: DemoOptions, cluster: DevCluster, watcher: Watcher, workforce: Workforce, view: PlainView
+        self,
+        options: DemoOptions,
+        cluster: DevCluster,
+        watcher: Watcher,
+        workforce: Workforce,
+        view: PlainView,
+        check: Callable[[], None],
     ) -> None:
+        """``check`` raises what has gone wrong outside this story, if anything; it is called while waiting."""
         self._options = options
         self._cluster = cluster
         self._watcher = watcher
         self._workforce = workforce
         self._view = view
+        self._check = check
         self._random = random.Random(options.seed)  # noqa: S311 - a story, not a secret
         self.events: list[Event] = []
         self.killings: list[Killing] = []
@@ -104,7 +112,7 @@ class Scenario:
         told = f"the coordinator, beside broker {before.broker_id}, is killed (kill -9)"
         self._note(EventKind.COORDINATOR_KILLED, told, at_ms)
 
-        def succeeded(look: Look) -> bool:
+        def succeeded(look: GroupView) -> bool:
             return look.coordinator is not None and look.coordinator.epoch > before.epoch
 
         after = self._wait_for(succeeded, "another coordinator", _ALWAYS_WITHIN_S).coordinator
@@ -141,7 +149,7 @@ class Scenario:
     def _finish(self) -> None:
         wanted = self._options.total
 
-        def done(look: Look) -> bool:
+        def done(look: GroupView) -> bool:
             sample = look.sample
             return sample is not None and look.committed >= wanted and sample.total_lag == 0
 
@@ -156,9 +164,9 @@ class Scenario:
 
         self._wait_for(lambda look: look.committed >= wanted, f"{wanted:,.0f} records committed", self._patience_s())
 
-    def _wait_for(self, condition: Callable[[Look], bool], what: str, timeout_s: float) -> Look:
-        def fulfilled(look: Look) -> bool:
-            self._workforce.check()
+    def _wait_for(self, condition: Callable[[GroupView], bool], what: str, timeout_s: float) -> GroupView:
+        def fulfilled(look: GroupView) -> bool:
+            self._check()
             return condition(look)
 
         return self._watcher.wait_for(fulfilled, what, timeout_s)
@@ -170,7 +178,7 @@ class Scenario:
         """The group once it is stable and as it should be, asked for directly: a sample may be a moment old."""
         deadline = time.monotonic() + _SETTLE_S
         while True:
-            self._workforce.check()
+            self._check()
             found = self._watcher.describe(lag=False)
             if found.state is GroupState.STABLE and condition(found):
                 return found

@@ -25,9 +25,9 @@ def sharing_section(shared: Shared, airline_names: Mapping[str, str]) -> Markup:
         tag("h2", "The pipeline: Spark as a member"),
         tag(
             "p",
-            f"The group {shared.group} read the same topic again: two Spark applications and a plain Python consumer, "
-            "each given partitions by the coordinator, all writing one parquet table. What follows Spark computed from "
-            "that table.",
+            f"Meanwhile the group {shared.group} read the topic {shared.topic}: queries of two Spark applications and "
+            "a plain Python consumer. The coordinator gave each its partitions, and all of them wrote one parquet "
+            "table. Spark computed what follows from that table.",
             class_="note",
         ),
         table([("After", "n"), ("What happened", "wide")], events),

@@ -1,64 +1,67 @@
-"""The demo's second group: Spark applications and a plain consumer share the flights, and write one table.
+"""The demo's second group: Spark queries and a plain consumer share a topic, and write one table.
 
-One Spark application is killed half-way, another joins; the table has to hold every record once, and the report a
-third Spark makes of it has to say what the input says.
+It plays beside the first group. ``spark-1`` is an application of its own and is killed half-way; ``spark-2`` and the
+later ``spark-3`` are queries of another application, which also makes the report. The table has to hold every record
+once, and the report has to say what the input says.
 """
 
 from __future__ import annotations
 
-import subprocess
+import signal
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kafka_coord.cli.produce import produce
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.cluster import DevCluster
+from kafka_coord.dev.cluster.flights import read_flights
 from kafka_coord.dev.cluster.process import ChildProcess
-from kafka_coord.dev.demo.expected import AirlineTotal
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.dev.demo.expected import AirlineTotal, count_input
 from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.options import DemoOptions
+from kafka_coord.dev.demo.queries import LIGHT
 from kafka_coord.dev.demo.timeline import Event, EventKind
 from kafka_coord.dev.demo.verification import Check
-from kafka_coord.dev.demo.view import PlainView, Step
-from kafka_coord.dev.demo.watching import Look, Watcher
+from kafka_coord.dev.demo.view import PlainView
+from kafka_coord.dev.demo.watching import GroupView, Watcher
+from kafka_coord.dev.jobs.delays import DelayReport, last_report
 from kafka_coord.errors import ConsumerError, NotFound
 from kafka_coord.model import TopicPartition
-from kafka_coord.spark.jobs.delays import DelayReport, last_report
 from kafka_coord.spark.jobs.streaming import RECORDS
 from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.store import Store
 
-_SECONDS = 28.0
-"""About how long the three take, had they all begun at once."""
+_SECONDS = 14.0
+"""How long three members need for the whole topic."""
 _KILL = 0.35
 """How much of it is in the table when an application is killed."""
 _PATIENCE_S = 240.0
-_LIGHT = {
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
-    "spark.driver.memory": "512m",
-    "spark.sql.shuffle.partitions": "2",
-}
-"""Settings of a Spark that has to be up soon, and is not kept long."""
-_STOP_S = 60.0
+_STOP_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What came of it: what happened, what was verified, and the numbers by airline, airport, hour and route."""
+    """The result: what happened, what was verified, and the numbers by airline, airport, hour and route."""
 
     group: str
+    topic: str
     events: tuple[Event, ...]
     checks: tuple[Check, ...]
     by_airline: Mapping[str, AirlineTotal]
     report: DelayReport
     owned: tuple[tuple[str, Mapping[str, int]], ...]
-    """What each owned, in partitions, at moments the group was stable: (when, consumer → partitions)."""
+    """How many partitions each owned, at moments the group was stable: (when, consumer → partitions)."""
 
 
 class Sharing:
-    """Plays it once, in ``directory``, on the topic the first group has read."""
+    """Plays it once, in ``directory``, beside whatever else the cluster does."""
 
     def __init__(
         self, options: DemoOptions, cluster: DevCluster, store: Store, directory: Path, view: PlainView
@@ -67,75 +70,113 @@ class Sharing:
         self._cluster = cluster
         self._directory = directory
         self._view = view
-        self._group = f"{options.group}-spark"
-        self._pace = max(50, int(options.total / _SECONDS / 3))
-        self._watcher = Watcher(store, cluster.bootstrap_servers, self._group, options.topic, lambda _look: None)
-        self._table = TableWriter(directory / RECORDS, group=self._group)
+        self._records = min(options.shared_records, options.records)
+        self._pace = max(50, int(self._records / _SECONDS / 3))
+        self._watcher = Watcher(
+            store, cluster.bootstrap_servers, options.spark_group, options.spark_topic, lambda _view: None
+        )
+        self._table = TableWriter(directory / RECORDS, group=options.spark_group)
         self._processes: dict[str, ChildProcess] = {}
         self._gone: set[str] = set()
+        self._given_up = threading.Event()
         self._events: list[Event] = []
         self._owned: list[tuple[str, dict[str, int]]] = []
 
-    def play(self, ends: Mapping[TopicPartition, int], expected: Mapping[str, AirlineTotal]) -> Shared:
-        """All of it. ``ends`` are the topic's end offsets, ``expected`` the input's numbers. Raises
-        :class:`~kafka_coord.errors.Timeout` where something does not happen, :class:`ConsumerError` where a process
-        ends that nobody ended."""
-        what = "Sharing: two Spark applications and a plain consumer, one group, one table"
+    @contextmanager
+    def alongside(self) -> Iterator[Future[Shared]]:
+        """Play it on a thread of its own for the block; where the block fails, it is given up and stopped."""
+        with ThreadPoolExecutor(1, thread_name_prefix="demo-sharing") as pool:
+            result = pool.submit(self._play)
+            try:
+                yield result
+            finally:
+                self._given_up.set()
+
+    # --- the acts, on the thread -------------------------------------------------------------------------------------
+
+    def _play(self) -> Shared:
+        """All of it. Raises :class:`~kafka_coord.errors.Timeout` where something does not happen,
+        :class:`ConsumerError` where a process ends that nobody ended."""
         try:
-            with self._view.step(what) as step, self._watcher:
-                self._work(step)
-                committed = self._committed()
-                self._dismiss()
-                step.outcome = f"{self._table.state().rows:,} rows in {len(self._table.state().pieces)} appends"
-            with self._view.step("Reporting from the table, with Spark") as step:
-                report = self._report()
-                step.outcome = f"{report.summary.flights:,} flights"
+            first, host = self._spark("spark-1"), self._queries("spark-2", "spark-3")
+            self._load()
+            with self._watcher:
+                self._work(first, host)
+                ends, committed = self._offsets()
+            self._say("Spark adds up the table")
+            self._dismiss()
+            report = last_report(str(self._directory))
             by_airline = {
                 airline: AirlineTotal(found.flights, found.arrived, found.arrival_delay)
                 for airline, found in report.totals("airlines").items()
             }
-            checks = (_once(self._table, ends), _agrees(by_airline, expected), _told(committed, ends))
-            return Shared(self._group, tuple(self._events), checks, by_airline, report, tuple(self._owned))
+            checks = (
+                _all_there(ends, self._records),
+                _once(self._table, ends),
+                _agrees(by_airline, count_input(self._records)),
+                _told(committed, ends),
+            )
+            group, topic = self._options.spark_group, self._options.spark_topic
+            self._say("")
+            return Shared(group, topic, tuple(self._events), checks, by_airline, report, tuple(self._owned))
         finally:
             for process in self._processes.values():
                 process.terminate()
             for process in self._processes.values():
                 process.stop()
 
-    # --- the acts ----------------------------------------------------------------------------------------------------
+    def _load(self) -> None:
+        """While the Sparks start."""
+        servers, topic = self._cluster.bootstrap_servers, self._options.spark_topic
+        TopicAdmin(servers).create(topic, self._options.shared_partitions, replication=min(self._options.brokers, 2))
+        produce(servers, topic, read_flights(self._records))
 
-    def _work(self, step: Step) -> None:
-        first, second = self._spark("spark-1"), self._spark("spark-2")
-        self._note(EventKind.STARTED, f"two Spark applications, {first} and {second}, start")
-        self._settled(step, {first, second})
+    def _work(self, first: str, host: str) -> None:
+        self._note(EventKind.STARTED, "two Spark applications start, with the queries spark-1 and spark-2")
+        self._settled({"spark-1", "spark-2"})
         plain = self._plain("python-1")
-        self._settled(step, {first, second, plain})
+        self._settled({"spark-1", "spark-2", plain})
         self._note(EventKind.JOINED, f"{plain} joins, a consumer without Spark: the three share the partitions")
-        third = self._spark("spark-3")  # takes a while to be there
-        self._wait(step, lambda: self._rows() >= _KILL * self._options.total, "a good part written")
+        self._wait(lambda: self._rows() >= _KILL * self._records, "a good part written")
         self._gone.add(first)
         self._processes[first].kill()
-        self._note(EventKind.KILLED, f"{first} is killed (kill -9) in the middle of a micro-batch, or so")
-        self._settled(step, {second, plain, third})
-        self._note(EventKind.JOINED, f"{third} joins; what {first} left undone is done once")
-        self._wait(step, self._all_done, "everything written and committed")
-        self._note(EventKind.FINISHED, f"all {self._options.total:,} records are in the table, and committed")
+        self._note(EventKind.KILLED, f"{first} is killed (kill -9) while it works")
+        self._processes[host].signal(signal.SIGUSR1)
+        self._settled({"spark-2", plain, "spark-3"})
+        self._note(EventKind.JOINED, f"spark-3 joins; what {first} left undone is done once")
+        self._wait(self._all_done, "everything written and committed")
+        self._note(EventKind.FINISHED, f"all {self._records:,} records are in Spark's table, and committed")
 
     def _spark(self, name: str) -> str:
-        options = self._options
-        arguments = ["pipeline", "run", "flights", "--zookeeper", self._cluster.zookeeper, "--group", self._group]
-        arguments += ["--topics", options.topic, "--output", str(self._directory), "--consumer-id", name]
-        arguments += ["--max-offsets", str(self._pace), "--master", "local[1]", *_conf()]
+        """An application of one query, as a user starts it."""
+        arguments = ["pipeline", "run", "flights", "--zookeeper", self._cluster.zookeeper]
+        arguments += ["--group", self._options.spark_group, "--topics", self._options.spark_topic]
+        arguments += ["--output", str(self._directory), "--consumer-id", name, "--max-offsets", str(self._pace)]
+        arguments += ["--master", "local[1]"]
+        for key, value in LIGHT.items():
+            arguments += ["--conf", f"{key}={value}"]
         return self._start(name, ["-m", "kafka_coord.cli.main", *arguments])
 
+    def _queries(self, first: str, second: str) -> str:
+        """An application of two queries, of which the second begins later."""
+        arguments = ["-m", "kafka_coord.dev.demo.queries", *self._member(), "--output", str(self._directory)]
+        arguments += ["--first", first, "--second", second, "--max-offsets", str(self._pace)]
+        return self._start(f"{first}-{second}", arguments)
+
     def _plain(self, name: str) -> str:
-        arguments = ["--zookeeper", self._cluster.zookeeper, "--group", self._group, "--topic", self._options.topic]
-        arguments += ["--consumer-id", name, "--table", str(self._table.path), "--batch", str(self._pace)]
-        arguments += ["--session-timeout-ms", str(self._options.session_timeout_ms)]
-        return self._start(name, ["-m", "kafka_coord.dev.demo.colleague", *arguments])
+        arguments = ["-m", "kafka_coord.dev.demo.colleague", *self._member(), "--consumer-id", name]
+        arguments += ["--table", str(self._table.path), "--batch", str(self._pace)]
+        return self._start(name, arguments)
+
+    def _member(self) -> list[str]:
+        return [
+            *("--zookeeper", self._cluster.zookeeper),
+            *("--group", self._options.spark_group),
+            *("--topic", self._options.spark_topic),
+            *("--session-timeout-ms", str(self._options.session_timeout_ms)),
+        ]
 
     def _start(self, name: str, arguments: list[str]) -> str:
-        (self._directory / "logs").mkdir(parents=True, exist_ok=True)
         session = {"KAFKA_COORD_ZOOKEEPER_SESSION_TIMEOUT_MS": str(self._options.session_timeout_ms)}
         log = self._directory / "logs" / f"{name}.out"
         process = ChildProcess(name, [sys.executable, *arguments], log, env=session)
@@ -150,33 +191,25 @@ class Sharing:
             process.terminate()
         failed = [process.name for process in leaving if not process.stop(_STOP_S) or process.exit_code != 0]
         if failed:
-            raise ConsumerError(f"{', '.join(failed)} did not leave cleanly: see the logs in {self._directory}")
-
-    def _report(self) -> DelayReport:
-        command = [sys.executable, "-m", "kafka_coord.cli.main", "pipeline", "report", "--output"]
-        command += [str(self._directory), *_conf()]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_PATIENCE_S)
-        if done.returncode != 0:
-            raise ConsumerError(f"{' '.join(command[2:])} ended with {done.returncode}: {done.stderr}")
-        return last_report(str(self._directory))
+            raise ConsumerError(f"{', '.join(failed)} did not end cleanly: see the logs in {self._directory}")
 
     # --- waiting -----------------------------------------------------------------------------------------------------
 
-    def _wait(self, step: Step, condition: Callable[[], bool], what: str) -> None:
-        def fulfilled(_look: Look) -> bool:
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        def fulfilled(_view: GroupView) -> bool:
             self._check()
-            step.progress(f"{self._rows():,} of {self._options.total:,} rows; waiting for {what}")
+            self._say(f"{self._rows():,} of {self._records:,} rows; waiting for {what}")
             return condition()
 
         self._watcher.wait_for(fulfilled, what, _PATIENCE_S)
 
-    def _settled(self, step: Step, names: set[str]) -> None:
+    def _settled(self, names: set[str]) -> None:
         found: dict[str, int] = {}
 
         def all_own() -> bool:
             nonlocal found
             try:
-                description = self._watcher.describe()
+                description = self._watcher.describe(lag=False)
             except NotFound:
                 return False
             found = {}
@@ -185,29 +218,36 @@ class Sharing:
                     found[row.owner] = found.get(row.owner, 0) + 1
             return description.state is GroupState.STABLE and found.keys() == names
 
-        self._wait(step, all_own, f"{', '.join(sorted(names))} with partitions of their own")
+        self._wait(all_own, f"{', '.join(sorted(names))} with partitions of their own")
         self._owned.append((f"{self._rows():,} rows written", found))
 
     def _all_done(self) -> bool:
-        if self._table.covered().size < self._options.total:
+        if self._table.covered().size < self._records:
             return False
         return all(row.lag == 0 for row in self._watcher.describe().offsets)
 
-    def _committed(self) -> dict[TopicPartition, int]:
-        return {
-            TopicPartition(row.topic, row.partition): row.committed_offset
-            for row in self._watcher.describe().offsets
-            if row.committed_offset is not None
-        }
+    def _offsets(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Where each partition ends, and what is committed of it."""
+        rows = self._watcher.describe().offsets
+        places = [(TopicPartition(row.topic, row.partition), row) for row in rows]
+        return (
+            {tp: row.end_offset for tp, row in places if row.end_offset is not None},
+            {tp: row.committed_offset for tp, row in places if row.committed_offset is not None},
+        )
 
     def _rows(self) -> int:
         return self._table.state().rows
 
     def _check(self) -> None:
+        if self._given_up.is_set():
+            raise ConsumerError("given up: the demo ends")
         for name, process in self._processes.items():
             if name not in self._gone and not process.running:
                 tail = "\n".join(process.log_since_start().splitlines()[-5:])
                 raise ConsumerError(f"{name} ended by itself with exit code {process.exit_code}: {process.log}\n{tail}")
+
+    def _say(self, doing: str) -> None:
+        self._view.aside = f"{self._options.spark_group}: {doing}" if doing else ""
 
     def _note(self, kind: EventKind, text: str) -> None:
         event = Event(now_ms(), kind, text)
@@ -215,8 +255,10 @@ class Sharing:
         self._view.event(event)
 
 
-def _conf() -> list[str]:
-    return [word for key, value in _LIGHT.items() for word in ("--conf", f"{key}={value}")]
+def _all_there(ends: Mapping[TopicPartition, int], records: int) -> Check:
+    held = sum(ends.values())
+    differences = () if held == records else (f"{records:,} were written, {held:,} are there",)
+    return Check("Spark's topic holds every record that was written", f"{held:,} records", differences)
 
 
 def _once(table: TableWriter, ends: Mapping[TopicPartition, int]) -> Check:

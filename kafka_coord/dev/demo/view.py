@@ -1,4 +1,4 @@
-"""What whoever runs the demo sees while it runs, in lines; ``live`` makes a picture of it on a terminal."""
+"""What the user sees while the demo runs, in lines; ``live`` draws a picture of it on a terminal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from kafka_coord.dev.demo.countdown import Countdown, Part
 from kafka_coord.dev.demo.options import DemoOptions
 from kafka_coord.dev.demo.timeline import Event
-from kafka_coord.dev.demo.watching import Look
+from kafka_coord.dev.demo.watching import GroupView
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,12 +20,13 @@ _PLAIN_EVERY_S = 5.0
 
 
 class Step:
-    """A step under way. ``progress`` replaces what is said to be going on; seen at least every few seconds."""
+    """A step under way, which may be a :class:`Part` of the run. ``progress`` replaces what is said to be going on."""
 
-    def __init__(self, view: PlainView, what: str, *, ticks: bool) -> None:
+    def __init__(self, view: PlainView, what: str, part: Part, *, ticks: bool) -> None:
         self._view = view
         self._ticks = ticks
         self._what = what
+        self._part = part
         self._doing = ""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._tick, name="demo-step", daemon=True)
@@ -32,6 +34,7 @@ class Step:
 
     def __enter__(self) -> Step:
         self._began = time.monotonic()
+        self._view.countdown.begin(self._part)
         self._view.begin_step(self._what, ticks=self._ticks)
         self._thread.start()
         return self
@@ -40,6 +43,7 @@ class Step:
         self._done.set()
         self._thread.join()
         seconds = time.monotonic() - self._began
+        self._view.countdown.end()
         self._view.end_step(self._what, self.outcome, seconds, done=kind is None)
 
     def progress(self, doing: str) -> None:
@@ -53,16 +57,19 @@ class Step:
 class PlainView:
     """Everything the demo says, in lines: for pipes, files and continuous integration. Thread-safe.
 
-    ``steps`` are what was done and how many seconds each took.
+    ``steps`` are what was done and how many seconds each took; ``countdown`` knows how long is left.
     """
 
     tick_s = 3.0
-    """How often a step that takes long says that it is still at it."""
+    """How often a long step says what it is doing."""
 
     def __init__(self, console: Console, options: DemoOptions) -> None:
         self.console = console
         self.options = options
+        self.countdown = Countdown(options)
         self.steps: list[tuple[str, float]] = []
+        self.aside = ""
+        """What the second group is doing, in a few words."""
         self._began: float | None = None
         self._said = 0.0
         self._committed: tuple[float, int] | None = None
@@ -71,17 +78,21 @@ class PlainView:
         """A line of its own."""
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def step(self, what: str, *, ticks: bool = True) -> Step:
-        """``with`` around something that takes a while: says that it begins, and how long it took; with ``ticks``
-        also every few seconds that it is still at it."""
-        return Step(self, what, ticks=ticks)
+    def step(self, what: str, part: Part, *, ticks: bool = True) -> Step:
+        """``with`` around a part of the run: says that it begins and how long it took; with ``ticks`` also, every few
+        seconds, what it is doing."""
+        return Step(self, what, part, ticks=ticks)
+
+    def left(self) -> str:
+        """How long is left."""
+        return f"about {self.countdown.left_s():.0f} s left"
 
     def begin_step(self, what: str, *, ticks: bool) -> None:
         del ticks
-        self.say(f"{what} …")
+        self.say(f"{what} … {self.left()}")
 
     def tick_step(self, what: str, doing: str, seconds: float) -> None:
-        self.say(f"    {doing or what}: {seconds:.0f} s so far")
+        self.say(f"    {doing or what}: {seconds:.0f} s so far, {self.left()}")
 
     def end_step(self, what: str, outcome: str, seconds: float, *, done: bool) -> None:
         if done:
@@ -92,14 +103,18 @@ class PlainView:
         """Something happened in the story."""
         self.say(f"{self.clock()}  {event.text}")
 
-    def look(self, look: Look) -> None:
-        """A newer look at the group."""
-        if self._began is None or look.sample is None or time.monotonic() - self._said < _PLAIN_EVERY_S:
+    def look(self, look: GroupView) -> None:
+        """A newer view of the group."""
+        if self._began is None or look.sample is None:
+            return
+        self.countdown.reached(look.committed / self.options.total)
+        if time.monotonic() - self._said < _PLAIN_EVERY_S:
             return
         self._said = time.monotonic()
-        self.say(f"{self.clock()}  {self.summary(look)}")
+        aside = f"; {self.aside}" if self.aside else ""
+        self.say(f"{self.clock()}  {self.summary(look)}{aside}; {self.left()}")
 
-    def summary(self, look: Look) -> str:
+    def summary(self, look: GroupView) -> str:
         """One line: progress, pace, lag, waiting commands, owners."""
         if look.sample is None:
             return ""
@@ -110,7 +125,7 @@ class PlainView:
             f"lag {look.sample.total_lag:,}; {owned}; commands waiting: {waiting or 'none'}"
         )
 
-    def pace(self, look: Look) -> float:
+    def pace(self, look: GroupView) -> float:
         """Records committed per second since it was asked last."""
         now, before = time.monotonic(), self._committed
         self._committed = (now, look.committed)
@@ -133,7 +148,7 @@ class PlainView:
 class Counted:
     """How many partitions each consumer owns, as a few words."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: GroupView) -> None:
         self.by_owner: dict[str, int] = {}
         for owner in look.sample.owners.values() if look.sample else ():
             self.by_owner[owner] = self.by_owner.get(owner, 0) + 1

@@ -31,7 +31,7 @@ _AWAY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class GroupView:
     """The newest of everything: ``group`` is None while there is no such group yet."""
 
     at_ms: int
@@ -52,7 +52,7 @@ class Watcher:
     """
 
     def __init__(
-        self, store: Store, bootstrap_servers: str, group: str, topic: str, on_look: Callable[[Look], None]
+        self, store: Store, bootstrap_servers: str, group: str, topic: str, on_look: Callable[[GroupView], None]
     ) -> None:
         self._store = store
         self._offsets = OffsetReader(bootstrap_servers, {})
@@ -62,7 +62,7 @@ class Watcher:
         self._lock = threading.Lock()
         self._samples: list[Sample] = []
         self._reigns: list[Reign] = []
-        self._look = Look(now_ms())
+        self._look = GroupView(now_ms())
         self._crash: Exception | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="demo-watcher", daemon=True)
@@ -79,7 +79,7 @@ class Watcher:
         self._offsets.close()
 
     @property
-    def look(self) -> Look:
+    def look(self) -> GroupView:
         """The newest look."""
         with self._lock:
             return self._look
@@ -106,7 +106,7 @@ class Watcher:
         with self._lock:
             return next((reign.from_ms for reign in self._reigns if reign.epoch == epoch), None)
 
-    def wait_for(self, condition: Callable[[Look], bool], what: str, timeout_s: float) -> Look:
+    def wait_for(self, condition: Callable[[GroupView], bool], what: str, timeout_s: float) -> GroupView:
         """The first look that fulfils the condition. Raises :class:`~kafka_coord.errors.Timeout`."""
         deadline = time.monotonic() + timeout_s
         while True:

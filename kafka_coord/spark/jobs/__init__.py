@@ -1,5 +1,5 @@
-"""The jobs that come with the package; ``kafka-coord pipeline run`` runs them.
+"""What Spark jobs are made of, and the job ``history``.
 
-``flights`` is a query of a group (:mod:`~kafka_coord.spark.jobs.flights`), ``history`` a batch over what a
-coordinator decided (:mod:`~kafka_coord.spark.jobs.history`).
+``streaming`` runs a query that writes a group's records into a table (:mod:`~kafka_coord.spark.jobs.streaming`);
+``history`` is a batch over what coordinators decided (:mod:`~kafka_coord.spark.jobs.history`).
 """

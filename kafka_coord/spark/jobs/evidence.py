@@ -1,8 +1,7 @@
-"""What coordinators decided and what came of it, from where it is written: rows for the job ``history``.
+"""What coordinators decided and what followed: rows for the job ``history``, read from where it is written.
 
-ZooKeeper's transaction log has every decision, command and commit, of any length of time; it is replayed as
-``kafka-coord audit`` does. ``kafka-coord groups history GROUP -o json`` has a group's last decisions only. What was
-produced when is known of chaos runs alone, whose producers write it down: so only of those is there lag.
+ZooKeeper's transaction log has every decision, command and commit; it is replayed as ``kafka-coord audit`` does.
+``kafka-coord groups history GROUP -o json`` has a group's last decisions only.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from kafka_coord.monitor.audit.auditor import Auditor
 from kafka_coord.monitor.audit.places import Kind, Place
 from kafka_coord.monitor.audit.state import StepContext
 from kafka_coord.monitor.audit.tree import Change, Step
-
-_RUN, _PRODUCED, _REPORT = "run.json", "produced.jsonl", "report.json"
 
 
 class Decided(NamedTuple):
@@ -60,7 +57,7 @@ class Held(NamedTuple):
 
 
 class Position(NamedTuple):
-    """An offset at a time: what a group had committed, or (``group`` empty) what had been produced."""
+    """What a group had committed of a partition at a time."""
 
     source: str
     group: str
@@ -70,25 +67,13 @@ class Position(NamedTuple):
     at_ms: int
 
 
-class Judged(NamedTuple):
-    """Times (s) without an owner, of one cause, as a chaos run's judge found them in the consumers' own journals."""
-
-    source: str
-    cause: str
-    n: int
-    p50_s: float
-    p99_s: float
-    max_s: float
-
-
 @dataclass(slots=True)
 class Evidence:
-    """Everything that was read, and how many values could not be."""
+    """Everything that was read, and how many values were unreadable."""
 
     decisions: list[Decided] = field(default_factory=list)
     holds: list[Held] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
-    judged: list[Judged] = field(default_factory=list)
     unreadable: int = 0
 
     def add_decisions(self, source: str, group: str, decisions: Iterable[Decision]) -> None:
@@ -111,26 +96,24 @@ class Evidence:
         )
 
 
-def read_evidence(paths: Sequence[Path], *, chroot: str = "") -> Evidence:
-    """Of each path by what it is: a chaos run's directory; a ZooKeeper's data directory (several servers' of one
-    ensemble are one source, below ``chroot``); or a file that 'kafka-coord groups history GROUP -o json' wrote, named
-    after its group.
+def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") -> Evidence:
+    """A path is a ZooKeeper's data directory, or a file that 'kafka-coord groups history GROUP -o json' wrote, named
+    after its group. Several directories are the servers of one ensemble: one ``source`` (by default the first one's
+    name), whose znodes are below ``chroot``.
 
-    Raises :class:`NotFound` for a path that is not there, :class:`MalformedValue` for one that is none of these.
+    Raises :class:`NotFound` for a path that does not exist, :class:`MalformedValue` for a file of another kind.
     """
     found = Evidence()
     logs = []
     for path in paths:
         if not path.exists():
             raise NotFound(f"there is no {path}")
-        if (path / _RUN).is_file():
-            _read_run(path, found)
-        elif path.is_dir():
+        if path.is_dir():
             logs.append(path)
         else:
             found.add_decisions(path.name, path.stem, _decisions(path))
     if logs:
-        _read_logs(logs[0].name or str(logs[0]), logs, chroot, found)
+        _read_logs(source or logs[0].name or str(logs[0]), logs, chroot, found)
     return found
 
 
@@ -155,46 +138,6 @@ def _since_1970(written: Any, path: Path) -> int:
         return round(datetime.fromisoformat(written).timestamp() * 1000) if written is not None else 0
     except (TypeError, ValueError):
         raise MalformedValue(str(path), f"{str(written)[:60]!r} is no time") from None
-
-
-def _read_run(directory: Path, found: Evidence) -> None:
-    where = str(directory / _RUN)
-    try:
-        run = json.loads((directory / _RUN).read_bytes())
-        logs = [directory / name for name in run["zookeeper_logs"]]
-        chroot, began_ms = str(run["chroot"]), (run["started_wall"] - run["started"]) * 1000
-        source = directory.resolve().name
-        if logs:
-            _read_logs(source, logs, chroot, found)
-        found.positions += _produced(source, directory / _PRODUCED, began_ms)
-        if (directory / _REPORT).is_file():
-            costs = json.loads((directory / _REPORT).read_bytes())["without_owner"]
-            found.judged += (
-                Judged(source, one["cause"], one["n"], *(round(one[name], 3) for name in ("p50_s", "p99_s", "max_s")))
-                for one in costs
-            )
-    except MalformedValue:
-        raise
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise MalformedValue(where, f"not the directory of a chaos run ({error!r})") from None
-
-
-def _produced(source: str, path: Path, began_ms: float) -> Iterator[Position]:
-    """Where each partition ended, as brokers acknowledged it: once a second at most."""
-    seen: dict[tuple[str, int, int], Position] = {}
-    if not path.exists():
-        return
-    with path.open("rb") as lines:
-        for line in lines:
-            if not line.endswith(b"\n"):
-                break  # torn: the producer was killed
-            value = json.loads(line)
-            at_ms = round(began_ms + value["t"] * 1000)
-            for topic, partition, first, size, _ in value["r"]:
-                key = topic, partition, at_ms // 1000
-                if key not in seen or seen[key].offset < first + size:
-                    seen[key] = Position(source, "", topic, partition, first + size, at_ms)
-    yield from seen.values()
 
 
 def _read_logs(source: str, directories: Sequence[Path], chroot: str, found: Evidence) -> None:

@@ -1,13 +1,13 @@
-"""The job ``history``: what a coordinator's decisions were about, what they cost, and who lagged when. A batch."""
+"""The job ``history``, a batch: the causes of a coordinator's decisions, and what they cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kafka_coord.spark.jobs.evidence import Decided, Evidence, Held, Judged, Position
+from kafka_coord.spark.jobs.evidence import Decided, Evidence, Held, Position
 from kafka_coord.spark.jobs.publishing import publishing
 from kafka_coord.spark.sinks.files import local_directory
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RESULTS = "history"
 """Where in a job's output directory its results are."""
 
-PARTS = ("rebalances", "without_owner", "lag", "laggards", "judged", "decisions", "holds", "positions")
+PARTS = ("rebalances", "without_owner", "decisions", "holds", "positions")
 
 _REASONS = {
     "operator asked": "operator asked",
@@ -36,17 +36,15 @@ _SCHEMAS: Mapping[type[Any], str] = {
     Held: "source string, group string, topic string, partition int, consumer string, begin_ms bigint, end_ms bigint, "
     "ending string, members_left int",
     Position: "source string, group string, topic string, partition int, offset bigint, at_ms bigint",
-    Judged: "source string, cause string, n bigint, p50_s double, p99_s double, max_s double",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryReport:
-    """What was read, how often, and in ``directory`` a parquet data set for each of :data:`PARTS`.
+    """How much was read, and in ``directory`` a parquet data set for each of :data:`PARTS`.
 
-    ``rebalances``: decisions by group and kind of ``reason``. ``without_owner``: how long partitions had none, by group
-    and how the last owner ended. ``lag``: by group, owner and window of time. ``laggards``: the worst of each owner.
-    ``judged``: what the judges of chaos runs found in the consumers' own journals. The rest is the evidence itself.
+    ``rebalances``: decisions by group and ``cause``. ``without_owner``: how long partitions had no owner, by group and
+    by how the last hold ended. The rest is the evidence itself.
     """
 
     directory: Path
@@ -62,8 +60,8 @@ class HistoryReport:
         return pq.read_table(self.directory / part)
 
 
-def write_history(spark: SparkSession, evidence: Evidence, output: str, *, every_s: int = 10) -> HistoryReport:
-    """Analyses the evidence; lag is looked at every so many seconds."""
+def write_history(spark: SparkSession, evidence: Evidence, output: str) -> HistoryReport:
+    """Analyses the evidence."""
     counts = {
         "decisions": len(evidence.decisions),
         "holds": len(evidence.holds),
@@ -71,24 +69,17 @@ def write_history(spark: SparkSession, evidence: Evidence, output: str, *, every
         "unreadable": evidence.unreadable,
     }
     with publishing(local_directory(output) / RESULTS) as results:
-        decisions = _evidence(spark, results.directory / "decisions", evidence.decisions, Decided)
-        holds = _evidence(spark, results.directory / "holds", evidence.holds, Held)
-        positions = _evidence(spark, results.directory / "positions", evidence.positions, Position)
-        _evidence(spark, results.directory / "judged", evidence.judged, Judged)
+        decisions = data_set(spark, results.directory / "decisions", evidence.decisions, Decided)
+        holds = data_set(spark, results.directory / "holds", evidence.holds, Held)
+        data_set(spark, results.directory / "positions", evidence.positions, Position)
         results.write("rebalances", _rebalances(decisions))
         results.write("without_owner", _without_owner(holds))
-        lag = _lag(positions, holds, every_s).persist()
-        try:
-            results.write("lag", lag.orderBy("source", "group", "begin", "consumer"))
-            results.write("laggards", _laggards(lag))
-        finally:
-            lag.unpersist()
         results.summary = {"version": 1, **counts}
     return HistoryReport(results.directory, **counts)
 
 
-def _evidence(spark: SparkSession, folder: Path, rows: list[Any], kind: type[Any]) -> DataFrame:
-    """The rows as a data set of the results: a night has millions of them, too many to send along with each task."""
+def data_set(spark: SparkSession, folder: Path, rows: Sequence[Any], kind: type[Any]) -> DataFrame:
+    """Evidence of one ``kind``, written to ``folder``: a log may have millions of rows, too many to send with a task."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -152,68 +143,4 @@ def _without_owner(holds: DataFrame) -> DataFrame:
             f.sum("gap_ms").alias("total_ms"),
         )
         .orderBy("source", "group", "ending")
-    )
-
-
-def _lag(positions: DataFrame, holds: DataFrame, every_s: int) -> DataFrame:
-    """At the end of each window of time: what was produced until then less what was committed, of each partition a
-    group had committed before, added up by who had the partition then."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    every_ms = every_s * 1000
-    place = ["source", "topic", "partition"]
-    windowed = positions.withColumn("begin_ms", f.col("at_ms") - f.col("at_ms") % every_ms)
-    ends = windowed.where("group = ''").groupBy(*place, "begin_ms").agg(f.max("offset").alias("end"))
-    commits = (
-        windowed.where("group <> ''")
-        .groupBy("group", *place, "begin_ms")
-        .agg(f.max_by("offset", "at_ms").alias("committed"))
-    )
-    # Windows without a commit or a record count as well: what was last known holds on.
-    spans = ends.groupBy("source").agg(f.min("begin_ms").alias("first"), f.max("begin_ms").alias("last"))
-    grid = (
-        commits.select("group", *place)
-        .distinct()
-        .join(spans, "source")
-        .withColumn("begin_ms", f.explode(f.sequence("first", "last", f.lit(every_ms).cast("bigint"))))
-        .drop("first", "last")
-    )
-    so_far = Window.partitionBy("group", *place).orderBy("begin_ms")
-    known = (
-        grid.join(ends, [*place, "begin_ms"], "left")
-        .join(commits, ["group", *place, "begin_ms"], "left")
-        .withColumn("end", f.last("end", ignorenulls=True).over(so_far))
-        .withColumn("committed", f.last("committed", ignorenulls=True).over(so_far))
-        .where("end IS NOT NULL AND committed IS NOT NULL")
-        .withColumn("lag", f.greatest(f.col("end") - f.col("committed"), f.lit(0)))
-        .withColumn("until_ms", f.col("begin_ms") + every_ms)
-    )
-    had = (
-        known.join(holds.withColumnRenamed("begin_ms", "since_ms"), ["group", *place])
-        .where("since_ms < until_ms AND (end_ms IS NULL OR end_ms >= until_ms)")
-        .groupBy("group", *place, "begin_ms")
-        .agg(f.max_by("consumer", "since_ms").alias("consumer"))
-    )
-    return (
-        known.join(had, ["group", *place, "begin_ms"], "left")
-        .groupBy("source", "group", f.coalesce("consumer", f.lit("(nobody)")).alias("consumer"), "begin_ms")
-        .agg(f.sum("lag").alias("lag"), f.max("lag").alias("worst_partition"), f.count("*").alias("partitions"))
-        .withColumn("begin", f.timestamp_millis("begin_ms"))
-        .drop("begin_ms")
-    )
-
-
-def _laggards(lag: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as f
-
-    return (
-        lag.groupBy("source", "group", "consumer")
-        .agg(
-            f.max("lag").alias("most"),
-            f.max_by("begin", "lag").alias("at"),
-            f.round(f.avg("lag"), 1).alias("mean"),
-            f.count("*").alias("windows"),
-        )
-        .orderBy("source", "group", f.desc("most"), "consumer")
     )

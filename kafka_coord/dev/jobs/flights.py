@@ -1,6 +1,6 @@
 """The job ``flights``: departures, as JSON, into a table that holds each of them once.
 
-What the table says, added up, is :mod:`kafka_coord.spark.jobs.delays`.
+What the table says, added up, is :mod:`kafka_coord.dev.jobs.delays`.
 """
 
 from __future__ import annotations

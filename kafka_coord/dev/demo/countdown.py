@@ -1,0 +1,90 @@
+"""How long the demo still takes: an estimate from what each part takes on two cores, corrected by what it has seen."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kafka_coord.dev.demo.options import DemoOptions
+
+
+class Part(StrEnum):
+    """The parts of a run, in their order. ``SPARK`` is what the second group takes longer than the first."""
+
+    START = "starting"
+    LOAD = "writing"
+    PLAY = "playing"
+    VERIFY = "verifying"
+    SPARK = "Spark"
+    STOP = "stopping"
+
+
+def expected_seconds(options: DemoOptions) -> dict[Part, float]:
+    """What each part takes on a quiet machine of two cores."""
+    size = options.records / 336_776
+    return {
+        Part.START: 4.0 + 1.5 * options.brokers,
+        Part.LOAD: 1.0 + (10.0 if options.spark else 6.0) * size,
+        Part.PLAY: options.seconds * 1.1 + (3.0 if options.spark else 1.0),
+        Part.VERIFY: 2.0 + 4.0 * size,
+        **({Part.SPARK: 8.0} if options.spark else {}),
+        Part.STOP: 3.0,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """A part that has ended, and its seconds."""
+
+    part: Part
+    seconds: float
+
+
+class Countdown:
+    """Told when each part begins and ends, and how far the one under way is. Thread-safe."""
+
+    def __init__(self, options: DemoOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._expected = expected_seconds(options)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._now: Part | None = None
+        self._began = clock()
+        self._done_share = 0.0
+        self._took: list[Took] = []
+
+    def begin(self, part: Part) -> None:
+        with self._lock:
+            self._now, self._began, self._done_share = part, self._clock(), 0.0
+
+    def end(self) -> None:
+        """The part under way has ended."""
+        with self._lock:
+            if self._now is not None:
+                self._took.append(Took(self._now, self._clock() - self._began))
+                self._now = None
+
+    def reached(self, share: float) -> None:
+        """The part under way is done to this share, from 0 to 1."""
+        self._done_share = share
+
+    @property
+    def took(self) -> tuple[Took, ...]:
+        """The parts that have ended."""
+        with self._lock:
+            return tuple(self._took)
+
+    def left_s(self) -> float:
+        """Seconds until the end of the whole run: never less than 1 before the last part has ended."""
+        with self._lock:
+            over = {took.part for took in self._took}
+            later = sum(s for part, s in self._expected.items() if part not in over and part is not self._now)
+            if self._now is None:
+                return max(1.0, later)
+            elapsed = self._clock() - self._began
+            here = self._expected.get(self._now, 0.0) - elapsed
+            if self._done_share > 0.25:  # before that, the pace says less than the estimate
+                here = elapsed / self._done_share * (1 - self._done_share)
+            return max(1.0, max(here, 0.0) + later)

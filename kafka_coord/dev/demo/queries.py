@@ -1,0 +1,88 @@
+"""Two Spark queries of one application, as a process: one JVM for both, and for the report of their table.
+
+The first query begins at once and the second at SIGUSR1. At SIGTERM both leave the group; then the report is made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from kafka_coord.dev.cluster.stopping import stopping_event
+from kafka_coord.dev.jobs.delays import write_report
+from kafka_coord.dev.jobs.flights import decoded
+from kafka_coord.errors import ConsumerError, KafkaCoordError
+from kafka_coord.spark.java import find_java
+from kafka_coord.spark.jobs.streaming import Ended, StreamOptions, run_stream
+from kafka_coord.spark.session import spark_session
+
+log = logging.getLogger(__name__)
+
+LIGHT: Mapping[str, str] = {
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
+    "spark.driver.memory": "512m",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Settings of a Spark that has to be up soon, and runs for a minute only."""
+
+_LOOK_S = 0.1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The process. Exit code 0 when both queries left cleanly and the report is written, else the error's."""
+    parser = argparse.ArgumentParser(prog="kafka_coord.dev.demo.queries", description=__doc__)
+    for option in ("--zookeeper", "--group", "--topic", "--output", "--first", "--second", "--max-offsets"):
+        parser.add_argument(option, required=True)
+    parser.add_argument("--session-timeout-ms", required=True)
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        _run(given)
+    except KafkaCoordError as error:
+        log.exception("ended group=%s", given.group)
+        return error.exit_code
+    return 0
+
+
+def _run(given: argparse.Namespace) -> None:
+    names = [given.first, given.second]
+    second = stopping_event(signal.SIGUSR1)
+    with spark_session("kafka-coord demo", master="local[2]", conf=LIGHT, java=find_java().executable) as spark:
+        stopping = stopping_event()  # after Spark, which sets a handler of its own when it starts
+        with ThreadPoolExecutor(len(names)) as pool:
+            running: list[Future[Ended]] = []
+            try:
+                while not stopping.wait(_LOOK_S):
+                    if len(running) < (2 if second.is_set() else 1):
+                        options = _options(given, names[len(running)])
+                        running.append(pool.submit(run_stream, spark, options, decoded, stopping))
+                    if any(query.done() for query in running):
+                        break
+            finally:
+                stopping.set()
+            ended = [query.result() for query in running]
+        if not all(one.clean for one in ended):
+            raise ConsumerError("a query was interrupted in the middle of a micro-batch")
+        report = write_report(spark, given.output)
+        log.info("report directory=%s flights=%d", report.directory, report.summary.flights)
+
+
+def _options(given: argparse.Namespace, consumer_id: str) -> StreamOptions:
+    source = {
+        "zookeeper": given.zookeeper,
+        "sessionTimeoutMs": given.session_timeout_ms,
+        "group": given.group,
+        "topics": given.topic,
+        "consumerId": consumer_id,
+        "maxOffsetsPerTrigger": given.max_offsets,
+        "startingOffsets": "earliest",
+    }
+    return StreamOptions(source, given.output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

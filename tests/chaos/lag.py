@@ -1,0 +1,128 @@
+"""Who lagged when in chaos runs, with Spark: what their producers wrote less what their groups committed.
+
+``python -m tests.chaos lag RUN... --output DIR`` prints the worst lag of each consumer, and writes all of it as parquet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafka_coord.spark.jobs.evidence import Evidence, Held, Position, read_evidence
+from kafka_coord.spark.jobs.history import data_set
+from kafka_coord.spark.jobs.publishing import publishing
+from tests.chaos.journal import read_produced, read_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvidence:
+    """What ZooKeeper's log of a run says, and where each partition ended when (``produced``, without a group)."""
+
+    logged: Evidence
+    produced: Sequence[Position]
+
+
+def read_run_evidence(directory: Path) -> RunEvidence:
+    """Raises :class:`~kafka_coord.errors.MalformedValue` for a directory that is not a chaos run's."""
+    run = read_run(directory)
+    logs = [directory / name for name in run.zookeeper_logs]
+    logged = read_evidence(logs, chroot=run.chroot, source=directory.resolve().name) if logs else Evidence()
+    return RunEvidence(logged, list(_produced(directory, run.started_wall - run.started)))
+
+
+def _produced(directory: Path, since_1970_s: float) -> Iterator[Position]:
+    """Where each partition ended, as brokers acknowledged it: once a second at most."""
+    source = directory.resolve().name
+    seen: dict[tuple[str, int, int], Position] = {}
+    for batch in read_produced(directory):
+        at_ms = round((since_1970_s + batch.t) * 1000)
+        for run in batch.runs:
+            key = (*run.partition, at_ms // 1000)
+            if key not in seen or seen[key].offset < run.end:
+                seen[key] = Position(source, "", *run.partition, run.end, at_ms)
+    yield from seen.values()
+
+
+def write_lag(spark: SparkSession, runs: Sequence[RunEvidence], output: Path, *, every_s: int = 10) -> Path:
+    """The directory with the data sets ``lag`` (by group, owner and window of time) and ``laggards`` (the worst of each
+    owner)."""
+    positions = [one for run in runs for one in (*run.logged.positions, *run.produced)]
+    holds = [one for run in runs for one in run.logged.holds]
+    with publishing(output) as results:
+        known = data_set(spark, results.directory / "positions", positions, Position)
+        lag = lag_of(known, data_set(spark, results.directory / "holds", holds, Held), every_s).persist()
+        try:
+            results.write("lag", lag.orderBy("source", "group", "begin", "consumer"))
+            results.write("laggards", _laggards(lag))
+        finally:
+            lag.unpersist()
+    return results.directory
+
+
+def lag_of(positions: DataFrame, holds: DataFrame, every_s: int) -> DataFrame:
+    """At the end of each window of time: what was produced until then less what was committed. It counts the partitions
+    that the group had committed before, added up by their owners at that time."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    every_ms = every_s * 1000
+    place = ["source", "topic", "partition"]
+    windowed = positions.withColumn("begin_ms", f.col("at_ms") - f.col("at_ms") % every_ms)
+    ends = windowed.where("group = ''").groupBy(*place, "begin_ms").agg(f.max("offset").alias("end"))
+    commits = (
+        windowed.where("group <> ''")
+        .groupBy("group", *place, "begin_ms")
+        .agg(f.max_by("offset", "at_ms").alias("committed"))
+    )
+    # A window without a commit or a record counts as well: the last known value stays true.
+    spans = ends.groupBy("source").agg(f.min("begin_ms").alias("first"), f.max("begin_ms").alias("last"))
+    grid = (
+        commits.select("group", *place)
+        .distinct()
+        .join(spans, "source")
+        .withColumn("begin_ms", f.explode(f.sequence("first", "last", f.lit(every_ms).cast("bigint"))))
+        .drop("first", "last")
+    )
+    so_far = Window.partitionBy("group", *place).orderBy("begin_ms")
+    known = (
+        grid.join(ends, [*place, "begin_ms"], "left")
+        .join(commits, ["group", *place, "begin_ms"], "left")
+        .withColumn("end", f.last("end", ignorenulls=True).over(so_far))
+        .withColumn("committed", f.last("committed", ignorenulls=True).over(so_far))
+        .where("end IS NOT NULL AND committed IS NOT NULL")
+        .withColumn("lag", f.greatest(f.col("end") - f.col("committed"), f.lit(0)))
+        .withColumn("until_ms", f.col("begin_ms") + every_ms)
+    )
+    had = (
+        known.join(holds.withColumnRenamed("begin_ms", "since_ms"), ["group", *place])
+        .where("since_ms < until_ms AND (end_ms IS NULL OR end_ms >= until_ms)")
+        .groupBy("group", *place, "begin_ms")
+        .agg(f.max_by("consumer", "since_ms").alias("consumer"))
+    )
+    return (
+        known.join(had, ["group", *place, "begin_ms"], "left")
+        .groupBy("source", "group", f.coalesce("consumer", f.lit("(nobody)")).alias("consumer"), "begin_ms")
+        .agg(f.sum("lag").alias("lag"), f.max("lag").alias("worst_partition"), f.count("*").alias("partitions"))
+        .withColumn("begin", f.timestamp_millis("begin_ms"))
+        .drop("begin_ms")
+    )
+
+
+def _laggards(lag: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    return (
+        lag.groupBy("source", "group", "consumer")
+        .agg(
+            f.max("lag").alias("most"),
+            f.max_by("begin", "lag").alias("at"),
+            f.round(f.avg("lag"), 1).alias("mean"),
+            f.count("*").alias("windows"),
+        )
+        .orderBy("source", "group", f.desc("most"), "consumer")
+    )
