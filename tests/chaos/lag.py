@@ -1,6 +1,6 @@
 """Who lagged when in chaos runs, with Spark: what their producers wrote less what their groups committed.
 
-``python -m tests.chaos lag RUN... --output DIR`` prints the worst lag of each consumer, and writes all of it as parquet.
+``python -m tests.chaos lag RUN... --output DIR`` prints the worst lag of each consumer, and writes parquet data sets.
 """
 
 from __future__ import annotations

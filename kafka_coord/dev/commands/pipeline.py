@@ -1,4 +1,4 @@
-"""``kafka-coord pipeline run flights`` and ``pipeline report``: the sample job on the demo's flights, and its result."""
+"""``pipeline run flights`` and ``pipeline report``: the sample job on the demo's flights, and its result."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def write_history(spark: SparkSession, evidence: Evidence, output: str) -> Histo
 
 
 def data_set(spark: SparkSession, folder: Path, rows: Sequence[Any], kind: type[Any]) -> DataFrame:
-    """Evidence of one ``kind``, written to ``folder``: a log may have millions of rows, too many to send with a task."""
+    """Evidence of one ``kind``, written to ``folder``: a log has too many rows to send them with a task."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyspark.sql.pandas.types import to_arrow_schema
