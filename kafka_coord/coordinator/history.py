@@ -36,9 +36,10 @@ MAX_REMEMBERED = 32
 
 def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decision | None:
     """The decision a plan takes, ``None`` where it sets no new target."""
-    target = next((step.assignment for step in plan.steps if isinstance(step, SetTarget)), None)
-    if target is None:
+    step = next((step for step in plan.steps if isinstance(step, SetTarget)), None)
+    if step is None:
         return None
+    target = step.assignment
     before = {c: ledger.owned for c, ledger in observation.ledgers.items()}
     held = PartitionSet.union(before.values())
     moves: dict[str, Mapping[str, str]] = {}
@@ -61,6 +62,7 @@ def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decisi
         partitions=sum(map(len, target.members.values())),
         moved=moved,
         moves=dict(list(moves.items())[:MAX_MOVES]),
+        causes=step.causes,
     )
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from kafka_coord.model import (
     NO_PARTITIONS,
     Assignment,
+    Cause,
     Command,
     Ledger,
     Observation,
@@ -38,13 +39,15 @@ AT_REST = frozenset({GroupState.STABLE, GroupState.EMPTY})
 
 @dataclass(frozen=True, slots=True)
 class SetTarget:
-    """Write a new target; ``znode_version`` is the version it replaces, ``None`` where there is none yet.
+    """Write a new target; ``znode_version`` is the version it replaces, ``None`` where there is none yet. ``causes`` go
+    into the group's history.
 
     The executor stamps ``assignment.timestamp_ms``.
     """
 
     assignment: Assignment
     znode_version: int | None
+    causes: tuple[Cause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

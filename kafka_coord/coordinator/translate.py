@@ -64,7 +64,7 @@ class Translation:
     def _units(self, step: Step) -> list[list[Op]]:
         group = self._group
         match step:
-            case SetTarget(assignment, version):
+            case SetTarget(assignment, version, _):
                 stamped = replace(assignment, timestamp_ms=int(self._store.clock.time() * 1000))
                 path, data = layout.assignment(group), fields.dump(stamped.to_json())
                 return [[Create(path, data) if version is None else SetData(path, data, version)]]

@@ -17,6 +17,7 @@ from kafka_coord.model.ledger import Assignment, Ledger
 from kafka_coord.model.member import Member, Mode, Subscription, SubscriptionKind
 from kafka_coord.model.observation import Channel, Observation, TopicInfo, Unreadable, same_topic
 from kafka_coord.model.operations import (
+    Cause,
     CoordinatorInfo,
     Decision,
     GroupSettings,
@@ -36,6 +37,7 @@ __all__ = [
     "NO_PARTITIONS",
     "Assignment",
     "Broker",
+    "Cause",
     "Channel",
     "Command",
     "CommandId",

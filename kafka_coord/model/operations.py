@@ -199,9 +199,32 @@ class CoordinatorInfo:
         )
 
 
+class Cause(StrEnum):
+    """Why a group got a new target."""
+
+    OPERATOR = "operator-rebalance"
+    """An operator asked for it."""
+    MEMBER_JOINED = "member-joined"
+    MEMBER_EVICTED = "member-evicted"
+    """It did not obey in time, or an operator evicted it."""
+    GRACE_ENDED = "grace-ended"
+    """A member that had vanished did not come back while its place was kept."""
+    MEMBER_LEFT = "member-left"
+    """Its registration is gone: it left, or its session expired. ZooKeeper does not tell one from the other."""
+    TOPIC_CHANGED = "topic-changed"
+    """A subscribed topic was made, deleted, made again, or has another number of partitions."""
+    ASSIGNOR_CHANGED = "assignor-changed"
+    """By the group's settings, or because its members ask for another one."""
+    MEMBER_CHANGED = "member-changed"
+    """A member registered anew with another subscription, capacity or rack."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One entry of a group's history: a generation, why it came, what moved, and how long each step took.
+
+    ``causes`` is what ``reason`` says in words: every cause that was found at the same look, the weightiest first. It
+    is empty in entries of earlier releases.
 
     Durations are ms from the decision, ``None`` until (or unless) the step was seen: ``stopped_ms`` every stop was
     acknowledged, ``settled_ms`` everything was owned and acknowledged again.
@@ -222,11 +245,18 @@ class Decision:
     settled_ms: int | None = None
     moves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """consumer → gained/lost → "flights[0-3]" (cut where it would grow long)."""
+    causes: tuple[Cause, ...] = ()
+
+    @property
+    def cause(self) -> Cause | None:
+        """The weightiest cause; ``None`` where it was not recorded."""
+        return self.causes[0] if self.causes else None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "generation": self.generation,
             "epoch": self.epoch,
+            "causes": [str(cause) for cause in self.causes],
             "reason": self.reason,
             "assignor": self.assignor,
             "decided_at_ms": self.decided_at_ms,
@@ -264,7 +294,16 @@ class Decision:
                 for consumer, found in moves.items()
                 if isinstance(found, dict)
             },
+            causes=_causes(value, where),
         )
+
+
+def _causes(value: fields.Json, where: str) -> tuple[Cause, ...]:
+    """Causes that a later release may have added are left out."""
+    written = value.get("causes", [])
+    if not isinstance(written, list):
+        raise MalformedValue(where, "field 'causes' is not a list")
+    return tuple(Cause(one) for one in written if one in Cause.__members__.values())
 
 
 MAX_HISTORY = 50

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafka_coord.errors import MalformedValue
 from kafka_coord.model import (
     Assignment,
+    Cause,
     CoordinatorInfo,
+    Decision,
     GroupSettings,
     Ledger,
     Member,
@@ -121,3 +124,16 @@ def test_sets_of_partitions_are_sets(one, other, more):
     assert hash(PartitionSet.of(one)) == hash(one)
     assert all(partition in one for partition in left)
     assert bool(one) == bool(left)
+
+
+def test_a_decision_of_an_earlier_release_has_no_cause_and_one_of_a_later_release_only_those_known() -> None:
+    written = Decision(1, 1, "member c1 joined", "sticky", 1, 1, 1, 0, causes=(Cause.MEMBER_JOINED,)).to_json()
+    assert written["causes"] == ["member-joined"]
+    later = Decision.from_json({**written, "causes": ["moon-phase", "member-joined"]}, "/here")
+    assert later.causes == (Cause.MEMBER_JOINED,)
+    del written["causes"]
+    earlier = Decision.from_json(written, "/here")
+    assert earlier.causes == ()
+    assert earlier.cause is None
+    with pytest.raises(MalformedValue):
+        Decision.from_json({**written, "causes": "member-joined"}, "/here")

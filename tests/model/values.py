@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kafka_coord.model import (
     Assignment,
+    Cause,
     CoordinatorInfo,
     Decision,
     GroupSettings,
@@ -169,6 +170,7 @@ decisions = st.builds(
     stopped_ms=st.none() | longs,
     settled_ms=st.none() | longs,
     moves=st.dictionaries(names, st.dictionaries(st.sampled_from(["gained", "lost"]), words), max_size=2),
+    causes=st.lists(st.sampled_from(Cause), unique=True, max_size=3).map(tuple),
 )
 
 json_values: st.SearchStrategy[Any] = st.recursive(

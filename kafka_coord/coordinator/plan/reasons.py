@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from kafka_coord.coordinator.assignors import AssignmentInputs
-from kafka_coord.model import Assignment, PartitionSet, Request
+from kafka_coord.model import Assignment, Cause, PartitionSet, Request
 
 MAX_REASON_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why there is a new target: in words, at most ``MAX_REASON_CHARS`` of them, and by kind, the weightiest first."""
+
+    text: str
+    causes: tuple[Cause, ...]
 
 
 def reason_for_target(
@@ -18,25 +27,44 @@ def reason_for_target(
     requests: Iterable[Request] = (),
     evicted: Iterable[str] = (),
     recreated: Iterable[str] = (),
-) -> str:
-    """Why a new target is computed, from what changed since the stored one; at most ``MAX_REASON_CHARS``."""
-    parts = [f"operator asked: {r.reason}" if r.reason else "operator asked" for r in requests]
+    with_place: Iterable[str] = (),
+) -> Reason:
+    """Why a new target is computed, from what changed since the stored one. ``with_place`` are consumers whose ledger
+    has a place for them: if they left, their grace is over."""
     before = stored.members if stored is not None else {}
-    thrown_out = sorted(set(evicted) & before.keys())
-    joined = sorted(inputs.members.keys() - before.keys())
-    left = sorted(before.keys() - inputs.members.keys() - set(thrown_out))
+    out = set(evicted) & before.keys()
+    joined, left = inputs.members.keys() - before.keys(), before.keys() - inputs.members.keys() - out
+    grace_ended = left & set(with_place)
     changes = [
-        f"{names(found)} {verb}"
-        for found, verb in ((joined, "joined"), (left, "left"), (thrown_out, "evicted"))
-        if found
+        f"{names(consumers)} {verb}"
+        for consumers, verb in ((joined, "joined"), (left, "left"), (out, "evicted"))
+        if consumers
     ]
+    parts = [f"operator asked: {request.reason}" if request.reason else "operator asked" for request in requests]
+    kinds = {Cause.OPERATOR} if parts else set()
     if changes:
-        many = len(joined) + len(left) + len(thrown_out) > 1
-        parts.append(f"member{'s' if many else ''} " + ", ".join(changes))
-    parts += _topic_changes(before, inputs, set(recreated), members_changed=bool(changes))
+        parts.append(f"member{'s' if len(joined) + len(left) + len(out) > 1 else ''} {', '.join(changes)}")
+    kinds |= {
+        cause
+        for cause, consumers in (
+            (Cause.MEMBER_JOINED, joined),
+            (Cause.MEMBER_EVICTED, out),
+            (Cause.GRACE_ENDED, grace_ended),
+            (Cause.MEMBER_LEFT, left - grace_ended),
+        )
+        if consumers
+    }
+    topics = _topic_changes(before, inputs, set(recreated), members_changed=bool(changes))
+    if topics:
+        parts += topics
+        kinds.add(Cause.TOPIC_CHANGED)
     if stored is not None and stored.assignor != assignor and before and inputs.members:
         parts.append(f"assignor changed from {stored.assignor} to {assignor}")
-    return cut("; ".join(parts) or "subscriptions, capacities or assignor changed", MAX_REASON_CHARS)
+        kinds.add(Cause.ASSIGNOR_CHANGED)
+    if not parts:
+        parts.append("subscriptions, capacities or assignor changed")
+        kinds.add(Cause.MEMBER_CHANGED)
+    return Reason(cut("; ".join(parts), MAX_REASON_CHARS), tuple(cause for cause in Cause if cause in kinds))
 
 
 def _topic_changes(

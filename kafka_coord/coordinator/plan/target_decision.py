@@ -12,7 +12,7 @@ from kafka_coord.coordinator.plan.membership import Standing, target_is_unreadab
 from kafka_coord.coordinator.plan.reasons import counted, cut, names, reason_for_target
 from kafka_coord.coordinator.plan.target import compute, fitted
 from kafka_coord.coordinator.steps import SetTarget, Step
-from kafka_coord.model import NO_PARTITIONS, Assignment, Observation, Request, RequestType, same_topic
+from kafka_coord.model import NO_PARTITIONS, Assignment, Cause, Observation, Request, RequestType, same_topic
 
 ANY_VERSION = -1
 """ZooKeeper's "whatever version it has", for values nobody could read."""
@@ -56,19 +56,21 @@ def decide_target(
     if stored is not None and stored.inputs == fingerprint and not requests:
         return Decided(stored, moving=True, complaints=complaints)
     computed = compute(inputs, chosen.name, assignors)
+    reason = reason_for_target(
+        stored,
+        inputs,
+        computed.assignor,
+        requests=requests,
+        evicted=thrown_out.reasons,
+        recreated=_recreated(observation),
+        with_place=_with_place(observation),
+    )
     draft = Assignment(
         generation=_next_generation(observation),
         epoch=observation.epoch,
         inputs=fingerprint,
         assignor=computed.assignor,
-        reason=reason_for_target(
-            stored,
-            inputs,
-            computed.assignor,
-            requests=requests,
-            evicted=thrown_out.reasons,
-            recreated=_recreated(observation),
-        ),
+        reason=reason.text,
         members={},
     )
     computed = fitted(computed, inputs, assignors[computed.assignor], draft)
@@ -79,7 +81,7 @@ def decide_target(
     target = replace(draft, members=members, streams=computed.target.streams)
     moved = sum(len(partitions - inputs.current_of(consumer)) for consumer, partitions in members.items())
     sentence = f"generation {target.generation}: {target.reason}; {counted(moved, 'partition')} to move"
-    steps: list[Step] = [_set_target(target, observation, unreadable=unreadable)]
+    steps: list[Step] = [_set_target(target, observation, reason.causes, unreadable=unreadable)]
     steps += [done(request, cut(sentence, 300)) for request in requests]
     return Decided(target, moving=True, steps=steps, sentence=sentence, complaints=complaints)
 
@@ -100,14 +102,18 @@ def _without_members(observation: Observation, requests: list[Request], *, unrea
         members={},
     )
     sentence = f"generation {target.generation}: {target.reason}"
-    set_target = _set_target(target, observation, unreadable=unreadable)
+    grace_ended = stored is not None and stored.members.keys() <= _with_place(observation)
+    cause = Cause.GRACE_ENDED if last and grace_ended else Cause.MEMBER_LEFT
+    set_target = _set_target(target, observation, (cause,), unreadable=unreadable)
     return Decided(target, moving=True, steps=[set_target, *answers], sentence=sentence)
 
 
-def _set_target(target: Assignment, observation: Observation, *, unreadable: bool) -> SetTarget:
-    if unreadable:
-        return SetTarget(target, ANY_VERSION)
-    return SetTarget(target, observation.assignment.znode_version if observation.assignment is not None else None)
+def _set_target(
+    target: Assignment, observation: Observation, causes: tuple[Cause, ...], *, unreadable: bool
+) -> SetTarget:
+    stored = observation.assignment
+    version = ANY_VERSION if unreadable else stored.znode_version if stored is not None else None
+    return SetTarget(target, version, causes)
 
 
 def _next_generation(observation: Observation) -> int:
@@ -116,6 +122,10 @@ def _next_generation(observation: Observation) -> int:
     if observation.assignment is not None:
         known.append(observation.assignment.generation)
     return max(known) + 1
+
+
+def _with_place(observation: Observation) -> set[str]:
+    return {consumer for consumer, ledger in observation.ledgers.items() if ledger.place is not None}
 
 
 def _recreated(observation: Observation) -> set[str]:
