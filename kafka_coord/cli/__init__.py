@@ -1,0 +1,1 @@
+"""``kafka-coord``: click commands that print and exit. They decide nothing."""

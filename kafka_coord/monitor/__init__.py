@@ -1,0 +1,1 @@
+"""What operators look at: groups, lag, channels, history, metrics, the doctor and the audit."""

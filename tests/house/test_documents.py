@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+
+from tests.house import rooms
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -55,3 +58,34 @@ def test_every_link_leads_somewhere(document: Path) -> None:
         if not target.exists() or (anchor and anchor not in headings(target)):
             broken.append(f"{path}#{anchor}")
     assert not broken
+
+
+def test_the_list_of_rooms_is_that_of_the_code() -> None:
+    assert rooms.DOCUMENT.read_text() == rooms.rendered(), "run scripts/rooms"
+
+
+def layers() -> list[set[str]]:
+    """The rows of the import contract, from the top."""
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    rows = config["importlinter:contract:layers"]["layers"].strip().splitlines()
+    return [{name.strip() for name in row.split("|")} for row in rows]
+
+
+def test_the_table_of_rooms_is_that_of_the_import_contract() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(\w+)/?` \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
+    described: dict[int, set[str]] = {}
+    for layer, name in rows:
+        described.setdefault(int(layer), set()).add(name)
+    assert [described[layer] for layer in sorted(described)] == layers()
+
+
+def test_every_package_has_its_place_in_the_architecture() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    inner = {package.name for package in rooms.packages() if len(package.relative_to(ROOT).parts) <= 3}
+    assert not [name for name in sorted(inner - {"kafka_coord"}) if f"{name}/`" not in text]
+
+
+def test_every_folder_of_what_runs_beside_the_tests_is_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    assert not [path for path in re.findall(r"`(tests/[\w/]+/)`", text) if not (ROOT / path).is_dir()]
