@@ -31,7 +31,7 @@ from kafka_coord.zk.store import Store, WatchEvent, WatchType
 
 log = logging.getLogger(__name__)
 
-MAX_SENTENCE_CHARS = 2_000
+MAX_SUMMARY_CHARS = 2_000
 
 GROUPS_AT_ONCE = 16
 """So many groups that are due together are looked at together."""
@@ -55,7 +55,7 @@ class Outcome:
     """What the last pass over a group found: its state and the plan's sentence."""
 
     state: GroupState
-    sentence: str
+    summary: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,13 +354,13 @@ class RebalanceRequestHandler:
                 self._requests.answered(replace(step.request, result=step.result, message=step.message))
         group = decided.group
         # names and reasons in it are what somebody wrote: one line, however long and broken they are
-        outcome = Outcome(decided.state, cut(" ".join(decided.sentence.split()), MAX_SENTENCE_CHARS))
+        outcome = Outcome(decided.state, cut(" ".join(decided.summary.split()), MAX_SUMMARY_CHARS))
         changed = self.outcomes.get(group) != outcome
         self.outcomes[group] = outcome
         at_rest = decided.state in AT_REST and not observation.unreadable
         level = logging.INFO if decided.steps or not at_rest else logging.DEBUG
         if changed or decided.steps:
-            log.log(level, "%s group=%s state=%s", outcome.sentence, group, decided.state)
+            log.log(level, "%s group=%s state=%s", outcome.summary, group, decided.state)
         found = frozenset(observation.unreadable)
         report("left alone unreadable", found - self._reported.get(group, frozenset()))
         self._reported[group] = found

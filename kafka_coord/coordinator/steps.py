@@ -130,13 +130,13 @@ class Plan:
     """One pass's decision about one group.
 
     ``steps`` are written in order and the executor stops at the first that fails; whatever was written is consistent
-    by itself, and the next pass goes on from there. ``sentence`` says what was decided and why, for the log.
+    by itself, and the next pass goes on from there. ``summary`` says what was decided and why, for the log.
     ``blocked`` are partitions that would be started if their committed offsets could be read.
     """
 
     group: str
     state: GroupState
-    sentence: str
+    summary: str
     steps: tuple[Step, ...] = ()
     blocked: PartitionSet = NO_PARTITIONS
 

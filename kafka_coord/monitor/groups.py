@@ -144,7 +144,7 @@ def describe_group(
     return GroupDescription(
         group=group,
         state=judged.state,
-        status=judged.sentence,
+        status=judged.summary,
         generation=target.generation if target else None,
         reason=target.reason if target else "",
         decided_at_ms=target.timestamp_ms if target else None,

@@ -14,10 +14,10 @@ from kafka_coord.model import Observation
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """``state`` as operators know it; ``sentence`` is what a coordinator looking now would decide, and why."""
+    """``state`` as operators know it; ``summary`` is what a coordinator looking now would decide, and why."""
 
     state: GroupState
-    sentence: str
+    summary: str
 
 
 def group_status(seen: Observation) -> GroupStatus:
@@ -30,7 +30,7 @@ def group_status(seen: Observation) -> GroupStatus:
     state = decided.state
     if state is GroupState.STABLE and any(isinstance(step, SetTarget) for step in decided.steps):
         state = GroupState.REBALANCING
-    return GroupStatus(state, decided.sentence)
+    return GroupStatus(state, decided.summary)
 
 
 def group_state(seen: Observation) -> GroupState:

@@ -52,7 +52,7 @@ def at_rest(world: World, group: str = "delays") -> Settled:
 def sentence(instance: Instance, group: str = "delays") -> str:
     coordinator = instance.service.coordinator
     outcome = coordinator.handler.outcomes.get(group) if coordinator is not None else None
-    return outcome.sentence if outcome is not None else ""
+    return outcome.summary if outcome is not None else ""
 
 
 @pytest.fixture

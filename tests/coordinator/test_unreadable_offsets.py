@@ -121,9 +121,9 @@ def test_a_partition_that_is_not_started_is_named_with_its_znode_and_remedy_and_
     world.settle()
     outcome, started = world.handler.outcomes[GROUP], world.decisions()
     assert outcome.state is GroupState.REBALANCING
-    assert layout.offset(GROUP, TOPIC, 0).removeprefix(layout.group(GROUP) + "/") in outcome.sentence
-    assert f"reset-offsets {GROUP} --topic {TOPIC}:0" in outcome.sentence
-    assert "told" not in outcome.sentence
+    assert layout.offset(GROUP, TOPIC, 0).removeprefix(layout.group(GROUP) + "/") in outcome.summary
+    assert f"reset-offsets {GROUP} --topic {TOPIC}:0" in outcome.summary
+    assert "told" not in outcome.summary
     assert world.handler.unreadable == 1
     world.settle(seconds=60)
     assert world.decisions() == started == 2, "what nobody was told is not counted as started"

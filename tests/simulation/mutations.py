@@ -74,16 +74,16 @@ def _events_are_dropped() -> Patch:
 
 
 def _release_while_a_stop_is_outstanding() -> Patch:
-    original = member_update.draft_of
+    original = member_update.member_update_of
 
-    def draft_of(*args: Any) -> Any:
-        draft = original(*args)
-        if draft.stop_outstanding:
-            draft.released = draft.released | draft.ledger.stopping
-            draft.ledger = replace(draft.ledger, stopping=NO_PARTITIONS)
-        return draft
+    def member_update_of(*args: Any) -> Any:
+        update = original(*args)
+        if update.stop_outstanding:
+            update.released = update.released | update.ledger.stopping
+            update.ledger = replace(update.ledger, stopping=NO_PARTITIONS)
+        return update
 
-    return member_update, "draft_of", draft_of
+    return member_update, "member_update_of", member_update_of
 
 
 def _coordinator_without_incarnation_check() -> Patch:

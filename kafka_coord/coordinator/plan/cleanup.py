@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kafka_coord.coordinator.plan.answers import Evictions
+from kafka_coord.coordinator.plan.evictions import Evictions
 from kafka_coord.coordinator.plan.member_update import only_held
-from kafka_coord.coordinator.plan.membership import Standing, outstanding
+from kafka_coord.coordinator.plan.membership import Membership, outstanding
 from kafka_coord.coordinator.plan.target_decision import ANY_VERSION
 from kafka_coord.coordinator.steps import ForgetConsumer, Step, WriteLedger
 from kafka_coord.model import NO_PARTITIONS, Assignment, Ledger, Observation, PartitionSet
 
 
 def forget(
-    observation: Observation, standing: Standing, thrown_out: Evictions
+    observation: Observation, membership: Membership, evictions: Evictions
 ) -> tuple[dict[str, PartitionSet], list[Step]]:
     """(consumer → what is released of it, steps) for consumers that are gone for good.
 
@@ -21,7 +21,7 @@ def forget(
     """
     released: dict[str, PartitionSet] = {}
     steps: list[Step] = []
-    for consumer in sorted({*standing.gone, *thrown_out.given_up}):
+    for consumer in sorted({*membership.gone, *evictions.given_up}):
         channel = outstanding(observation, consumer)
         ledger = observation.ledgers.get(consumer)
         drop = tuple(command.name for command in channel.commands)
@@ -30,7 +30,7 @@ def forget(
         if ledger is not None:
             version = ledger.znode_version
             released[consumer] = ledger.held
-        elif consumer in standing.illegible:
+        elif consumer in membership.any_ledger_unreadable:
             version = ANY_VERSION
             released[consumer] = NO_PARTITIONS
         if version is not None or drop or retired:
@@ -39,7 +39,7 @@ def forget(
 
 
 def cut_down(
-    observation: Observation, standing: Standing, thrown_out: Evictions, target: Assignment | None
+    observation: Observation, membership: Membership, evictions: Evictions, target: Assignment | None
 ) -> tuple[list[Ledger], list[Step]]:
     """The ledgers of consumers in grace as they will be, and the writes that make them so.
 
@@ -48,7 +48,7 @@ def cut_down(
     """
     ledgers: list[Ledger] = []
     steps: list[Step] = []
-    for consumer in sorted(standing.kept.keys() - thrown_out.given_up):
+    for consumer in sorted(membership.in_grace.keys() - evictions.given_up):
         ledger = observation.ledgers[consumer]
         owned = ledger.owned
         if target is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kafka_coord.coordinator.assignors import AssignmentInputs, Assignor
-from kafka_coord.coordinator.plan.membership import Standing, is_dead
+from kafka_coord.coordinator.plan.membership import Membership, is_dead
 from kafka_coord.model import NO_PARTITIONS, Member, Observation, PartitionSet, TopicInfo
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.model.partitions import ranges
@@ -58,16 +58,18 @@ def choose_assignor(observation: Observation, live: Mapping[str, Member], assign
 
 
 def assignment_inputs(
-    observation: Observation, standing: Standing, effective: Mapping[str, Member]
+    observation: Observation, membership: Membership, effective: Mapping[str, Member]
 ) -> AssignmentInputs:
     """What the assignor is given."""
     subscriptions = resolve(effective, observation.topics)
     wanted = frozenset().union(*{id(chosen): chosen for chosen in subscriptions.values()}.values())
     topics = {topic: observation.topics[topic] for topic in sorted(wanted)}
-    return AssignmentInputs(effective, topics, subscriptions, _current(observation, standing, effective))
+    return AssignmentInputs(effective, topics, subscriptions, _current(observation, membership, effective))
 
 
-def _current(observation: Observation, standing: Standing, effective: Mapping[str, Member]) -> dict[str, PartitionSet]:
+def _current(
+    observation: Observation, membership: Membership, effective: Mapping[str, Member]
+) -> dict[str, PartitionSet]:
     """Per partition: who owns it, else whom the stored target names, else who is stopping it."""
     claimed: dict[str, set[int]] = {}
     current: dict[str, PartitionSet] = {}
@@ -88,7 +90,7 @@ def _current(observation: Observation, standing: Standing, effective: Mapping[st
     ledgers = {
         consumer: ledger
         for consumer, ledger in sorted(observation.ledgers.items())
-        if consumer in effective and not (consumer in standing.live and is_dead(ledger, standing.live[consumer]))
+        if consumer in effective and not (consumer in membership.live and is_dead(ledger, membership.live[consumer]))
     }
     for consumer, ledger in ledgers.items():
         claim(consumer, ledger.owned)

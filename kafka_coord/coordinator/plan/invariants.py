@@ -43,7 +43,7 @@ from dataclasses import dataclass, field
 
 from kafka_coord.coordinator.plan.inputs import resolve
 from kafka_coord.coordinator.plan.member_update import stale_topics
-from kafka_coord.coordinator.plan.membership import is_dead, standing_of
+from kafka_coord.coordinator.plan.membership import is_dead, membership_of
 from kafka_coord.coordinator.plan.reconcile import without_offset
 from kafka_coord.coordinator.steps import (
     DeleteOffsets,
@@ -141,7 +141,7 @@ class _Replay:
         """Invariant 7, of the state once everything is written."""
         target = self.target.members if self.target is not None else {}
         found = []
-        for consumer in standing_of(self.observation).live:
+        for consumer in membership_of(self.observation).live:
             ledger = self.ledgers.get(consumer)
             owned = ledger.owned if ledger is not None else NO_PARTITIONS
             if owned != target.get(consumer, NO_PARTITIONS) or (ledger is not None and ledger.stopping):
@@ -160,8 +160,8 @@ class _Replay:
         known += [seen.assignment.generation] if seen.assignment is not None else []
         if target.generation <= max(known):
             yield f"5: generation {target.generation} is written after {max(known)}"
-        standing = standing_of(seen)
-        members = {c: m for c, m in standing.effective.items() if c in target.members}
+        membership = membership_of(seen)
+        members = {c: m for c, m in membership.effective.items() if c in target.members}
         given: dict[str, list[int]] = {}
         for consumer, partitions in target.members.items():
             if consumer not in members or consumer in self.evicted:
@@ -248,7 +248,7 @@ class _Replay:
         for other, ledger in self.ledgers.items():
             if other != consumer and not ledger.held.isdisjoint(partitions):
                 yield f"2: {consumer} is told to start {ledger.held & partitions}, held by {other}"
-        if standing_of(seen).opaque:
+        if membership_of(seen).ledger_unreadable:
             named = PartitionSet.union(ledger.held for ledger in seen.ledgers.values())
             if partitions - named:
                 yield f"2: {consumer} is told to start {partitions - named}, which an unreadable ledger may name"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from kafka_coord.coordinator.plan.membership import Standing, is_dead, outstanding
+from kafka_coord.coordinator.plan.membership import Membership, is_dead, outstanding
 from kafka_coord.coordinator.plan.sizes import MAX_PLACE_BYTES
 from kafka_coord.coordinator.steps import WriteLedger
 from kafka_coord.model import (
@@ -30,7 +30,7 @@ from kafka_coord.model.json_fields import dump
 
 
 @dataclass(slots=True)
-class Draft:
+class MemberUpdate:
     """``ledger`` is the observed one after what may be released at once: everything of a dead incarnation, and
     acknowledged stops. ``seen`` is the observed one, ``None`` where there is none."""
 
@@ -142,7 +142,7 @@ def only_held(ledger: Ledger) -> Ledger:
     )
 
 
-def draft_of(observation: Observation, consumer: str, member: Member) -> Draft:
+def member_update_of(observation: Observation, consumer: str, member: Member) -> MemberUpdate:
     """Begins the write of a live consumer whose ledger, if any, can be read."""
     channel = outstanding(observation, consumer)
     place, too_large = _place(member)
@@ -154,21 +154,21 @@ def draft_of(observation: Observation, consumer: str, member: Member) -> Draft:
         drop = tuple(command.name for command in channel.commands)
         if seen is not None:
             fresh = replace(fresh, znode_version=seen.znode_version)
-        return Draft(member, seen, fresh, released, drop, False, False, place_too_large=too_large)
+        return MemberUpdate(member, seen, fresh, released, drop, False, False, place_too_large=too_large)
     stop = any(command.type is CommandType.STOP_FETCHER for command in channel.commands)
     start = any(command.type is CommandType.START_FETCHER for command in channel.commands)
     released = NO_PARTITIONS if stop else seen.stopping
     ledger = seen if seen.place == place else replace(seen, place=place)
     if released:
         ledger = replace(ledger, stopping=NO_PARTITIONS)
-    return Draft(member, seen, ledger, released, (), stop, start, place_too_large=too_large)
+    return MemberUpdate(member, seen, ledger, released, (), stop, start, place_too_large=too_large)
 
 
-def live_drafts(observation: Observation, standing: Standing) -> dict[str, Draft]:
+def member_updates(observation: Observation, membership: Membership) -> dict[str, MemberUpdate]:
     """By consumer, sorted; without those whose ledger cannot be read."""
     return {
-        consumer: draft_of(observation, consumer, standing.live[consumer])
-        for consumer in sorted(standing.live.keys() - set(standing.opaque))
+        consumer: member_update_of(observation, consumer, membership.live[consumer])
+        for consumer in sorted(membership.live.keys() - set(membership.ledger_unreadable))
     }
 
 

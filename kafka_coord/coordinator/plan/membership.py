@@ -11,69 +11,74 @@ NO_CHANNEL = Channel()
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Membership:
     """Every consumer seen in an observation, by what may be done with it. All by consumer name.
 
-    ``live`` have a readable registration; ``kept`` are gone and their place is kept; ``gone`` have left a ledger,
+    ``live`` have a readable registration; ``in_grace`` are gone, and their place is kept; ``gone`` have left a ledger,
     commands or (``retired``) a channel behind, and nothing of theirs is alive.
 
-    Two kinds cannot be told. ``muted`` have a registration nobody can read: no members, but alive, so what their
-    ledger says stays held. ``opaque`` live and have a ledger nobody can read: they may hold anything that no other
-    ledger names, so while there is one, a partition is started only if another ledger held it at this look.
+    Of two kinds not everything is known. The registration of ``registration_unreadable`` cannot be read: they are no
+    members, but alive, so what their ledger says stays held. ``ledger_unreadable`` live, and their ledger cannot be
+    read: they may hold anything that no other ledger names. While there is one, a partition is started only if another
+    ledger held it at this look.
     """
 
     live: dict[str, Member]
-    kept: dict[str, Member]
+    in_grace: dict[str, Member]
     gone: tuple[str, ...]
-    muted: tuple[str, ...]
-    opaque: tuple[str, ...]
-    unreadable_members: frozenset[str]
-    """Everybody with a registration nobody can read, ``muted`` or without anything else."""
-    illegible: frozenset[str]
-    """Everybody with a ledger nobody can read, alive or not."""
+    registration_unreadable: tuple[str, ...]
+    ledger_unreadable: tuple[str, ...]
+    any_registration_unreadable: frozenset[str]
+    """As ``registration_unreadable``, and those that have nothing but an unreadable registration."""
+    any_ledger_unreadable: frozenset[str]
+    """As ``ledger_unreadable``, and those that are gone."""
+
+    def held_by_unreadable(self, observation: Observation) -> list[Ledger]:
+        """The ledgers of those whose registration is unreadable."""
+        return [observation.ledgers[c] for c in self.registration_unreadable if c in observation.ledgers]
 
     @property
     def effective(self) -> dict[str, Member]:
         """The members a target is made for, sorted by name."""
-        both = self.live | self.kept
+        both = self.live | self.in_grace
         return {consumer: both[consumer] for consumer in sorted(both)}
 
 
-def standing_of(observation: Observation) -> Standing:
+def membership_of(observation: Observation) -> Membership:
     """Sorts the consumers of a group; the only place that decides who is dead."""
     group = observation.group
     unread_ids = _unreadable_below(observation, layout.ids(group))
     unread_ledgers = _unreadable_below(observation, layout.owners(group))
     live = {consumer: member for consumer, member in observation.members.items() if consumer not in unread_ids}
-    muted = set()
+    registration_unreadable = set()
     for consumer, incarnation in unread_ids.items():
         ledger = observation.ledgers.get(consumer)
         came_back = ledger is not None and incarnation and ledger.incarnation != incarnation
         if consumer in unread_ledgers or (ledger is not None and not came_back):
-            muted.add(consumer)
-    kept = {}
+            registration_unreadable.add(consumer)
+    in_grace = {}
     for consumer in sorted(observation.in_grace):
         ledger = observation.ledgers.get(consumer)
         if ledger is not None and ledger.place is not None and consumer not in live and consumer not in unread_ids:
-            kept[consumer] = ledger.place
+            in_grace[consumer] = ledger.place
     left_something = {
         *observation.ledgers,
         *unread_ledgers,
         *observation.retired,
         *(consumer for consumer, channel in observation.channels.items() if channel.commands),
     }
-    gone = left_something - live.keys() - kept.keys() - muted
+    gone = left_something - live.keys() - in_grace.keys() - registration_unreadable
     # without a ledger, what is in the channel of an unreadable registration may be left alone
     gone -= {consumer for consumer in unread_ids if consumer not in observation.ledgers}
-    opaque = {consumer for consumer in unread_ledgers if consumer in live or consumer in unread_ids}
-    return Standing(
+    ledger_unreadable = {consumer for consumer in unread_ledgers if consumer in live or consumer in unread_ids}
+    return Membership(
         live=live,
-        kept=kept,
+        in_grace=in_grace,
         gone=tuple(sorted(gone)),
-        muted=tuple(sorted(muted)),
-        opaque=tuple(sorted(opaque)),
-        unreadable_members=frozenset(unread_ids),
-        illegible=frozenset(unread_ledgers),
+        registration_unreadable=tuple(sorted(registration_unreadable)),
+        ledger_unreadable=tuple(sorted(ledger_unreadable)),
+        any_registration_unreadable=frozenset(unread_ids),
+        any_ledger_unreadable=frozenset(unread_ledgers),
     )
 
 

@@ -5,26 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafka_coord.coordinator.assignors import Assignor
-from kafka_coord.coordinator.plan.answers import (
-    Evictions,
-    evictions,
-    expiry_steps,
-    offset_steps,
-    other_answers,
-    removal_steps,
-)
 from kafka_coord.coordinator.plan.cleanup import cut_down, forget
-from kafka_coord.coordinator.plan.member_update import live_drafts
-from kafka_coord.coordinator.plan.membership import Standing, standing_of
-from kafka_coord.coordinator.plan.reconcile import move
-from kafka_coord.coordinator.plan.summary import sentence_of, state_of
-from kafka_coord.coordinator.plan.target_decision import Decided, decide_target
+from kafka_coord.coordinator.plan.evictions import Evictions, decide_evictions
+from kafka_coord.coordinator.plan.expiry import expiry_steps
+from kafka_coord.coordinator.plan.member_update import member_updates
+from kafka_coord.coordinator.plan.membership import Membership, membership_of
+from kafka_coord.coordinator.plan.reconcile import reconcile
+from kafka_coord.coordinator.plan.requests import offset_steps, other_answers, removal_steps
+from kafka_coord.coordinator.plan.summary import state_of, summary_of
+from kafka_coord.coordinator.plan.target_decision import TargetDecision, decide_target
 from kafka_coord.coordinator.steps import DeleteOffsets, GroupState, Plan, RemoveGroup, Step, WriteOffsets
 from kafka_coord.model import Observation
 
 
 def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
-    """What to write about one group now, and one sentence saying why.
+    """What to write about one group now, and one summary saying why.
 
     Pure and level-triggered: the same look gives the same plan, and a plan of which only the first steps were written
     leaves a state from which the next one goes on. ``assignors`` must hold the default one (``sticky``).
@@ -34,16 +29,16 @@ def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
     stop first, and every start after the release it needs. What is started begins at the offsets found before any of
     this is written, so nothing is started by a plan that sets offsets for an operator.
     """
-    standing = standing_of(observation)
-    removal = removal_steps(observation, standing)
+    membership = membership_of(observation)
+    removal = removal_steps(observation, membership)
     if removal is not None:
         return _removed(observation, "an operator asked", removal)
-    removal = expiry_steps(observation, standing)
+    removal = expiry_steps(observation, membership)
     if removal is not None:
         return _removed(observation, "empty for longer than its offsets are kept", removal)
-    thrown_out = evictions(observation, standing)
-    decided = decide_target(observation, standing, thrown_out, assignors)
-    return _write(observation, standing, thrown_out, decided, assignors)
+    evictions = decide_evictions(observation, membership)
+    decided = decide_target(observation, membership, evictions, assignors)
+    return _write(observation, membership, evictions, decided, assignors)
 
 
 def _removed(observation: Observation, why: str, answers: list[Step]) -> Plan:
@@ -52,38 +47,38 @@ def _removed(observation: Observation, why: str, answers: list[Step]) -> Plan:
 
 def _write(
     observation: Observation,
-    standing: Standing,
-    thrown_out: Evictions,
-    decided: Decided,
+    membership: Membership,
+    evictions: Evictions,
+    decided: TargetDecision,
     assignors: Mapping[str, Assignor],
 ) -> Plan:
     target = decided.target
-    drafts = live_drafts(observation, standing)
-    kept, kept_steps = cut_down(observation, standing, thrown_out, target)
-    muted = [observation.ledgers[consumer] for consumer in standing.muted if consumer in observation.ledgers]
-    holders = [*(draft.ledger for draft in drafts.values()), *kept, *muted]
-    offsets = offset_steps(observation, standing, holders)
-    moves = move(
+    updates = member_updates(observation, membership)
+    in_grace, grace_steps = cut_down(observation, membership, evictions, target)
+    unreadable = membership.held_by_unreadable(observation)
+    holders = [*(update.ledger for update in updates.values()), *in_grace, *unreadable]
+    offsets = offset_steps(observation, membership, holders)
+    reconciled = reconcile(
         observation,
-        standing,
-        drafts,
-        [*kept, *muted],
+        membership,
+        updates,
+        [*in_grace, *unreadable],
         target,
         moving=decided.moving,
-        evicted=frozenset(thrown_out.reasons),
+        evicted=frozenset(evictions.reasons),
         starting=not any(isinstance(step, WriteOffsets | DeleteOffsets) for step in offsets),
         decides_streams=target is not None and getattr(assignors.get(target.assignor), "decides_streams", False),
     )
-    forgotten, forget_steps = forget(observation, standing, thrown_out)
+    forgotten, forget_steps = forget(observation, membership, evictions)
     steps: list[Step] = [
         *forget_steps,
-        *thrown_out.steps(drafts, observation, standing),
+        *evictions.steps(updates, observation, membership),
         *decided.steps,
-        *kept_steps,
+        *grace_steps,
         *offsets,
-        *moves.steps,
-        *other_answers(observation, standing),
+        *reconciled.steps,
+        *other_answers(observation, membership),
     ]
-    state = state_of(observation, standing, thrown_out, decided, moves)
-    sentence = sentence_of(observation, standing, thrown_out, decided, moves, forgotten, state)
-    return Plan(observation.group, state, sentence, tuple(steps), moves.blocked)
+    state = state_of(observation, membership, evictions, decided, reconciled)
+    summary = summary_of(observation, membership, evictions, decided, reconciled, forgotten, state)
+    return Plan(observation.group, state, summary, tuple(steps), reconciled.blocked)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from kafka_coord.coordinator.plan.member_update import Draft, stale_topics
-from kafka_coord.coordinator.plan.membership import Standing, unreadable_offsets
+from kafka_coord.coordinator.plan.member_update import MemberUpdate, stale_topics
+from kafka_coord.coordinator.plan.membership import Membership, unreadable_offsets
 from kafka_coord.coordinator.plan.sizes import MAX_WRITE_BYTES, ledger_bytes, start_fits, stop_fits
 from kafka_coord.coordinator.steps import WriteLedger
 from kafka_coord.model import NO_PARTITIONS, Assignment, Ledger, Mode, Observation, PartitionSet, TopicPartition
@@ -15,7 +15,7 @@ from kafka_coord.zk import layout
 
 
 @dataclass(slots=True)
-class Moves:
+class Reconciliation:
     """What is written to live members, and what the group waits for afterwards."""
 
     steps: list[WriteLedger] = field(default_factory=list)
@@ -32,10 +32,10 @@ class Moves:
     """Every live member will own exactly its target, with nothing outstanding."""
 
 
-def move(
+def reconcile(
     observation: Observation,
-    standing: Standing,
-    drafts: Mapping[str, Draft],
+    membership: Membership,
+    updates: Mapping[str, MemberUpdate],
     others: Iterable[Ledger],
     target: Assignment | None,
     *,
@@ -43,58 +43,62 @@ def move(
     evicted: frozenset[str],
     starting: bool,
     decides_streams: bool,
-) -> Moves:
+) -> Reconciliation:
     """Plans the writes to live members. ``others`` are ledgers of consumers nothing is written to, as they will be
     then; what they hold is held. With ``moving`` false only releases are written, and without ``starting``
     nothing is started: offsets are being set, and the next look starts there."""
-    moves = Moves()
-    staying = {consumer: draft for consumer, draft in drafts.items() if consumer not in evicted}
+    reconciled = Reconciliation()
+    staying = {consumer: update for consumer, update in updates.items() if consumer not in evicted}
     if target is not None and moving:
-        for draft in staying.values():
-            _decide_stop(draft, target, observation, moves)
-        muted = [observation.ledgers[consumer] for consumer in standing.muted if consumer in observation.ledgers]
-        stale = stale_topics([*(draft.ledger for draft in drafts.values()), *muted], observation.topics)
-        wanted = _wanted(staying, drafts.values(), target, observation, stale) if starting else {}
-        _decide_starts(staying, wanted, [*(d.ledger for d in drafts.values()), *others], observation, standing, moves)
+        for update in staying.values():
+            _decide_stop(update, target, observation, reconciled)
+        unreadable = membership.held_by_unreadable(observation)
+        stale = stale_topics([*(update.ledger for update in updates.values()), *unreadable], observation.topics)
+        wanted = _wanted(staying, updates.values(), target, observation, stale) if starting else {}
+        _decide_starts(
+            staying, wanted, [*(d.ledger for d in updates.values()), *others], observation, membership, reconciled
+        )
     named = target.members.keys() if target is not None else frozenset()
     writing = {
-        consumer: draft
-        for consumer, draft in staying.items()
-        if draft.stop
-        or draft.start
-        or draft.drop_commands
-        or (draft.changes_ledger and (draft.seen is not None or consumer in named))
+        consumer: update
+        for consumer, update in staying.items()
+        if update.stop
+        or update.start
+        or update.drop_commands
+        or (update.changes_ledger and (update.seen is not None or consumer in named))
     }
     for consumer in _in_order(writing):
-        draft = writing[consumer]
-        step = draft.write(target, observation, decides_streams=decides_streams)
-        moves.steps.append(step)
-    _summarise(staying, target, moves)
-    return moves
+        update = writing[consumer]
+        step = update.write(target, observation, decides_streams=decides_streams)
+        reconciled.steps.append(step)
+    _summarise(staying, target, reconciled)
+    return reconciled
 
 
-def _decide_stop(draft: Draft, target: Assignment, observation: Observation, moves: Moves) -> None:
-    if draft.stop_outstanding:
+def _decide_stop(
+    update: MemberUpdate, target: Assignment, observation: Observation, reconciled: Reconciliation
+) -> None:
+    if update.stop_outstanding:
         return
-    owned = draft.ledger.owned
-    if draft.is_behind(target):
+    owned = update.ledger.owned
+    if update.is_behind(target):
         beyond = owned
     else:
-        beyond = owned - target.members.get(draft.consumer, NO_PARTITIONS)
-        stale = stale_topics([draft.ledger], observation.topics)
+        beyond = owned - target.members.get(update.consumer, NO_PARTITIONS)
+        stale = stale_topics([update.ledger], observation.topics)
         if stale:
             beyond = beyond | owned.filter(stale.__contains__)
     if beyond:
-        draft.stop = stop_fits(beyond, MAX_WRITE_BYTES - ledger_bytes(draft.ledger))
-        if not draft.stop:
-            moves.complaints.append(
-                f"the ledger of {draft.consumer} is too large to be written with a command: evict it"
+        update.stop = stop_fits(beyond, MAX_WRITE_BYTES - ledger_bytes(update.ledger))
+        if not update.stop:
+            reconciled.complaints.append(
+                f"the ledger of {update.consumer} is too large to be written with a command: evict it"
             )
 
 
 def _wanted(
-    staying: Mapping[str, Draft],
-    all_drafts: Iterable[Draft],
+    staying: Mapping[str, MemberUpdate],
+    all_updates: Iterable[MemberUpdate],
     target: Assignment,
     observation: Observation,
     stale: frozenset[str],
@@ -104,12 +108,12 @@ def _wanted(
     Nothing of a ``stale`` topic: while anybody alive still holds a partition of a topic's predecessor, it will commit
     an offset of the predecessor, and the first start on the new topic is what removes those.
     """
-    behind = any(d.is_behind(target) or (d.member.mode is Mode.EAGER and d.ledger.stopping) for d in all_drafts)
+    behind = any(d.is_behind(target) or (d.member.mode is Mode.EAGER and d.ledger.stopping) for d in all_updates)
     wanted = {}
-    for consumer, draft in staying.items():
-        if draft.start_outstanding or (behind and draft.member.mode is Mode.EAGER):
+    for consumer, update in staying.items():
+        if update.start_outstanding or (behind and update.member.mode is Mode.EAGER):
             continue
-        missing = target.members.get(consumer, NO_PARTITIONS) - draft.ledger.held
+        missing = target.members.get(consumer, NO_PARTITIONS) - update.ledger.held
         if missing:
             missing = PartitionSet(
                 {
@@ -124,33 +128,33 @@ def _wanted(
 
 
 def _decide_starts(
-    staying: Mapping[str, Draft],
+    staying: Mapping[str, MemberUpdate],
     wanted: Mapping[str, PartitionSet],
     holders: Iterable[Ledger],
     observation: Observation,
-    standing: Standing,
-    moves: Moves,
+    membership: Membership,
+    reconciled: Reconciliation,
 ) -> None:
     if not wanted:
         return
     everything = PartitionSet.union(wanted.values())
     taken = PartitionSet.union(ledger.held & everything for ledger in holders)
     free = everything - taken
-    if standing.opaque:
+    if membership.ledger_unreadable:
         accounted_for = PartitionSet.union(ledger.held & everything for ledger in observation.ledgers.values())
-        moves.withheld = free - accounted_for
+        reconciled.withheld = free - accounted_for
         free = free & accounted_for
-    moves.blocked = free & without_offset(observation)
-    free = free - moves.blocked
+    reconciled.blocked = free & without_offset(observation)
+    free = free - reconciled.blocked
     for consumer, partitions in wanted.items():
-        draft = staying[consumer]
+        update = staying[consumer]
         start = partitions & free
         if start:
             # the stop repeats what the ledger names; eight bytes bound a number and its comma
-            ledger = ledger_bytes(draft.ledger) + len(draft.stop) * 16
-            draft.start = start_fits(start, ledger, MAX_WRITE_BYTES - ledger)
-            if not draft.start:
-                moves.complaints.append(f"the ledger of {consumer} has no room for more partitions: add members")
+            ledger = ledger_bytes(update.ledger) + len(update.stop) * 16
+            update.start = start_fits(start, ledger, MAX_WRITE_BYTES - ledger)
+            if not update.start:
+                reconciled.complaints.append(f"the ledger of {consumer} has no room for more partitions: add members")
 
 
 def without_offset(observation: Observation) -> PartitionSet:
@@ -167,13 +171,13 @@ def without_offset(observation: Observation) -> PartitionSet:
     return PartitionSet(found)
 
 
-def _in_order(writing: Mapping[str, Draft]) -> list[str]:
+def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
     """Writes that only release or stop come first; then those that start, each after the releases it needs.
 
     Where two writes need each other's release, one is written without those starts: they follow in a later pass.
     """
-    first = [consumer for consumer, draft in writing.items() if not draft.start]
-    starting = {consumer: draft for consumer, draft in writing.items() if draft.start}
+    first = [consumer for consumer, update in writing.items() if not update.start]
+    starting = {consumer: update for consumer, update in writing.items() if update.start}
     needs = _needs(starting)
     needed_by: dict[str, list[str]] = {}
     for consumer, found in needs.items():
@@ -201,20 +205,20 @@ def _in_order(writing: Mapping[str, Draft]) -> list[str]:
     return first + order
 
 
-def _needs(starting: Mapping[str, Draft]) -> dict[str, dict[str, list[TopicPartition]]]:
+def _needs(starting: Mapping[str, MemberUpdate]) -> dict[str, dict[str, list[TopicPartition]]]:
     """consumer → other consumer that starts something too → what of the other's releases it starts."""
-    started = PartitionSet.union(draft.start for draft in starting.values())
+    started = PartitionSet.union(update.start for update in starting.values())
     released_by = {
         partition: consumer
-        for consumer, draft in starting.items()
-        if draft.released
-        for partition in draft.released & started
+        for consumer, update in starting.items()
+        if update.released
+        for partition in update.released & started
     }
     needs: dict[str, dict[str, list[TopicPartition]]] = {}
     if released_by:
         releases = PartitionSet.of(released_by)
-        for consumer, draft in starting.items():
-            for partition in draft.start & releases:
+        for consumer, update in starting.items():
+            for partition in update.start & releases:
                 if released_by[partition] != consumer:
                     needs.setdefault(consumer, {}).setdefault(released_by[partition], []).append(partition)
     return needs
@@ -230,20 +234,20 @@ def _in_a_cycle(open_needs: Mapping[str, set[str]]) -> str:
     return consumer
 
 
-def _summarise(staying: Mapping[str, Draft], target: Assignment | None, moves: Moves) -> None:
-    for consumer, draft in staying.items():
-        if draft.stop:
-            moves.told_to_stop[consumer] = draft.stop
-        elif draft.stop_outstanding:
-            moves.stopping[consumer] = draft.ledger.stopping
-        if draft.start:
-            moves.told_to_start[consumer] = draft.start
-        elif draft.start_outstanding:
-            moves.starting.append(consumer)
-        owned = (draft.ledger.owned - draft.stop) | draft.start
+def _summarise(staying: Mapping[str, MemberUpdate], target: Assignment | None, reconciled: Reconciliation) -> None:
+    for consumer, update in staying.items():
+        if update.stop:
+            reconciled.told_to_stop[consumer] = update.stop
+        elif update.stop_outstanding:
+            reconciled.stopping[consumer] = update.ledger.stopping
+        if update.start:
+            reconciled.told_to_start[consumer] = update.start
+        elif update.start_outstanding:
+            reconciled.starting.append(consumer)
+        owned = (update.ledger.owned - update.stop) | update.start
         mine = target.members.get(consumer, NO_PARTITIONS) if target is not None else NO_PARTITIONS
-        busy = draft.stop or draft.start or draft.stop_outstanding or draft.start_outstanding
+        busy = update.stop or update.start or update.stop_outstanding or update.start_outstanding
         if busy or owned != mine:
-            moves.in_line = False
-        if draft.place_too_large:
-            moves.complaints.append(f"the registration of {consumer} is too large for its place to be kept")
+            reconciled.in_line = False
+        if update.place_too_large:
+            reconciled.complaints.append(f"the registration of {consumer} is too large for its place to be kept")

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kafka_coord.coordinator.assignors import Assignor
-from kafka_coord.coordinator.plan.answers import Evictions, done, pending
+from kafka_coord.coordinator.plan.evictions import Evictions
 from kafka_coord.coordinator.plan.inputs import NO_MEMBERS, assignment_inputs, choose_assignor, digest
-from kafka_coord.coordinator.plan.membership import Standing, target_is_unreadable
+from kafka_coord.coordinator.plan.membership import Membership, target_is_unreadable
 from kafka_coord.coordinator.plan.reasons import counted, cut, names, reason_for_target
+from kafka_coord.coordinator.plan.requests import done, pending
 from kafka_coord.coordinator.plan.target import compute, fitted
 from kafka_coord.coordinator.steps import SetTarget, Step
 from kafka_coord.model import NO_PARTITIONS, Assignment, Cause, Observation, Request, RequestType, same_topic
@@ -19,49 +20,49 @@ ANY_VERSION = -1
 
 
 @dataclass(slots=True)
-class Decided:
+class TargetDecision:
     """The target to go by, new or stored; ``moving`` says whether stops and starts may be written for it."""
 
     target: Assignment | None
     moving: bool
     steps: list[Step] = field(default_factory=list)
-    sentence: str = ""
+    summary: str = ""
     complaints: list[str] = field(default_factory=list)
 
 
 def decide_target(
-    observation: Observation, standing: Standing, thrown_out: Evictions, assignors: Mapping[str, Assignor]
-) -> Decided:
+    observation: Observation, membership: Membership, evictions: Evictions, assignors: Mapping[str, Assignor]
+) -> TargetDecision:
     stored = observation.assignment
     requests = [r for r in pending(observation) if r.type is RequestType.REBALANCE]
     if observation.pause is not None:
         waiting = [f"{counted(len(requests), 'rebalance request')} pending until it is resumed"] if requests else []
-        return Decided(stored, moving=False, complaints=waiting)
+        return TargetDecision(stored, moving=False, complaints=waiting)
     unreadable = target_is_unreadable(observation)
     if unreadable and not requests:
         complaint = (
             "the stored target cannot be read, so nothing is moved: ask for a rebalance to replace it"
             f" (kafka-coord groups rebalance {observation.group})"
         )
-        return Decided(None, moving=False, complaints=[complaint])
-    out = thrown_out.reasons.keys() | thrown_out.given_up
-    effective = {consumer: member for consumer, member in standing.effective.items() if consumer not in out}
+        return TargetDecision(None, moving=False, complaints=[complaint])
+    out = evictions.reasons.keys() | evictions.given_up
+    effective = {consumer: member for consumer, member in membership.effective.items() if consumer not in out}
     if not effective:
         return _without_members(observation, requests, unreadable=unreadable)
-    live = {consumer: member for consumer, member in effective.items() if consumer in standing.live}
+    live = {consumer: member for consumer, member in effective.items() if consumer in membership.live}
     chosen = choose_assignor(observation, live, assignors)
-    inputs = assignment_inputs(observation, standing, effective)
+    inputs = assignment_inputs(observation, membership, effective)
     fingerprint = digest(inputs, chosen.name)
     complaints = [chosen.complaint] if chosen.complaint else []
     if stored is not None and stored.inputs == fingerprint and not requests:
-        return Decided(stored, moving=True, complaints=complaints)
+        return TargetDecision(stored, moving=True, complaints=complaints)
     computed = compute(inputs, chosen.name, assignors)
     reason = reason_for_target(
         stored,
         inputs,
         computed.assignor,
         requests=requests,
-        evicted=thrown_out.reasons,
+        evicted=evictions.reasons,
         recreated=_recreated(observation),
         with_place=_with_place(observation),
     )
@@ -76,22 +77,22 @@ def decide_target(
     computed = fitted(computed, inputs, assignors[computed.assignor], draft)
     complaints += [computed.complaint] if computed.complaint else []
     if computed.target is None:
-        return Decided(stored, moving=stored is not None, complaints=complaints)
+        return TargetDecision(stored, moving=stored is not None, complaints=complaints)
     members = {consumer: computed.target.members.get(consumer, NO_PARTITIONS) for consumer in effective}
     target = replace(draft, members=members, streams=computed.target.streams)
     moved = sum(len(partitions - inputs.current_of(consumer)) for consumer, partitions in members.items())
-    sentence = f"generation {target.generation}: {target.reason}; {counted(moved, 'partition')} to move"
+    summary = f"generation {target.generation}: {target.reason}; {counted(moved, 'partition')} to move"
     steps: list[Step] = [_set_target(target, observation, reason.causes, unreadable=unreadable)]
-    steps += [done(request, cut(sentence, 300)) for request in requests]
-    return Decided(target, moving=True, steps=steps, sentence=sentence, complaints=complaints)
+    steps += [done(request, cut(summary, 300)) for request in requests]
+    return TargetDecision(target, moving=True, steps=steps, summary=summary, complaints=complaints)
 
 
-def _without_members(observation: Observation, requests: list[Request], *, unreadable: bool) -> Decided:
+def _without_members(observation: Observation, requests: list[Request], *, unreadable: bool) -> TargetDecision:
     """An empty target, once: so that members and generation tell what is the case."""
     stored = observation.assignment
     answers: list[Step] = [done(request, "the group has no members: nothing to move") for request in requests]
     if not unreadable and (stored is None or not stored.members):
-        return Decided(stored, moving=True, steps=answers)
+        return TargetDecision(stored, moving=True, steps=answers)
     last = names(stored.members) if stored is not None else ""
     target = Assignment(
         generation=_next_generation(observation),
@@ -101,11 +102,11 @@ def _without_members(observation: Observation, requests: list[Request], *, unrea
         reason=f"no members left ({last} left)" if last else "no members left",
         members={},
     )
-    sentence = f"generation {target.generation}: {target.reason}"
+    summary = f"generation {target.generation}: {target.reason}"
     grace_ended = stored is not None and stored.members.keys() <= _with_place(observation)
     cause = Cause.GRACE_ENDED if last and grace_ended else Cause.MEMBER_LEFT
     set_target = _set_target(target, observation, (cause,), unreadable=unreadable)
-    return Decided(target, moving=True, steps=[set_target, *answers], sentence=sentence)
+    return TargetDecision(target, moving=True, steps=[set_target, *answers], summary=summary)
 
 
 def _set_target(

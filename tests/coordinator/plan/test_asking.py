@@ -73,9 +73,9 @@ def test_an_evicted_member_is_gone_and_the_others_take_over(world):
 
     decided = world.look()
 
-    assert "evicts c2: operator asked: stuck" in decided.sentence
+    assert "evicts c2: operator asked: stuck" in decided.summary
     assert answer(world, request) == ("done", "c2 is evicted and must register again")
-    assert "members" not in decided.sentence
+    assert "members" not in decided.summary
     world.check_settled(world.settle())
     assert str(world.ledgers["c1"].owned) == "flights[0-7]"
 
@@ -270,8 +270,8 @@ def test_while_paused_nothing_moves_and_the_dead_are_released(world):
     decided = world.look()
 
     assert decided.state is GroupState.PAUSED
-    assert decided.sentence.startswith("paused by op (maintenance): nothing is moved, started or evicted")
-    assert "released flights[4-7] of c2" in decided.sentence
+    assert decided.summary.startswith("paused by op (maintenance): nothing is moved, started or evicted")
+    assert "released flights[4-7] of c2" in decided.summary
     assert sorted(world.ledgers) == ["c1"]
     assert world.look().steps == ()
 
@@ -298,7 +298,7 @@ def test_while_paused_a_rebalance_waits_and_says_so(world):
     decided = world.look()
 
     assert decided.steps == ()
-    assert "1 rebalance request pending until it is resumed" in decided.sentence
+    assert "1 rebalance request pending until it is resumed" in decided.summary
     world.pause = None
     world.look()
     assert answer(world, request)[0] == "done"

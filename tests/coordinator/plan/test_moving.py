@@ -45,7 +45,7 @@ def test_the_first_member_is_given_everything_in_one_pass(world):
     decided = world.look()
 
     assert decided.state is GroupState.REBALANCING
-    assert decided.sentence == ("generation 1: member c1 joined; 8 partitions to move; told c1 to start flights[0-7]")
+    assert decided.summary == ("generation 1: member c1 joined; 8 partitions to move; told c1 to start flights[0-7]")
     (step,) = written(decided)
     assert isinstance(step.commands[0], StartFetcher)
     assert step.commands[0].reason == "member c1 joined"
@@ -59,7 +59,7 @@ def test_a_group_at_rest_says_so_and_writes_nothing(world):
 
     assert decided.steps == ()
     assert decided.state is GroupState.STABLE
-    assert decided.sentence == "no change: 2 members own 8 partitions, generation 1"
+    assert decided.summary == "no change: 2 members own 8 partitions, generation 1"
 
 
 def test_a_member_that_joins_is_started_only_once_the_others_stopped(world):
@@ -68,8 +68,8 @@ def test_a_member_that_joins_is_started_only_once_the_others_stopped(world):
 
     decided = world.look()
 
-    assert "generation 2: member c3 joined; 2 partitions to move" in decided.sentence
-    assert "waiting for c1 to stop flights[3], c2 to stop flights[7]" in decided.sentence
+    assert "generation 2: member c3 joined; 2 partitions to move" in decided.summary
+    assert "waiting for c1 to stop flights[3], c2 to stop flights[7]" in decided.summary
     assert world.ledgers["c3"].owned == PartitionSet()
     assert (outstanding(world, "c1"), outstanding(world, "c3")) == ([CommandType.STOP_FETCHER], [])
 
@@ -79,7 +79,7 @@ def test_a_member_that_joins_is_started_only_once_the_others_stopped(world):
 
     world.obey("c2")
     decided = world.look()
-    assert "waiting for c3 to start" in decided.sentence
+    assert "waiting for c3 to start" in decided.summary
     assert str(world.ledgers["c3"].owned) == "flights[3]", "one start is outstanding: the next waits for it"
 
     world.obey("c3")
@@ -95,7 +95,7 @@ def test_waiting_says_for_whom(world):
     decided = world.look()
 
     assert decided.steps == ()
-    assert decided.sentence == "waiting for c1 to stop flights[3], c2 to stop flights[7]"
+    assert decided.summary == "waiting for c1 to stop flights[3], c2 to stop flights[7]"
 
 
 def test_a_dead_members_partitions_are_released_and_started_elsewhere_in_one_pass(world):
@@ -105,9 +105,9 @@ def test_a_dead_members_partitions_are_released_and_started_elsewhere_in_one_pas
     decided = world.look()
 
     assert [type(step) for step in decided.steps] == [ForgetConsumer, SetTarget, WriteLedger]
-    assert "member c2 left" in decided.sentence
-    assert "released flights[4-7] of c2, gone" in decided.sentence
-    assert "told c1 to start flights[4-7]" in decided.sentence
+    assert "member c2 left" in decided.summary
+    assert "released flights[4-7] of c2, gone" in decided.summary
+    assert "told c1 to start flights[4-7]" in decided.summary
 
 
 def test_the_commands_of_a_dead_member_go_with_it(world):
@@ -189,7 +189,7 @@ def test_a_place_is_kept_for_a_member_with_grace(world):
 
     assert decided.steps == ()
     assert decided.state is GroupState.STABLE
-    assert "keeps the place of c2" in decided.sentence
+    assert "keeps the place of c2" in decided.summary
 
 
 def test_a_member_that_returns_within_its_grace_gets_its_own_back_and_nobody_moves(world):
@@ -239,7 +239,7 @@ def test_a_topic_that_grows_moves_nothing_that_was_there(world):
 
     decided = world.look()
 
-    assert "topic flights grew from 8 to 10 partitions" in decided.sentence
+    assert "topic flights grew from 8 to 10 partitions" in decided.summary
     assert not any(isinstance(c, StopFetcher) for step in written(decided) for c in step.commands)
     world.check_settled(world.settle())
 
@@ -251,8 +251,8 @@ def test_a_deleted_topic_is_stopped(world):
 
     decided = world.look()
 
-    assert "topic planes is gone" in decided.sentence
-    assert "waiting for c1 to stop planes[0-1]" in decided.sentence
+    assert "topic planes is gone" in decided.summary
+    assert "waiting for c1 to stop planes[0-1]" in decided.summary
     world.check_settled(world.settle())
 
 
@@ -262,7 +262,7 @@ def test_a_topic_created_again_with_fewer_partitions_is_stopped_and_started(worl
 
     decided = world.look()
 
-    assert "topic flights was deleted and created again" in decided.sentence
+    assert "topic flights was deleted and created again" in decided.summary
     assert {str(c.partitions) for step in written(decided) for c in step.commands} == {"flights[0-3]", "flights[4-7]"}
     world.check_settled(world.settle())
     assert PartitionSet.of(p for ledger in world.ledgers.values() for p in ledger.owned) == PartitionSet(
@@ -299,7 +299,7 @@ def test_a_topic_that_does_not_exist_yet_is_taken_when_it_comes(world):
     settled(world, "c1", subscription=Subscription.to(["flights", "later"]))
     world.topic("later", 2)
 
-    assert "topic later is new, with 2 partitions" in world.look().sentence
+    assert "topic later is new, with 2 partitions" in world.look().summary
     world.check_settled(world.settle())
 
 
@@ -372,8 +372,8 @@ def test_one_that_does_not_obey_in_time_is_evicted_and_its_partitions_go_on(worl
 
     decided = world.look()
 
-    assert "evicts c1: stop-fetcher (stop-" in decided.sentence
-    assert "not acknowledged within the 60 s it may take" in decided.sentence
+    assert "evicts c1: stop-fetcher (stop-" in decided.summary
+    assert "not acknowledged within the 60 s it may take" in decided.summary
     assert "c1" not in world.members
     world.obey_all()
     world.check_settled(world.settle())
@@ -427,7 +427,7 @@ def test_what_is_no_command_is_left_alone_and_reported(world):
     decided = world.look()
 
     assert decided.steps == ()
-    assert "left alone what is no command in the channel of c2" in decided.sentence
+    assert "left alone what is no command in the channel of c2" in decided.summary
 
 
 def test_the_last_member_leaves_and_the_group_is_empty(world):
@@ -437,11 +437,11 @@ def test_the_last_member_leaves_and_the_group_is_empty(world):
     decided = world.look()
 
     assert decided.state is GroupState.EMPTY
-    assert "no members left (c1 left)" in decided.sentence
+    assert "no members left (c1 left)" in decided.summary
     assert world.assignment is not None
     assert (world.assignment.generation, world.assignment.members) == (2, {})
     again = world.look()
-    assert (again.steps, again.sentence) == ((), "no members")
+    assert (again.steps, again.summary) == ((), "no members")
 
 
 def test_an_empty_group_is_removed_when_its_offsets_expire(world):

@@ -45,7 +45,7 @@ def test_a_broken_registration_without_a_ledger_is_no_member(world):
     decided = world.look()
 
     assert decided.steps == ()
-    assert "cannot read ids/c3" in decided.sentence
+    assert "cannot read ids/c3" in decided.summary
 
 
 def test_one_whose_registration_broke_while_it_lives_keeps_what_it_holds_until_evicted(world):
@@ -54,7 +54,7 @@ def test_one_whose_registration_broke_while_it_lives_keeps_what_it_holds_until_e
     decided = world.settle()
 
     assert decided.state is GroupState.REBALANCING
-    assert "the registration of c2 cannot be read: what it holds stays held; evict it" in decided.sentence
+    assert "the registration of c2 cannot be read: what it holds stays held; evict it" in decided.summary
     assert str(world.ledgers["c1"].owned) == "flights[0-3]"
 
     world.ask(type=RequestType.EVICT, consumer="c2")
@@ -88,8 +88,8 @@ def test_what_a_broken_ledger_may_name_is_started_nowhere_until_its_consumer_is_
     decided = world.settle()
 
     assert decided.state is GroupState.REBALANCING
-    assert "the ledger of c2 cannot be read" in decided.sentence
-    assert "evict it" in decided.sentence
+    assert "the ledger of c2 cannot be read" in decided.summary
+    assert "evict it" in decided.summary
     assert not world.channels["c2"], "it is given no commands"
 
     world.ask(type=RequestType.EVICT, consumer="c2")
@@ -132,7 +132,7 @@ def test_with_a_broken_target_nothing_moves_until_a_rebalance_replaces_it(world)
     broken = replace(world.observe(), assignment=None, unreadable=(Unreadable(layout.assignment(GROUP), "not JSON"),))
     decided = plan(broken, ASSIGNORS)
 
-    assert "the stored target cannot be read" in decided.sentence
+    assert "the stored target cannot be read" in decided.summary
     assert not [step for step in decided.steps if isinstance(step, SetTarget | WriteLedger)]
 
     asked = world.ask(type=RequestType.REBALANCE)
@@ -180,8 +180,8 @@ def test_a_plug_in_that_fails_is_replaced_by_sticky_and_named(world, assignor, f
 
     decided = plan(world.observe(), {**ASSIGNORS, "mine": assignor})
 
-    assert fault in decided.sentence
-    assert "using sticky" in decided.sentence
+    assert fault in decided.summary
+    assert "using sticky" in decided.summary
     target = next(step for step in decided.steps if isinstance(step, SetTarget)).assignment
     assert target.assignor == "sticky"
     assert PartitionSet.of(p for found in target.members.values() for p in found) == FLIGHTS
@@ -201,7 +201,7 @@ def test_an_unknown_assignor_is_replaced_by_sticky_and_named(world):
 
     decided = world.look()
 
-    assert "no assignor 'stiky' (known: range, roundrobin, sticky, weighted): using sticky" in decided.sentence
+    assert "no assignor 'stiky' (known: range, roundrobin, sticky, weighted): using sticky" in decided.summary
     assert decided.state is GroupState.STABLE
 
 
@@ -218,8 +218,8 @@ def test_members_choose_the_assignor_where_they_agree():
     world.join("c3", assignor="roundrobin")
     decided = world.look()
 
-    assert "members ask for different assignors (range, roundrobin): using sticky" in decided.sentence
-    assert "assignor changed from range to sticky" in decided.sentence
+    assert "members ask for different assignors (range, roundrobin): using sticky" in decided.summary
+    assert "assignor changed from range to sticky" in decided.summary
 
 
 def test_the_groups_setting_comes_before_what_members_ask_for(world):
@@ -288,8 +288,8 @@ def test_a_target_too_large_for_a_znode_is_said_and_stops_nobody():
     decided = plan(world.observe(), ASSIGNORS)
 
     assert not [s for s in decided.steps if isinstance(s, SetTarget | WriteLedger)]
-    assert f"more than the {MAX_TARGET_BYTES} a znode may hold" in decided.sentence
-    assert "split the group or shorten consumer names" in decided.sentence
+    assert f"more than the {MAX_TARGET_BYTES} a znode may hold" in decided.summary
+    assert "split the group or shorten consumer names" in decided.summary
 
 
 def test_a_target_scattered_by_many_moves_is_made_afresh_before_it_is_too_large():
@@ -305,7 +305,7 @@ def test_a_target_scattered_by_many_moves_is_made_afresh_before_it_is_too_large(
 
     target = next(step for step in decided.steps if isinstance(step, SetTarget)).assignment
     assert len(dump(target.to_json())) < 1000
-    assert "was made afresh" in decided.sentence
+    assert "was made afresh" in decided.summary
 
 
 def test_reasons_stay_short_however_much_changed(world):

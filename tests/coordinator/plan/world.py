@@ -200,7 +200,7 @@ class World:
     def decide(self) -> Plan:
         observation = self.observe()
         decided = plan(observation, ASSIGNORS)
-        assert decided.sentence
+        assert decided.summary
         assert plan(observation, ASSIGNORS) == decided
         broken = violations(observation, decided)
         assert not broken, broken
@@ -216,7 +216,7 @@ class World:
             if not obeyed and not wrote and registered == self.members:
                 decided = self.look()
                 return self.look() if decided.state is GroupState.DEAD else decided
-        raise AssertionError(f"not settled after {most} passes: {decided.sentence}")
+        raise AssertionError(f"not settled after {most} passes: {decided.summary}")
 
     def apply(self, step: Step) -> None:
         """Writes one step, all or nothing; raises ``Refused`` where ZooKeeper would."""
@@ -404,7 +404,7 @@ class World:
 
     def check_settled(self, decided: Plan) -> None:
         """Invariant 7: every partition of a subscribed topic is owned, and by whom the target says."""
-        assert decided.state in {GroupState.STABLE, GroupState.EMPTY}, decided.sentence
+        assert decided.state in {GroupState.STABLE, GroupState.EMPTY}, decided.summary
         if not self.members and not self.in_grace:
             assert decided.state is GroupState.EMPTY
             return

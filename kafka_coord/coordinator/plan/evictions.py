@@ -1,0 +1,76 @@
+"""Who is evicted, and why: those an operator named, and those that did not obey in time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from kafka_coord.coordinator.plan.member_update import MemberUpdate
+from kafka_coord.coordinator.plan.membership import Membership
+from kafka_coord.coordinator.plan.requests import done, pending, refused
+from kafka_coord.coordinator.steps import AnswerRequest, EvictUnledgered, Step, WriteLedger
+from kafka_coord.model import CommandType, Observation, RequestType
+
+
+@dataclass(slots=True)
+class Evictions:
+    """Who is evicted in this pass and why; ``given_up`` are consumers in grace whose place is given up."""
+
+    reasons: dict[str, str] = field(default_factory=dict)
+    given_up: set[str] = field(default_factory=set)
+    answers: list[AnswerRequest] = field(default_factory=list)
+
+    def steps(
+        self, updates: Mapping[str, MemberUpdate], observation: Observation, membership: Membership
+    ) -> list[Step]:
+        steps: list[Step] = []
+        for consumer in sorted(self.reasons):
+            update = updates.get(consumer)
+            if update is not None and update.seen is not None:
+                steps.append(update.eviction())
+            elif consumer in membership.registration_unreadable and consumer in observation.ledgers:
+                ledger = observation.ledgers[consumer]
+                steps.append(WriteLedger(replace(ledger, place=None), ledger.znode_version, evict=True))
+            else:
+                # without a ledger, or with one that cannot be read and is forgotten once the consumer is gone
+                steps.append(EvictUnledgered(consumer))
+        return [*steps, *self.answers]
+
+
+def decide_evictions(observation: Observation, membership: Membership) -> Evictions:
+    """Those an operator named, and (unless paused) those that did not obey in time."""
+    found = Evictions()
+    _asked_for(observation, membership, found)
+    if observation.pause is None:
+        _overdue(observation, membership, found)
+    return found
+
+
+def _asked_for(observation: Observation, membership: Membership, found: Evictions) -> None:
+    for request in pending(observation):
+        if request.type is not RequestType.EVICT:
+            continue
+        consumer = request.consumer
+        if consumer in membership.live or consumer in membership.any_registration_unreadable:
+            found.reasons[consumer] = f"operator asked: {request.reason}" if request.reason else "operator asked"
+            found.answers.append(done(request, f"{consumer} is evicted and must register again"))
+        elif consumer in membership.in_grace:
+            found.given_up.add(consumer)
+            found.answers.append(done(request, f"{consumer} was gone already; its place is not kept any longer"))
+        else:
+            found.answers.append(refused(request, f"{consumer} is not a member of group {observation.group}"))
+
+
+def _overdue(observation: Observation, membership: Membership, found: Evictions) -> None:
+    seconds = observation.settings.rebalance_timeout_ms / 1000
+    for consumer in sorted(observation.overdue & membership.live.keys() - found.reasons.keys()):
+        ledger = observation.ledgers.get(consumer)
+        channel = observation.channels.get(consumer)
+        if channel is None or not channel.commands:
+            continue
+        if ledger is not None and ledger.incarnation != membership.live[consumer].incarnation:
+            continue
+        verb = "stop" if channel.commands[0].type is CommandType.STOP_FETCHER else "start"
+        found.reasons[consumer] = (
+            f"{verb}-fetcher ({channel.commands[0].name}) not acknowledged within the {seconds:g} s it may take"
+        )

@@ -1,0 +1,22 @@
+"""When an empty group is removed because its offsets have been kept long enough."""
+
+from __future__ import annotations
+
+from kafka_coord.coordinator.plan.membership import Membership
+from kafka_coord.coordinator.plan.requests import pending, refused
+from kafka_coord.coordinator.steps import Step
+from kafka_coord.model import Observation, RequestType
+
+
+def expiry_steps(observation: Observation, membership: Membership) -> list[Step] | None:
+    """The answers when the group is empty past its retention; ``None`` while somebody still wants something of it.
+
+    How long a group has been empty is decided in ``coordinator.deadlines`` (``observation.expired``).
+    """
+    nobody = not membership.effective and not membership.any_registration_unreadable
+    if not observation.expired or not nobody or observation.pause is not None:
+        return None
+    asked = pending(observation)
+    if any(request.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS} for request in asked):
+        return None
+    return [refused(r, "the group was removed: empty for longer than its offsets are kept") for r in asked]
