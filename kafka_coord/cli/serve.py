@@ -132,6 +132,8 @@ def run_service(settings: Settings, broker_id: int) -> None:
             try:
                 ready = False
                 while not stopping.wait(_LOOK_S) and not service.wait(0.0):
+                    if gateway is not None:
+                        gateway.raise_failure()
                     if not ready and service.wait_registered(0.0):
                         ready = True
                         log.info("ready broker_id=%d zookeeper=%s", broker_id, settings.zookeeper.hosts)

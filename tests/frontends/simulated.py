@@ -5,12 +5,12 @@ Nothing runs by itself: :meth:`SimulatedHouse.turn` is one turn of the gateway, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from kafka_coord.channel.frames import Frame
+from kafka_coord.channel.frames import Frame, encode
 from kafka_coord.channel.rpc import Answered, Asked, Conversation, Event, Refused
-from kafka_coord.errors import NoNode
+from kafka_coord.errors import NoNode, RequestTooLarge
 from kafka_coord.frontends.socket.gateway import Gateway
 from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.model import Command, PartitionSet, StartFetcher, StartPoint, StopFetcher, TopicPartition
@@ -18,6 +18,9 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.model.command import NODE_PREFIX
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership, ZkElection
+from kafka_coord.zk.options import DEFAULT_MAX_REQUEST_BYTES
+from kafka_coord.zk.sizes import op_size
+from kafka_coord.zk.store import Op, OpResult
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import SimulatedZooKeeper
 from tests.simulation.store import SimulatedStore
@@ -36,6 +39,7 @@ class Peer:
         self.closed = False
 
     def send(self, frame: Frame) -> None:
+        encode(frame)
         self.sent.append(frame)
 
     def close(self) -> None:
@@ -74,6 +78,16 @@ class Surroundings:
         return
 
 
+class SizedStore(SimulatedStore):
+    """Refuses requests that are too large, as a server does."""
+
+    def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
+        size = sum(op_size(op) for op in ops)
+        if size > DEFAULT_MAX_REQUEST_BYTES:
+            raise RequestTooLarge(f"{size} bytes")
+        return super().multi(ops)
+
+
 class SimulatedHouse:
     """The gateway of an elected instance. ``other`` is a store whose requests always succeed: anybody else's."""
 
@@ -92,7 +106,7 @@ class SimulatedHouse:
         self.gateway = Gateway(self.store, 1, self.office, lambda: None, options, nonce=lambda: str(next(nonces)))
 
     def _open(self, around: Surroundings) -> SimulatedStore:
-        store = SimulatedStore(self.zookeeper, self.clock, around, 10_000)
+        store = SizedStore(self.zookeeper, self.clock, around, 10_000)
         store.connect(self.zookeeper.replicas[0])
         return store
 

@@ -74,6 +74,15 @@ class FencedStore(Store):
     def arm(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read] = ()) -> Armed:
         return self._store.arm(children, data, watcher, reads)
 
+    def watch_gone(self, paths: Sequence[str], watcher: Watcher) -> None:
+        self._store.watch_gone(paths, watcher)
+
+    def follow(self, path: str, watcher: Watcher) -> bool:
+        return self._store.follow(path, watcher)
+
+    def unfollow(self, path: str, watcher: Watcher) -> None:
+        self._store.unfollow(path, watcher)
+
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
         return self._store.read_many(reads)
 
@@ -88,6 +97,9 @@ class FencedStore(Store):
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
         made = self._alone(Create(path, data, ephemeral, sequence))
         return made if isinstance(made, str) else path
+
+    def ensure_path(self, path: str) -> None:
+        Store.ensure_path(self, path)  # by creations, each of which is fenced
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         stat = self._alone(SetData(path, data, version))

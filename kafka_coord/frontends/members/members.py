@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kafka_coord.channel.frames import Frame
+from kafka_coord.channel.frames import BadFrame, Frame
+from kafka_coord.channel.messages import Code
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.rpc import Conversation
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.model import Command, CommandId, TopicPartition
+
+log = logging.getLogger(__name__)
 
 
 class Peer(Protocol):
@@ -43,6 +47,15 @@ class Connection:
     registering: bool = False
     ended: bool = False
     place: float | None = None
+
+    def send(self, frame: Frame) -> None:
+        """Sends a frame. An answer that no frame can hold is refused instead; the connection stays."""
+        try:
+            self.peer.send(frame)
+        except (BadFrame, UnicodeError) as error:
+            log.warning("could not send type=%s address=%s reason=%s", frame["type"], self.peer.address, error)
+            message = f"the answer cannot be sent, ask for less: {error}"
+            self.peer.send(self.conversation.refuse(frame["id"], Code.BAD_VALUE, message))
 
 
 @dataclass(slots=True)

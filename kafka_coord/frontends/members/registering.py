@@ -11,10 +11,11 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from kafka_coord.channel.messages import Code, Register
-from kafka_coord.channel.operations import Registration, register_ops
+from kafka_coord.channel.operations import MAX_REQUEST_BYTES, Registration, register_ops
 from kafka_coord.channel.zookeeper import ConsumerChannel, ensure_group
 from kafka_coord.errors import (
     BadVersion,
@@ -25,11 +26,14 @@ from kafka_coord.errors import (
     NoAuth,
     NodeExists,
     NoNode,
+    StoreError,
 )
 from kafka_coord.frontends.members.fenced_store import FencedStore
+from kafka_coord.frontends.members.isolation import isolated
 from kafka_coord.frontends.members.members import SocketMember
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
+from kafka_coord.zk.fenced import packed
 from kafka_coord.zk.store import Delete, GetData, Node, Op, OpResult, ReadResult, SetData, Stat
 
 log = logging.getLogger(__name__)
@@ -59,10 +63,24 @@ class Registering:
     value: bytes
     then: Callable[[Registration | Refusal], None]
     ops: tuple[Op, ...] = ()
+    told: bool = False
 
     @property
     def group(self) -> str:
         return self.register.group
+
+    def tell(self, outcome: Registration | Refusal) -> None:
+        """The outcome, for whoever asked."""
+        self.told = True
+        self.then(outcome)
+
+
+def too_large(value: bytes) -> Refusal | None:
+    """Whether a registration would be longer than what a coordinator reads: nobody could ever decide its group."""
+    if len(value) <= fields.MAX_VALUE_BYTES:
+        return None
+    message = f"the registration takes {len(value)} bytes, more than the {fields.MAX_VALUE_BYTES} allowed"
+    return Refusal(Code.BAD_SUBSCRIPTION, message, (("field", "subscription"),))
 
 
 def registration_value(register: Register, gateway: int, address: str, now_ms: int, nonce: str) -> bytes:
@@ -105,9 +123,23 @@ def read_member(
 
 
 def register_all(store: FencedStore, wanted: Sequence[Registering]) -> None:
-    """Tells each its outcome. Raises :class:`Fenced` and :class:`StoreUnavailable`: those not told yet are to be asked
-    for again, and what was made of them meanwhile is found."""
-    left = list(wanted)
+    """Tells each its outcome. What ZooKeeper refuses of one is that one's alone.
+
+    Raises :class:`Fenced` and :class:`StoreUnavailable`: those not told yet are to be asked for again, and what was
+    made of them meanwhile is found.
+    """
+    isolated(wanted, partial(_register, store), _refused)
+
+
+def _refused(one: Registering, error: StoreError) -> None:
+    if isinstance(error, NoAuth):
+        one.tell(Refusal(Code.NOT_AUTHORISED, f"ZooKeeper does not let the coordinator do it: {error}"))
+    else:
+        one.tell(Refusal(Code.UNAVAILABLE, str(error)))
+
+
+def _register(store: FencedStore, wanted: Sequence[Registering]) -> None:
+    left = [one for one in wanted if not one.told]
     for attempt in range(_ATTEMPTS):
         if attempt > 0:  # most groups have been there before
             for group in sorted({one.group for one in left}):
@@ -116,7 +148,7 @@ def register_all(store: FencedStore, wanted: Sequence[Registering]) -> None:
         if not left:
             return
     for one in left:
-        one.then(Refusal(Code.UNAVAILABLE, "its znodes change under it all the time: ask again"))
+        one.tell(Refusal(Code.UNAVAILABLE, "its znodes change under it all the time: ask again"))
 
 
 def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
@@ -129,14 +161,14 @@ def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Regi
         found = node if isinstance(node, Node) else None
         stat = channel.stat if isinstance(channel, Node) else None
         if (one.group, one.consumer) in names:
-            one.then(_taken(one.consumer, "another connection is registering under it", 0))
+            one.tell(_taken(one.consumer, "another connection is registering under it", 0))
             continue
         names.add((one.group, one.consumer))
         outcome = _decide(one, found, stat)
         if outcome is None:
             possible.append(one)
         else:
-            one.then(outcome)
+            one.tell(outcome)
     return possible
 
 
@@ -183,8 +215,16 @@ def _who(node: Node) -> str:
     return f"a consumer at {fields.plain(where)[:100]} ({fields.plain(value.get('client', 'unknown'))[:100]}) has it"
 
 
-def _write(store: FencedStore, wanted: list[Registering]) -> list[Registering]:
+def _write(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
     """Those at fault, to be looked at again; the others are written and told."""
+    again: list[Registering] = []
+    left = iter(wanted)
+    for units in packed([one.ops for one in wanted], store.acl_bytes, MAX_REQUEST_BYTES):
+        again += _write_batch(store, [next(left) for _ in units])
+    return again
+
+
+def _write_batch(store: FencedStore, wanted: list[Registering]) -> list[Registering]:
     again: list[Registering] = []
     left = wanted
     while left:
@@ -195,20 +235,18 @@ def _write(store: FencedStore, wanted: list[Registering]) -> list[Registering]:
         except MultiFailed as error:
             at_fault = _at_fault(left, error.index)
             gone = [at_fault]
-            if isinstance(error.cause, NoAuth):
-                at_fault.then(Refusal(Code.NOT_AUTHORISED, f"ZooKeeper does not let the coordinator do it: {error}"))
-            elif isinstance(error.cause, NoNode):  # mostly the group's own znodes: then it is so for all of them
+            if isinstance(error.cause, NoNode):  # mostly the group's own znodes: then it is so for all of them
                 gone = [one for one in left if one.group == at_fault.group]
                 again += gone
             elif isinstance(error.cause, (NodeExists, BadVersion)):
                 again.append(at_fault)
             else:
-                at_fault.then(Refusal(Code.UNAVAILABLE, str(error.cause)))
+                _refused(at_fault, error.cause)
             left = [one for one in left if one not in gone]
             continue
         at = 0
         for one in left:
-            one.then(_registration(one, results[at : at + len(one.ops)]))
+            one.tell(_registration(one, results[at : at + len(one.ops)]))
             at += len(one.ops)
         return again
     return again

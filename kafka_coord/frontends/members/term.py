@@ -15,7 +15,7 @@ from kafka_coord.coordinator.idle import settled_as_of
 from kafka_coord.errors import MalformedValue, MembershipLost, NoNode
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.members import Connection, Obeying, SocketMember
-from kafka_coord.frontends.members.registering import Refusal, Registering, read_member, register_all
+from kafka_coord.frontends.members.registering import Registering, read_member, register_all
 from kafka_coord.frontends.members.writes import Outcome, Write, Writer
 from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.frontends.socket.statistics import Statistics
@@ -37,6 +37,8 @@ from kafka_coord.zk.watches import Watches
 log = logging.getLogger(__name__)
 
 _TOLD_ONE_BY_ONE = 10
+_LONGEST_LOOK_S = 0.5
+"""From the beginning of one step to that of the next. What it takes longer, the gateway stood still."""
 MAX_UNANSWERED_PINGS = 3
 """One that does not answer is not sent more: its session timeout is running."""
 
@@ -68,6 +70,8 @@ class Term:
         self._offering: dict[SocketMember, None] = {}
         self._offers_due = float("inf")
         self._obedient: dict[SocketMember, None] = {}
+        self._stood_still_s = 0.0
+        self._led = True
         self._stepped_at = store.clock.monotonic()
 
     # --- beginning and end -------------------------------------------------------------------------------------------
@@ -93,7 +97,7 @@ class Term:
         ]
         reads: list[Read] = [GetData(layout.registration(*consumer)) for consumer in consumers]
         nodes = self.store.read_many([*reads, *(GetData(layout.channel(*consumer)) for consumer in consumers)])
-        now = self.store.clock.monotonic()
+        now = self.now()
         for (group, consumer), node, channel in zip(consumers, nodes, nodes[len(consumers) :], strict=False):
             member = read_member(self.store, group, consumer, node, channel)
             if member is not None:
@@ -137,7 +141,7 @@ class Term:
 
     def registered(self, connection: Connection, request: int, one: Registering, registration: Registration) -> None:
         """The connection is a member's from here on."""
-        now = self.store.clock.monotonic()
+        now = self.now()
         timeout_ms = one.register.member.session_timeout_ms or 0
         member = SocketMember(
             registration=registration,
@@ -156,7 +160,7 @@ class Term:
         if connection.ended:
             return  # it went away meanwhile: the member's session timeout runs
         self._attach(member, connection)
-        connection.peer.send(
+        connection.send(
             connection.conversation.answer(
                 request,
                 Registered(
@@ -178,7 +182,7 @@ class Term:
         member.obeying = None
         self._watches.drop(layout.channel(*member.key))
         self._watches.children(layout.channel(*member.key), partial(self._commands, member))
-        self._ping_at(member, self.store.clock.monotonic() + member.ping_interval_s)
+        self._ping_at(member, self.now() + member.ping_interval_s)
 
     # --- resuming ----------------------------------------------------------------------------------------------------
 
@@ -208,7 +212,7 @@ class Term:
             ledger, listing = answers[2 * number : 2 * number + 2]
             connection.registering = False
             if self.members.get(member.key) is not member or not isinstance(listing, tuple):
-                connection.peer.send(
+                connection.send(
                     connection.conversation.refuse(request, Code.MEMBERSHIP_LOST, "it is a member no longer")
                 )
                 continue
@@ -229,20 +233,20 @@ class Term:
             self._attach(member, connection)
             self._statistics.resumed += 1
             outstanding = [command.name for command in in_order(listing)[0]]
-            connection.peer.send(connection.conversation.answer(request, {"outstanding": outstanding}))
+            connection.send(connection.conversation.answer(request, {"outstanding": outstanding}))
             self._happened.append(("resumed", member, connection.peer.address))
 
     # --- what comes from a member ------------------------------------------------------------------------------------
 
     def heard_of(self, member: SocketMember) -> None:
         """Something came from it: its session timeout begins again."""
-        member.deadline = self.store.clock.monotonic() + member.session_timeout_s
+        member.deadline = self.now() + member.session_timeout_s
 
     def ping_answered(self, member: SocketMember, request: int, offsets: dict[TopicPartition, int]) -> None:
         member.pings -= 1
         sent = member.pinged.pop(request, None)
         if sent is not None:
-            self._statistics.answered(self.store.clock.monotonic() - sent)
+            self._statistics.answered(self.now() - sent)
         if member.auto_commit:
             offsets = {tp: offset for tp, offset in offsets.items() if tp in member.held}
             member.pending.update(offsets)
@@ -257,7 +261,7 @@ class Term:
         if confirms:
             return  # what little it brought is written with the next
         self._offering[member] = None
-        self._offers_due = min(self._offers_due, self.store.clock.monotonic() + self._options.commit_interval_ms / 1000)
+        self._offers_due = min(self._offers_due, self.now() + self._options.commit_interval_ms / 1000)
 
     def obeyed(self, member: SocketMember, request: int, offsets: dict[TopicPartition, int]) -> None:
         """It answered a command: the acknowledgement is written with what is known of its offsets."""
@@ -415,7 +419,7 @@ class Term:
         member.obeying = Obeying(request, command_id, command)
         if isinstance(command, StartFetcher):
             member.stored.update(tp for tp, point in command.starts.items() if point.offset >= 0)
-        connection.peer.send(frame)
+        connection.send(frame)
 
     def _confirm(self, member: SocketMember) -> None:
         """Says at once what was heard, not only a ping interval later: that long would its proof be older otherwise."""
@@ -425,8 +429,8 @@ class Term:
     def _ping(self, member: SocketMember, connection: Connection) -> int:
         member.pings += 1
         number, frame = connection.conversation.ask(MessageType.PING, Ping(member.heard, member.done).to_json())
-        member.pinged[number] = self.store.clock.monotonic()
-        connection.peer.send(frame)
+        member.pinged[number] = self.now()
+        connection.send(frame)
         return number
 
     def _ping_at(self, member: SocketMember, due: float) -> None:
@@ -439,23 +443,28 @@ class Term:
         """Carries on with everything; the monotonic time at which to come again. Raises :class:`Fenced` and
         :class:`StoreUnavailable`. While it is not certain that this instance leads, nobody is pinged or expired."""
         now = self.store.clock.monotonic()
-        asleep = now - self._stepped_at - 1.0
-        if asleep > 0:  # what was sent meanwhile may not have been read yet: it counts for nobody's absence
-            for member in self.members.values():
-                member.deadline += asleep
-        self._stepped_at = now
+        # What was sent while nobody looked may not have been read yet: that time counts for nobody's absence.
+        longest = _LONGEST_LOOK_S if self._led else 0.0
+        self._stood_still_s += max(0.0, now - self._stepped_at - longest)
+        self._stepped_at, self._led = now, leads
         if not leads:
             return now + 0.1
-        try:
-            self._step(now)
-        finally:
-            self._stepped_at = self.store.clock.monotonic()
+        self._step(self.now())
         return min(
-            self._pings[0][0] if self._pings else float("inf"),
-            self._deadlines[0][0] if self._deadlines else float("inf"),
-            self._offers_due,
+            now + _LONGEST_LOOK_S / 2,
+            self._stood_still_s
+            + min(
+                self._pings[0][0] if self._pings else float("inf"),
+                self._deadlines[0][0] if self._deadlines else float("inf"),
+                self._offers_due,
+            ),
             now if self._obedient or self.resuming else float("inf"),
         )
+
+    def now(self) -> float:
+        """Monotonic seconds in which this gateway looked after its members: all their timers are in these. They stand
+        still while the gateway does, whatever keeps it: a frozen process, a slow ZooKeeper in the middle of a step."""
+        return self.store.clock.monotonic() - self._stood_still_s
 
     def _step(self, now: float) -> None:
         self._register_all()
@@ -486,23 +495,10 @@ class Term:
                 )
 
     def _register_all(self) -> None:
-        wanted, told = self.registering, set()
-
-        def once(one: Registering, then: Callable[[Registration | Refusal], None]) -> Callable[..., None]:
-            def hear(outcome: Registration | Refusal) -> None:
-                told.add(one)
-                then(outcome)
-
-            return hear
-
-        if not wanted:
-            return
-        for one in wanted:
-            one.then = once(one, one.then)
         try:
-            register_all(self.store, wanted)
+            register_all(self.store, self.registering)
         finally:
-            self.registering = [one for one in wanted if one not in told]
+            self.registering = [one for one in self.registering if not one.told]
 
     def _write_offers(self) -> None:
         offering, self._offering, self._offers_due = self._offering, {}, float("inf")
@@ -570,7 +566,7 @@ class Term:
 def hang_up(connection: Connection, code: str, message: str, request: int = 0, **more: object) -> None:
     """Says why, and closes."""
     connection.ended = True
-    connection.peer.send(connection.conversation.refuse(request, code, message, more))
+    connection.send(connection.conversation.refuse(request, code, message, more))
     connection.peer.close()
 
 

@@ -26,8 +26,9 @@ from kafka_coord.channel.messages import (
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.rpc import Answered, Asked, Refused
 from kafka_coord.errors import Fenced, InvalidName, MalformedValue, StoreError, StoreUnavailable
+from kafka_coord.frontends.members.committed import Committed, CommittedReader
 from kafka_coord.frontends.members.members import Connection, Peer, Presence, SocketMember
-from kafka_coord.frontends.members.registering import Refusal, Registering, made_id, registration_value
+from kafka_coord.frontends.members.registering import Refusal, Registering, made_id, registration_value, too_large
 from kafka_coord.frontends.members.term import Term, hang_up
 from kafka_coord.frontends.members.writes import Outcome
 from kafka_coord.frontends.socket.access import Access
@@ -103,6 +104,8 @@ class Gateway:
         self._fresh: deque[Connection] = deque()
         self._connections: dict[Connection, None] = {}
         self._idle_due = 0.0
+        self._completed_at = store.clock.monotonic()
+        self._committed = CommittedReader(store)
         self._admission = Admission(self._options.registrations_per_s, store.clock.monotonic())
         self.term: Term | None = None
         self.statistics = Statistics()
@@ -122,9 +125,14 @@ class Gateway:
 
     def presences(self) -> tuple[Presence, ...]:
         """The consumers this instance answers for."""
-        term, now = self.term, self._store.clock.monotonic()
-        members = list(term.members.values()) if term is not None else []
-        return tuple(Presence.of(member, now) for member in members)
+        term = self.term
+        return tuple(Presence.of(member, term.now()) for member in list(term.members.values())) if term else ()
+
+    @property
+    def step_age_s(self) -> float:
+        """How long ago a step was completed last (since it was made, while none has been). A gateway that serves its
+        consumers completes several a second while ZooKeeper answers."""
+        return self._store.clock.monotonic() - self._completed_at
 
     # --- connections -------------------------------------------------------------------------------------------------
 
@@ -169,6 +177,10 @@ class Gateway:
             self.broken(connection, error)
         except MalformedValue as error:
             self.broken(connection, BadFrame(Fault.MALFORMED_FRAME, str(error), frame["id"]))
+        except Exception as error:
+            # Whatever a frame brings about is the affair of whoever sent it, and nobody else's.
+            log.exception("failed on a frame address=%s type=%s (a defect)", connection.peer.address, frame["type"])
+            self._hang_up(connection, Code.UNAVAILABLE, f"the coordinator failed on this: {type(error).__name__}")
 
     def _hang_up(self, connection: Connection, code: str, message: str, request: int = 0, **more: object) -> None:
         member = connection.member
@@ -183,7 +195,7 @@ class Gateway:
             )
 
     def _refuse(self, connection: Connection, request: int, code: str, message: str, **more: object) -> None:
-        connection.peer.send(connection.conversation.refuse(request, code, message, more))
+        connection.send(connection.conversation.refuse(request, code, message, more))
 
     # --- what consumers ask ------------------------------------------------------------------------------------------
 
@@ -254,6 +266,10 @@ class Gateway:
                 self._refuse(connection, asked.id, outcome.code, outcome.message, **dict(outcome.more))
 
         one.then = then
+        refusal = too_large(one.value)
+        if refusal is not None:
+            self._refuse(connection, asked.id, refusal.code, refusal.message, **dict(refusal.more))
+            return
         connection.registering = True
         term.registering.append(one)
 
@@ -356,7 +372,7 @@ class Gateway:
             return
         if isinstance(outcome, frozenset):
             frame = connection.conversation.answer(asked.id, {"refused": sorted(outcome)})
-            connection.peer.send(frame)
+            connection.send(frame)
             if asked.type == MessageType.LEAVE:
                 connection.ended = True
                 connection.peer.close()
@@ -364,13 +380,17 @@ class Gateway:
             self._refuse(connection, asked.id, Code.UNAVAILABLE, str(outcome))
 
     def _tell_committed(self, connection: Connection, member: SocketMember, asked: Asked) -> None:
-        wanted = list(read_offsets(asked.frame, asked.type))
-        try:
-            found = member.channel.committed(wanted)
-        except (StoreUnavailable, MalformedValue) as error:
-            self._refuse(connection, asked.id, Code.UNAVAILABLE, str(error))
-            return
-        connection.peer.send(connection.conversation.answer(asked.id, {"offsets": write_offsets(found)}))
+        def then(found: Committed | StoreError | MalformedValue) -> None:
+            if connection.ended:
+                return
+            if isinstance(found, (StoreError, MalformedValue)):
+                asked_badly = isinstance(found, MalformedValue) and found.where == asked.type
+                code = Code.BAD_VALUE if asked_badly else Code.UNAVAILABLE
+                self._refuse(connection, asked.id, code, str(found))
+            else:
+                connection.send(connection.conversation.answer(asked.id, {"offsets": write_offsets(found)}))
+
+        self._committed.ask(*member.key, lambda: list(read_offsets(asked.frame, asked.type)), then)
 
     # --- what consumers answer ---------------------------------------------------------------------------------------
 
@@ -407,6 +427,9 @@ class Gateway:
             if self.term is not None:
                 due = min(due, self.term.step(leads=self._office.leads()))
             due = min(due, self._tell_metadata(now))
+            if self._committed.step():
+                due = now
+            self._completed_at = self._store.clock.monotonic()
         except Fenced as error:
             self._end_term(str(error))
         except StoreUnavailable as error:
@@ -466,7 +489,7 @@ class Gateway:
             if now < one.until and not one.question.wants(metadata.coordinator):
                 self._waiting.append(one)
             else:
-                one.connection.peer.send(one.connection.conversation.answer(one.request, found))
+                one.connection.send(one.connection.conversation.answer(one.request, found))
         if self._waiting:
             self._waiting_due = min(self._waiting_due, now + self._options.metadata_age_ms / 1000)
         return self._waiting_due
@@ -478,7 +501,8 @@ class Gateway:
             connection = self._fresh.popleft()
             if connection.ended or connection.member is not None:
                 continue
-            if connection.registering or now < connection.since + patience:
+            since = max(connection.since, connection.place or 0.0)  # who was promised a place is waited for until then
+            if connection.registering or now < since + patience:
                 self._fresh.append(connection)
             else:
                 self._hang_up(connection, Code.SLOW_DOWN, f"did not register within {patience:.0f} s")

@@ -157,6 +157,7 @@ class GatewayServer:
         self._options = options or GatewayOptions()
         self._awake = threading.Event()
         self._stopping = threading.Event()
+        self._failure: Exception | None = None
         self._inbox: deque[_Arrival] = deque()
         self._touched: dict[SocketPeer, None] = {}
         self._open: set[SocketPeer] = set()
@@ -169,6 +170,11 @@ class GatewayServer:
         self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
         self._loop_thread.start()
         self._thread.start()
+
+    def raise_failure(self) -> None:
+        """Raises what has ended the gateway's thread, if anything has: whoever runs the instance must not go on."""
+        if self._failure is not None:
+            raise self._failure
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Tells every consumer to look for the next coordinator, and ends. Safe to call twice."""
@@ -248,8 +254,9 @@ class GatewayServer:
                 self._send_out()
                 if not self._inbox:
                     self._awake.wait(max(0.0, due - self._clock.monotonic()))
-        except Exception:
-            log.exception("the gateway ended: consumers of the socket channel are served no longer (a defect)")
+        except Exception as error:
+            log.exception("the gateway ended: its instance ends too, so that another one is elected (a defect)")
+            self._failure = error
         finally:
             gateway.close()
             self._send_out()

@@ -1,0 +1,23 @@
+"""Who may ask what, when: pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.channel.frames import BadFrame, Fault
+from kafka_coord.channel.rpc import MAX_UNANSWERED, Asked, Conversation
+
+
+def test_so_many_requests_may_wait_and_the_next_may_come_once_one_is_answered() -> None:
+    here, there = Conversation(), Conversation()
+    for _ in range(MAX_UNANSWERED):
+        _, frame = there.ask("commit")
+        assert isinstance(here.take(frame), Asked)
+    here.answer(1)
+    _, frame = there.ask("commit")
+    assert isinstance(here.take(frame), Asked)
+    _, frame = there.ask("commit")
+    with pytest.raises(BadFrame) as refused:
+        here.take(frame)
+    assert refused.value.fault is Fault.TOO_MANY_REQUESTS
+    assert refused.value.id == MAX_UNANSWERED + 2

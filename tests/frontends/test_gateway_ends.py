@@ -1,0 +1,33 @@
+"""A gateway whose thread ends says so to whoever runs the instance: nothing goes on half."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.frontends.socket.gateway import Gateway
+from kafka_coord.frontends.socket.server import GatewayServer
+from tests.frontends.simulated import SimulatedHouse
+from tests.waiting import eventually
+
+
+def test_the_gateway_that_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = SimulatedHouse()
+    server = GatewayServer("127.0.0.1:0", house.store, 1, house.office)
+    try:
+        server.raise_failure()
+
+        def fails(_gateway: Gateway) -> float:
+            raise ZeroDivisionError("a defect")
+
+        monkeypatch.setattr(Gateway, "step", fails)
+
+        def has_ended() -> bool:
+            try:
+                server.raise_failure()
+            except ZeroDivisionError:
+                return True
+            return False
+
+        eventually(has_ended)
+    finally:
+        server.close()

@@ -1,0 +1,170 @@
+"""What one consumer brings about is felt by that one only; pure but for a simulated ZooKeeper."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.channel.rpc import Answered, Refused
+from kafka_coord.errors import StoreError
+from kafka_coord.frontends.members.committed import MAX_READS
+from kafka_coord.frontends.members.fenced_store import FencedStore
+from kafka_coord.frontends.members.isolation import isolated
+from kafka_coord.frontends.socket.options import GatewayOptions
+from kafka_coord.model.json_fields import MAX_VALUE_BYTES
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Store
+from tests.frontends.simulated import TOPIC, SimulatedConsumer, SimulatedHouse
+
+
+def subscription_of(size: int) -> dict[str, int]:
+    """Of about so many bytes."""
+    return {f"{'t' * 90}-{number:07d}": 1 for number in range(size // 104)}
+
+
+def test_a_registration_nobody_could_read_is_refused_at_the_door_and_the_others_are_taken() -> None:
+    house = SimulatedHouse()
+    huge, good = house.consumer("huge"), house.consumer("good")
+    asked = huge.say_register(subscription=subscription_of(MAX_VALUE_BYTES + 20_000))
+    asked_too = good.say_register()
+    house.turn()
+    refused = huge.answer_to(asked)
+    assert isinstance(refused, Refused)
+    assert (refused.code, refused.frame["field"]) == ("bad-subscription", "subscription")
+    assert str(MAX_VALUE_BYTES) in refused.message
+    assert isinstance(good.answer_to(asked_too), Answered)
+
+
+def test_registrations_that_fit_no_request_together_are_written_in_several() -> None:
+    house = SimulatedHouse(GatewayOptions(registrations_per_s=1_000))
+    many = [house.consumer(f"c{number}") for number in range(200)]
+    asked = [consumer.say_register(subscription=subscription_of(11_000)) for consumer in many]
+    house.turn()
+    answers = [consumer.answer_to(number) for consumer, number in zip(many, asked, strict=True)]
+    assert all(isinstance(answer, Answered) for answer in answers)
+
+
+def test_one_that_zookeeper_refuses_is_refused_with_the_reason_and_the_others_are_taken() -> None:
+    house = SimulatedHouse()
+    many = [house.consumer(f"c{number}") for number in range(9)]
+    asked = [consumer.say_register() for consumer in many]
+    forbidden = layout.registration("delays", "c4")
+
+    def takes(doing: str) -> None:
+        if doing.startswith("multi") and forbidden in doing:
+            raise StoreError("no such luck", forbidden)
+
+    house.around.takes = takes
+    house.turn(3)
+    answers = [consumer.answer_to(number) for consumer, number in zip(many, asked, strict=True)]
+    assert [isinstance(answer, Answered) for answer in answers] == [number != 4 for number in range(9)]
+    refused = answers[4]
+    assert isinstance(refused, Refused)
+    assert refused.message == "no such luck"
+
+
+def test_those_that_ask_for_a_great_many_offsets_keep_nobody_waiting() -> None:
+    house = SimulatedHouse()
+    reads: list[int] = []
+
+    def takes(doing: str) -> None:
+        if doing.startswith("read"):
+            reads.append(int(doing.split()[1]))
+
+    greedy = [house.consumer(f"greedy{number}").register() for number in range(5)]
+    bystander = house.consumer("bystander").register().owning({0: 5})
+    house.turn(3)
+    bystander.hear().clear()
+    wanted = {TOPIC: {str(partition): 0 for partition in range(12_000)}}
+    asked = [consumer.say("committed", offsets=wanted) for consumer in greedy]
+    committed = bystander.say("committed", offsets={TOPIC: {"0": 0}})
+    house.around.takes = takes
+    house.turn()
+    assert 0 < sum(reads) <= MAX_READS + 100
+    commit = bystander.say_commit({0: 7})
+    reads.clear()
+    house.turn()
+    assert isinstance(bystander.answer_to(commit), Answered), "it waits for one part, not for all of them"
+    assert sum(reads) <= MAX_READS + 100
+    for _ in range(5 * 12_000 // MAX_READS + 10):
+        house.gateway.step()
+    assert isinstance(bystander.answer_to(committed), Answered)
+    answers = [consumer.answer_to(number) for consumer, number in zip(greedy, asked, strict=True)]
+    assert all(isinstance(answer, Answered) and len(answer.frame["offsets"][TOPIC]) == 12_000 for answer in answers)
+
+
+def test_an_answer_no_frame_can_hold_is_refused_and_the_connection_stays() -> None:
+    house = SimulatedHouse()
+    s1 = house.consumer().register()
+    wanted = {"t" * 200 + str(number): {"0": 0} for number in range(5_000)}
+    asked = s1.say("committed", offsets=wanted)
+    for _ in range(5_000 // MAX_READS + 1):
+        house.turn()
+    refused = s1.answer_to(asked)
+    assert isinstance(refused, Refused)
+    assert refused.code == "bad-value"
+    assert isinstance(s1.answer_to(_committed(house, s1)), Answered)
+
+
+def _committed(house: SimulatedHouse, consumer: SimulatedConsumer) -> int:
+    number = consumer.say("committed", offsets={TOPIC: {"0": 0}})
+    house.turn()
+    return number
+
+
+def test_who_was_promised_a_place_is_waited_for_until_then() -> None:
+    house = SimulatedHouse(GatewayOptions(registrations_per_s=1, unregistered_ms=2_000))
+    house.turn()
+    many = [house.consumer(f"c{number}") for number in range(6)]
+    asked = [consumer.say_register(session_timeout_ms=60_000) for consumer in many]
+    last, number = many[-1], asked[-1]
+    house.turn()
+    told = last.answer_to(number)
+    assert isinstance(told, Refused)
+    assert told.code == "slow-down"
+    assert told.frame["retry_ms"] > 3_000
+    for _ in range(told.frame["retry_ms"] // 500 + 1):
+        house.clock.now += 0.5
+        house.turn()
+    assert not last.peer.closed
+    assert last.register(session_timeout_ms=60_000).incarnation
+
+
+def test_a_frame_that_makes_the_gateway_fail_ends_its_own_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = SimulatedHouse()
+    bad, good = house.consumer("bad").register(), house.consumer("good").register().owning({0: 5})
+
+    def fails(*_args: object, **_kwargs: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("kafka_coord.frontends.socket.gateway.read_offsets", fails)
+        bad.say_commit({})
+    house.turn()
+    assert bad.peer.closed
+    assert isinstance(_answer_to_commit(house, good), Answered)
+
+
+def _answer_to_commit(house: SimulatedHouse, consumer: SimulatedConsumer) -> Answered | Refused | None:
+    number = consumer.say_commit({0: 6})
+    house.turn()
+    return consumer.answer_to(number)
+
+
+def test_only_what_is_refused_by_itself_fails() -> None:
+    done: list[int] = []
+    failed: list[int] = []
+
+    def do(numbers: object) -> None:
+        assert isinstance(numbers, list)
+        if 13 in numbers or 4 in numbers:
+            raise StoreError("unlucky")
+        done.extend(numbers)
+
+    isolated(list(range(20)), do, lambda number, _error: failed.append(number))
+    assert sorted(failed) == [4, 13]
+    assert sorted(done + failed) == list(range(20))
+
+
+def test_the_fenced_store_answers_for_everything_a_store_can_do() -> None:
+    inherited = {name for name in vars(Store) if not name.startswith("_")} - set(vars(FencedStore))
+    assert inherited == set()

@@ -1,0 +1,93 @@
+"""Time in which the gateway stood still counts against nobody, wherever it was spent."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.zk import layout
+from tests.frontends.simulated import TOPIC, SimulatedConsumer, SimulatedHouse
+
+SESSION_S = 4.0
+
+
+def consumers(house: SimulatedHouse, count: int = 20) -> list[SimulatedConsumer]:
+    made = [house.consumer(f"c{number}").register(session_timeout_ms=int(SESSION_S * 1000)) for number in range(count)]
+    for number, consumer in enumerate(made):
+        consumer.owning({number: 10})
+    return made
+
+
+def pass_time(house: SimulatedHouse, seconds: float, answering: list[SimulatedConsumer]) -> None:
+    """Time goes by as it does for a gateway that is well; those named answer their pings."""
+    for _ in range(round(seconds / 0.25)):
+        house.clock.now += 0.25
+        house.turn()
+        answer_pings(answering)
+
+
+def answer_pings(consumers: list[SimulatedConsumer]) -> None:
+    for number, consumer in enumerate(consumers):
+        for ping in iter(lambda c=consumer: c.asked("ping"), None):  # type: ignore[misc]
+            consumer.answer(ping, {number: 20})
+
+
+@pytest.mark.parametrize("where", ["exists", "read", f"multi Check {layout.COORDINATOR_EPOCH}, Check"])
+def test_a_slow_zookeeper_in_the_middle_of_a_step_expires_nobody(where: str) -> None:
+    """It stands still for longer than every session, at whichever request of a step; then all answer."""
+    house = SimulatedHouse()
+    members = consumers(house)
+    pass_time(house, 2.0, members)
+    stood: list[str] = []
+
+    def stands_still(doing: str) -> None:
+        if doing.startswith(where) and not stood:
+            stood.append(doing)
+            house.clock.now += 1.5 * SESSION_S
+
+    house.around.takes = stands_still
+    for _ in range(20):
+        house.clock.now += 0.25
+        house.other.set(layout.registration("delays", "c0"), house.other.get(layout.registration("delays", "c0")).data)
+        asked = members[0].say("committed", offsets={TOPIC: {"0": 0}})
+        house.turn()
+        members[0].answer_to(asked)
+        answer_pings(members)
+    assert stood
+    pass_time(house, SESSION_S, members)
+    assert house.gateway.consumers == len(members)
+    assert house.gateway.statistics.expired == 0
+
+
+def test_a_frozen_gateway_expires_nobody_and_then_only_who_stays_silent() -> None:
+    house = SimulatedHouse()
+    silent, *others = consumers(house)
+    pass_time(house, 1.0, [silent, *others])
+    house.clock.now += 60.0
+    house.turn()
+    assert house.gateway.consumers == 20
+    pass_time(house, SESSION_S - 2.0, others)
+    assert house.gateway.consumers == 20, "it has not been silent for its session timeout yet"
+    pass_time(house, 2.5, others)
+    assert house.gateway.consumers == 19
+    assert silent.peer.closed
+    assert not any(consumer.peer.closed for consumer in others)
+
+
+def test_while_it_is_not_certain_that_it_leads_nobody_grows_older() -> None:
+    house = SimulatedHouse()
+    members = consumers(house, 3)
+    leads, house.office.leads = house.office.leads, lambda: False  # type: ignore[method-assign]
+    pass_time(house, 3 * SESSION_S, [])
+    house.office.leads = leads  # type: ignore[method-assign]
+    pass_time(house, 2.0, members)
+    assert house.gateway.consumers == 3
+
+
+def test_the_age_of_the_last_step_grows_while_zookeeper_is_away() -> None:
+    house = SimulatedHouse()
+    house.turn()
+    assert house.gateway.step_age_s == 0.0
+    house.store.disconnect()
+    house.clock.now += 7.0
+    house.gateway.step()
+    assert house.gateway.step_age_s == 7.0
