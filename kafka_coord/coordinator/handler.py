@@ -118,6 +118,7 @@ class RebalanceRequestHandler:
         self.closed = False
         self.passes = 0
         self.failed_passes = 0
+        self._stepped_at = store.clock.monotonic()
 
     @property
     def unreadable(self) -> int:
@@ -130,9 +131,18 @@ class RebalanceRequestHandler:
         memory.replace(decoded)
         memory.consumers = tuple(consumers)
 
+    def age_s(self) -> float:
+        """How long ago the last step ended, in s. For any thread."""
+        return self._store.clock.monotonic() - self._stepped_at
+
     def step(self, timeout_s: float = 0.0) -> bool:
         """Handles the groups that are due, or the first that is within ``timeout_s``: up to ``GROUPS_AT_ONCE`` of them,
         looked at together and then handled in turn. Whether there were any. Decides nothing unless leading."""
+        handled = self._step(timeout_s)
+        self._stepped_at = self._store.clock.monotonic()
+        return handled
+
+    def _step(self, timeout_s: float) -> bool:
         if self.closed or self.deposed or not self._leading.still():
             return False
         first = self._queue.take(timeout_s) if timeout_s > 0 else self._queue.take_now()
@@ -196,12 +206,12 @@ class RebalanceRequestHandler:
             self._queue.request_at(group, self._interval_end(group))
 
     def _look_and_handle(self, groups: list[str]) -> None:
-        looks: Mapping[str, Snapshot | StoreError | None] = {}
+        looks: Mapping[str, Snapshot | Exception | None] = {}
         if self._leading.still():
             try:
                 looks = self._look(groups)
-            except StoreError as error:
-                looks = dict.fromkeys(groups, error)
+            except Exception as error:  # noqa: BLE001  whosever trouble it is, it is met again when each is looked at
+                looks = dict.fromkeys(groups, error) if isinstance(error, StoreError) else self._look_at_each(groups)
         ready: list[_Decided] = []
         for group in groups:
             if group not in looks or not self._may_go_on():
@@ -307,10 +317,20 @@ class RebalanceRequestHandler:
         found = observe(self._store, glances, epoch=self._leading.epoch, options=self._options)
         return dict(zip(groups, found, strict=True))
 
-    def _decide(self, group: str, look: Snapshot | StoreError | None) -> _Decided | None:
+    def _look_at_each(self, groups: Sequence[str]) -> dict[str, Snapshot | Exception | None]:
+        """One by one, so that what no reader expected of one group is no trouble of the others."""
+        found: dict[str, Snapshot | Exception | None] = {}
+        for group in groups:
+            try:
+                found |= self._look([group])
+            except Exception as error:  # noqa: BLE001  raised again, and logged, where this group is handled
+                found[group] = error
+        return found
+
+    def _decide(self, group: str, look: Snapshot | Exception | None) -> _Decided | None:
         """What is to be written; ``None`` where there is nothing to be decided yet, or any more."""
         self.passes += 1
-        if isinstance(look, StoreError):
+        if isinstance(look, Exception):
             raise look
         if look is None:
             self._gone(group)

@@ -50,7 +50,7 @@ class CoordinatorService:
         self._sessions = SessionExpirationListener(self._awake.set)
         self._unsubscribe = store.on_session(self._sessions.on_session)
         self._stand_again_at = 0.0
-        self._sentence = ""
+        self._status = ""
         self._thread: threading.Thread | None = None
         self._handler_thread: threading.Thread | None = None
         self.coordinator: ConsumerCoordinator | None = None
@@ -106,6 +106,17 @@ class CoordinatorService:
         """Whether this instance is certainly the elected one at this moment, ready to decide or not."""
         return self._election.still_leads()
 
+    @property
+    def obstacle(self) -> str:
+        """Why nobody can be elected, with the remedy; empty where nothing stands in the way. For any thread."""
+        return self._election.obstacle()
+
+    def handler_age_s(self) -> float | None:
+        """How long ago the handler completed a step, in s; ``None`` while this instance has no handler. An idle handler
+        completes one every :data:`HANDLER_WAIT_S`. For any thread."""
+        coordinator = self.coordinator
+        return coordinator.handler.age_s() if coordinator is not None else None
+
     # --- one turn --------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
@@ -158,9 +169,7 @@ class CoordinatorService:
     def _stand(self) -> None:
         leadership = self._election.elect()
         if leadership is None:
-            leader = self._election.leader()
-            known = f"{leader.broker_id} coordinates, epoch {leader.epoch}" if leader else "nobody coordinates yet"
-            self._say(f"no action. I am {self._broker_id}, {known}")
+            self._say_who_leads()
             return
         log.info("elected as coordinator broker_id=%d epoch=%d", self._broker_id, leadership.epoch)
         coordinator = ConsumerCoordinator(
@@ -204,6 +213,14 @@ class CoordinatorService:
 
     # --- what it says ----------------------------------------------------------------------------------------------
 
+    def _say_who_leads(self) -> None:
+        if self.obstacle:
+            self._say(f"waiting. I am {self._broker_id}, nobody coordinates: {self.obstacle}")
+            return
+        leader = self._election.leader()
+        known = f"{leader.broker_id} coordinates, epoch {leader.epoch}" if leader else "nobody coordinates yet"
+        self._say(f"no action. I am {self._broker_id}, {known}")
+
     def _say_status(self) -> None:
         coordinator = self.coordinator
         if coordinator is not None:
@@ -212,11 +229,11 @@ class CoordinatorService:
                 f" {len(coordinator.groups)} groups, {len(coordinator.catalog.names())} topics"
             )
 
-    def _say(self, sentence: str) -> None:
-        """Once each time it changes: one status sentence tells what this instance is doing."""
-        if sentence != self._sentence:
-            self._sentence = sentence
-            log.info("%s", sentence)
+    def _say(self, status: str) -> None:
+        """Logs what this instance is doing, once each time that changes."""
+        if status != self._status:
+            self._status = status
+            log.info("%s", status)
 
     # --- threads ---------------------------------------------------------------------------------------------------
 
@@ -250,9 +267,16 @@ class CoordinatorService:
         self._handler_thread.start()
 
     def _handle(self, handler: RebalanceRequestHandler) -> None:
-        while not (handler.closed or handler.deposed):
-            if not handler.step(HANDLER_WAIT_S) and not self._election.still_leads():
-                self._stopping.wait(0.02)
+        """An elected instance without a handler would keep all others from deciding: if the handler ends by a defect,
+        so does the service, and another instance is elected."""
+        try:
+            while not (handler.closed or handler.deposed):
+                if not handler.step(HANDLER_WAIT_S) and not self._election.still_leads():
+                    self._stopping.wait(0.02)
+        except Exception as error:
+            log.exception("rebalance request handler ended broker_id=%d: resigning", self._broker_id)
+            self._failure = KafkaCoordError(f"the rebalance request handler ended: {error!r} (a defect; see the log)")
+            self._stopping.set()
         self._awake.set()
 
     def _join_handler(self) -> None:

@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 5.0
 """A lost watch costs time, never correctness: who leads is read again this often without any event."""
 MAX_EPOCH = (1 << 31) - 1
+COMPLAIN_AGAIN_S = 60.0
+"""What keeps everybody from being elected is logged this often for as long as it lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,15 @@ class Leadership:
     epoch: int
     fence: Check
     session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Complaint:
+    """``value`` is what was found, ``logged_at`` monotonic."""
+
+    text: str
+    value: str
+    logged_at: float
 
 
 class ZkElection:
@@ -80,7 +91,7 @@ class ZkElection:
         """The stored epoch, where the last look found nobody and this instance has not tried with it yet."""
         self._unresolved = False
         self._highest_epoch_seen = 0
-        self._complaints: dict[str, str] = {}
+        self._complaints: dict[str, _Complaint] = {}
 
     # --- the instance ------------------------------------------------------------------------------------------------
 
@@ -207,6 +218,7 @@ class ZkElection:
                     f"cannot elect anybody: {layout.COORDINATOR} is not ephemeral, so it never goes: delete it",
                 )
                 return None
+            self._complaints.pop("znode", None)
             return self._own_election(self._seen, session_id) if owner == session_id else None
         try:
             stored = self._stored_epoch()
@@ -273,17 +285,15 @@ class ZkElection:
         written = node.data.decode("ascii", "replace").strip()
         if written.isascii() and written.isdigit() and int(written[:11]) < MAX_EPOCH and len(written) < 11:
             self._highest_epoch_seen = max(self._highest_epoch_seen, int(written))
+            self._complaints.pop("epoch", None)
             return int(written), node.stat.version
-        if self._complaints.get("epoch") != written:
-            self._complaints["epoch"] = written
-            log.error(
-                "cannot elect anybody: %s holds %r, not a decimal epoch below %d. Repair it by setting it to the "
-                "highest epoch ever used (the assignments written so far name %d), never to a lower one",
-                layout.COORDINATOR_EPOCH,
-                written[:40],
-                MAX_EPOCH,
-                self._highest_epoch_written(),
+        if self._is_due("epoch", written):
+            text = (
+                f"cannot elect anybody: {layout.COORDINATOR_EPOCH} holds {written[:40]!r}, not a decimal epoch below"
+                f" {MAX_EPOCH}. Repair it by setting it to the highest epoch ever used (the assignments written so far"
+                f" name {self._highest_epoch_written()}), never to a lower one"
             )
+            self._complain("epoch", text, written)
         return None
 
     def _highest_epoch_written(self) -> int:
@@ -310,11 +320,22 @@ class ZkElection:
                     continue
         return min(highest, MAX_EPOCH - 1)
 
-    def _complain(self, about: str, sentence: str) -> None:
-        """Logs once what stays the same."""
-        if self._complaints.get(about) != sentence:
-            self._complaints[about] = sentence
-            log.error("%s", sentence)
+    def obstacle(self) -> str:
+        """What keeps every instance from being elected, and the remedy; empty where nothing is known to. Safe on any
+        thread."""
+        return next((found.text for about, found in list(self._complaints.items()) if about != "leader"), "")
+
+    def _complain(self, about: str, text: str, value: str = "") -> None:
+        """Logs what is new, and every :data:`COMPLAIN_AGAIN_S` what lasts. ``value`` is what was found."""
+        if self._is_due(about, value or text):
+            self._complaints[about] = _Complaint(text, value or text, self._store.clock.monotonic())
+            log.error("%s", text)
+
+    def _is_due(self, about: str, value: str) -> bool:
+        known = self._complaints.get(about)
+        if known is None or known.value != value:
+            return True
+        return self._store.clock.monotonic() >= known.logged_at + COMPLAIN_AGAIN_S
 
     # --- stepping down -----------------------------------------------------------------------------------------------
 

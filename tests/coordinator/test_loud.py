@@ -1,0 +1,147 @@
+"""What stops coordination is said again and again, in the log and where health is asked."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.errors import KafkaCoordError
+from kafka_coord.zk import layout
+from kafka_coord.zk.election import COMPLAIN_AGAIN_S
+from tests.coordinator.harness import World
+from tests.coordinator.led import Led
+from tests.simulation.scheduler import VirtualClock
+from tests.simulation.server import SimulatedZooKeeper
+from tests.simulation.store import Quiet, SimulatedStore
+from tests.waiting import eventually
+
+EPOCH_HELD = "cannot elect anybody: /consumers/coordinator_epoch holds 'garbage'"
+
+
+class Stepped:
+    """An instance over a simulated ZooKeeper, one turn at a time."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.server = SimulatedZooKeeper()
+        self.store = self.connected()
+        self.service = CoordinatorService(self.connected(), 1, options=CoordinatorOptions())
+
+    def connected(self) -> SimulatedStore:
+        store = SimulatedStore(self.server, self.clock, Quiet(), 600_000)
+        store.connect(self.server.replicas[0])
+        return store
+
+    def turn(self, seconds: float = 1.0) -> None:
+        self.clock.now += seconds
+        for store in (self.store, self.service._store):
+            while store.has_notification():  # type: ignore[attr-defined]
+                store.deliver()  # type: ignore[attr-defined]
+            store.heartbeat()  # type: ignore[attr-defined]
+        self.service.turn()
+
+
+def test_an_epoch_nobody_can_read_is_logged_every_minute_and_told_to_whoever_asks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = Stepped()
+    world.store.ensure_path(layout.COORDINATOR_EPOCH)
+    world.store.set(layout.COORDINATOR_EPOCH, b"garbage")
+
+    minutes = 3
+    with caplog.at_level(logging.ERROR):
+        for _ in range(minutes * round(COMPLAIN_AGAIN_S)):
+            world.turn()
+
+    said = [record for record in caplog.records if EPOCH_HELD in record.getMessage()]
+    assert len(said) in {minutes, minutes + 1}
+    assert not world.service.leads
+    assert EPOCH_HELD in world.service.obstacle
+
+    world.store.set(layout.COORDINATOR_EPOCH, b"4")
+    world.turn()
+    assert world.service.obstacle == ""
+    assert world.service.leadership is not None
+    assert world.service.leadership.epoch == 5
+
+
+def test_an_elected_instance_whose_epoch_is_damaged_says_that_nobody_coordinates() -> None:
+    world = Stepped()
+    world.turn()
+    assert world.service.leads
+    world.store.set(layout.COORDINATOR_EPOCH, b"garbage")
+    assert world.service.coordinator is not None
+    world.service.coordinator.handler.deposed = True  # what its next fenced write finds
+
+    for _ in range(3):
+        world.turn()
+
+    assert not world.service.leads
+    assert EPOCH_HELD in world.service.obstacle
+    assert "nobody coordinates" in world.service._status
+
+
+def test_the_age_of_the_handler_grows_while_a_step_lasts() -> None:
+    led = Led("flights", 4)
+    led.clock.now += 5
+    assert led.handler.age_s() == pytest.approx(5)
+    led.handler.step()
+    assert led.handler.age_s() == 0
+    ages = []
+    led.join("g", "c1")
+
+    def hang(_store: SimulatedStore, doing: str) -> None:
+        if doing.startswith("read"):
+            led.clock.now += 30
+            ages.append(led.handler.age_s())
+
+    led.store._around.before_effect = hang  # type: ignore[method-assign]
+    led.handler.step()
+    assert ages[0] >= 30
+    assert led.handler.age_s() == 0
+
+
+def test_a_group_no_reader_can_take_ends_neither_the_handler_nor_another_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    led = Led("flights", 4)
+    for group in ("g1", "g2", "g3"):
+        led.join(group, "c1")
+    monkeypatch.setattr("kafka_coord.coordinator.observe._decode_settings", _only_of("g1", "g3"))
+    for group in ("g1", "g2", "g3"):
+        led.store.set(layout.group(group), b'{"version":1}')
+    led.handler.step()
+    assert led.handler.failed_passes == 1
+    assert [group for group in ("g1", "g2", "g3") if led.store.exists(layout.assignment(group))] == ["g1", "g3"]
+
+
+def _only_of(*groups: str) -> Any:
+    from kafka_coord.model import GroupSettings
+
+    def decode(where: str, _node: object) -> GroupSettings:
+        if where.rpartition("/")[2] not in groups:
+            raise UnicodeError("a lone surrogate")
+        return GroupSettings()
+
+    return decode
+
+
+@pytest.mark.zookeeper
+def test_a_handler_that_ends_takes_its_instance_along_and_another_is_elected(world: World) -> None:
+    first = world.instance(1).start_elected()
+    second = world.instance(2).start()
+    assert first.service.handler_age_s() is not None
+    coordinator = first.service.coordinator
+
+    def defect(_timeout_s: float) -> bool:
+        raise ValueError("a defect")
+
+    coordinator.handler._step = defect
+    coordinator.queue.request("delays")
+
+    eventually(lambda: second.service.leads)
+    with pytest.raises(KafkaCoordError, match="the rebalance request handler ended"):
+        first.service.wait(10)
+    assert first.service.handler_age_s() is None
