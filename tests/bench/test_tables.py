@@ -8,7 +8,7 @@ from kafka_coord.dev.bench.report import Bar, Spread
 from kafka_coord.dev.bench.spark import tables
 from kafka_coord.dev.bench.spark.handover import Handovers, Stop
 from kafka_coord.dev.bench.spark.soak import Look
-from kafka_coord.dev.bench.spark.stage import OURS, SPARKS, MicroBatch, Work
+from kafka_coord.dev.bench.spark.testbed import OURS, SPARKS, MicroBatch, Work
 from kafka_coord.dev.bench.spark.throughput import Drain
 from kafka_coord.dev.bench.spark.triggers import Ticks
 

@@ -1,4 +1,4 @@
-"""Doing to the stage what the schedule says, and writing down what was done."""
+"""Injects the faults of the schedule into the testbed, and writes down what was done."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any, TypedDict
 from kafka_coord.dev.cluster.identity import cpu_seconds, stat_fields
 from kafka_coord.errors import BrokerError, DevClusterError, KafkaCoordError, RequestRefused, StoreUnavailable, Timeout
 from kafka_coord.zk import layout
-from kafka_coord.zk.force_expire import expire
+from tests.chaos.force_expire import expire
 from tests.chaos.journal import Event, EventWriter, Kind, Phase
 from tests.chaos.links import Direction
 from tests.chaos.parts import PREFIX, another
 from tests.chaos.schedule import Planned
 from tests.chaos.skewed import set_skew
-from tests.chaos.stage import Actor, Stage
+from tests.chaos.testbed import Actor, ChaosTestbed
 
 Tell = Callable[[str], None]
 
@@ -52,8 +52,8 @@ class Said:
 class Faults:
     """Each is begun at once and goes on by itself; :meth:`wait` waits for all. Thread-safe."""
 
-    def __init__(self, stage: Stage, events: EventWriter, tell: Tell) -> None:
-        self._stage = stage
+    def __init__(self, testbed: ChaosTestbed, events: EventWriter, tell: Tell) -> None:
+        self._testbed = testbed
         self._events = events
         self._tell = tell
         self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="fault")
@@ -98,17 +98,17 @@ class Faults:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _claim(self, planned: Planned) -> Actor | None:
-        stage = self._stage
-        with stage.lock:
-            alike = [actor for actor in stage.actors if actor.role == planned.role]
+        testbed = self._testbed
+        with testbed.lock:
+            alike = [actor for actor in testbed.actors if actor.role == planned.role]
             free = [actor for actor in alike if not actor.busy]
             if not free or len(alike) - len(free) >= _MOST_BUSY[planned.role]:
                 return None
         actor = free[int(planned.pick * len(free))]
         if planned.role == "zookeeper" and planned.pick < 0.5:  # the leader is one in three, and the most interesting
-            leader = stage.zookeeper_leader()
+            leader = testbed.zookeeper_leader()
             actor = leader if leader in free and leader is not None else actor
-        with stage.lock:
+        with testbed.lock:
             if actor.busy:
                 return None
             actor.busy = True
@@ -196,7 +196,7 @@ class Faults:
     def start(self, actor: Actor) -> None:
         """Start it and wait until it works."""
         self.note(Kind.START, actor.target, Phase.BEGIN)
-        self._stage.note_ghost(actor)
+        self._testbed.note_ghost(actor)
         give_up_at = time.monotonic() + _BROKER_BACK_S
         while True:
             try:
@@ -225,10 +225,10 @@ class Faults:
         """Its own; of a ZooKeeper server also the others' to it."""
         links = list(actor.links)
         if actor.role == "zookeeper":
-            for other in self._stage.of("zookeeper"):
+            for other in self._testbed.of("zookeeper"):
                 if other is not actor:
                     # Each has a link to each of the others, in order of their numbers.
-                    names = [one.name for one in self._stage.of("zookeeper") if one is not other]
+                    names = [one.name for one in self._testbed.of("zookeeper") if one is not other]
                     links.append(other.links[names.index(actor.name)])
         return links
 
@@ -262,12 +262,12 @@ class Faults:
             path = layout.registration(actor.part.group, actor.part.name)
         else:
             path = layout.instance(int(actor.name))
-        session = self._stage.session_at(path)
+        session = self._testbed.session_at(path)
         if session is None:
             return
         self.note(Kind.EXPIRE, actor.target, session=f"{session:#x}")
         try:
-            expire(self._stage.hosts, session)
+            expire(self._testbed.hosts, session)
         except StoreUnavailable as error:
             self._tell(str(error))
 
@@ -281,12 +281,12 @@ class Faults:
     def _join(self, like: Actor, lasts_s: float) -> None:
         like.busy = False  # nothing is done to that one
         self._joined += 1
-        actor = self._stage.add_consumer(another(like.membership, self._joined))
+        actor = self._testbed.add_consumer(another(like.membership, self._joined))
         self.note(Kind.JOIN, actor.target)
         self.start(actor)
         time.sleep(lasts_s)
         self.stop(actor)
-        self._stage.remove(actor)
+        self._testbed.remove(actor)
 
     # --- operators ---------------------------------------------------------------------------------------------------
 
@@ -304,7 +304,7 @@ class Faults:
             self.note(Kind.RESIGN, "all")
             self.command("coordinator", "resign", "--reason", "chaos")
             return
-        groups = [group for group in self._stage.groups() if group not in self._groups_in_use]
+        groups = [group for group in self._testbed.groups() if group not in self._groups_in_use]
         if not groups:
             self.skipped += 1
             return
@@ -331,8 +331,8 @@ class Faults:
     def _reset(self, pick: float) -> None:
         """A group's consumers are stopped, its offsets set some records back, and they are started again."""
         group = ("manual", "eager")[int(pick * 2)]
-        with self._stage.lock:
-            members = [actor for actor in self._stage.actors if actor.part is not None and actor.part.group == group]
+        with self._testbed.lock:
+            members = [actor for actor in self._testbed.actors if actor.part is not None and actor.part.group == group]
             if any(actor.busy for actor in members):
                 self.skipped += 1
                 return
@@ -352,7 +352,7 @@ class Faults:
                 actor.busy = False
 
     def _grow(self, planned: Planned) -> None:
-        topics = self._stage.topics
+        topics = self._testbed.topics
         if planned.kind is Kind.PARTITIONS_ADDED:
             names = sorted(_MOST_PARTITIONS)
             topic = names[int(planned.pick * len(names))]
@@ -407,13 +407,13 @@ class Faults:
         """``kafka-coord …`` as an operator types it; what it said is kept in ``logs/operators.log``."""
         ran = subprocess.run(
             [sys.executable, "-m", "kafka_coord.cli.main", *arguments],
-            env={**os.environ, "KAFKA_COORD_ZOOKEEPER": self._stage.hosts},
+            env={**os.environ, "KAFKA_COORD_ZOOKEEPER": self._testbed.hosts},
             capture_output=True,
             text=True,
             timeout=_CLI_S * 2,
             check=False,
         )
-        with (self._stage.directory / "logs" / "operators.log").open("a", encoding="utf-8") as log:
+        with (self._testbed.directory / "logs" / "operators.log").open("a", encoding="utf-8") as log:
             log.write(f"$ kafka-coord {' '.join(arguments)}\n{ran.stdout}{ran.stderr}(exit code {ran.returncode})\n")
         if ran.returncode == 1:
             raise KafkaCoordError(f"kafka-coord {' '.join(arguments)} crashed: {ran.stderr.strip()[-500:]}")

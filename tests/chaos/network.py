@@ -31,7 +31,7 @@ class _Condition:
     bytes_per_s: float = 0.0
 
 
-class _Way:
+class _Proxy:
     """What a link does: :class:`tests.chaos.links.Link` has the same methods. On the loop's thread."""
 
     def __init__(self, ports: list[int], targets: list[int], patience_s: float) -> None:
@@ -109,38 +109,38 @@ class _Way:
             if not chunk:
                 if writer.can_write_eof():
                     writer.write_eof()
-                # Neither ZooKeeper nor its clients use half-open connections: an end is the end of both ways.
+                # Neither ZooKeeper nor its clients use half-open connections: an end is the end of both directions.
                 raise ConnectionResetError
             writer.write(chunk)
             await writer.drain()
 
 
-class _Ways:
+class _Proxies:
     """All of them, by their numbers."""
 
     def __init__(self) -> None:
-        self._ways: dict[int, _Way] = {}
+        self._proxies: dict[int, _Proxy] = {}
 
     async def do(self, wanted: Mapping[str, Any]) -> None:
         number, what, more = wanted["link"], wanted["do"], wanted["with"]
         if what == "listen":
-            self._ways[number] = _Way(**more)
-            await self._ways[number].listen()
+            self._proxies[number] = _Proxy(**more)
+            await self._proxies[number].listen()
             return
-        way = self._ways[number]
+        proxy = self._proxies[number]
         doing: dict[str, Callable[..., None]]
-        doing = {"cut": way.cut, "slow": way.slow, "reset": way.reset, "mend": way.mend}
+        doing = {"cut": proxy.cut, "slow": proxy.slow, "reset": proxy.reset, "mend": proxy.mend}
         doing[what](**more)
 
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the night, which ends its network last
-    loop, ways = asyncio.new_event_loop(), _Ways()
+    loop, proxies = asyncio.new_event_loop(), _Proxies()
     threading.Thread(target=loop.run_forever, name="chaos-network", daemon=True).start()
     for line in sys.stdin:
         answer: dict[str, str] = {}
         try:
-            asyncio.run_coroutine_threadsafe(ways.do(json.loads(line)), loop).result(_WITHIN_S)
+            asyncio.run_coroutine_threadsafe(proxies.do(json.loads(line)), loop).result(_WITHIN_S)
         except Exception as error:  # noqa: BLE001  whatever it is, who asked has to hear of it
             answer = {"error": repr(error)}
         sys.stdout.write(json.dumps(answer) + "\n")

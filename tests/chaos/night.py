@@ -34,7 +34,7 @@ from tests.chaos.journal import (
     write_run,
 )
 from tests.chaos.judge import Report, judge
-from tests.chaos.judge.findings import Finding, Rule, Ruling, Severity, Status
+from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, Status
 
 BEGAN = 5_000.0
 """The monotonic clock when the night begins: a judge that takes it for 0 is found out."""
@@ -268,5 +268,5 @@ def broken(report: Report) -> set[Rule]:
     return {ruling.rule for ruling in report.rulings if ruling.status is Status.BROKEN}
 
 
-def violations(report: Report, rule: Rule) -> list[Finding]:
+def violations(report: Report, rule: Rule) -> list[ChaosFinding]:
     return [finding for finding in of(report, rule).findings if finding.severity is Severity.VIOLATION]

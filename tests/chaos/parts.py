@@ -1,4 +1,4 @@
-"""What each consumer of a run is and does: the description the stage hands to its process."""
+"""What each consumer of a run is and does: the description the testbed hands to its process."""
 
 from __future__ import annotations
 

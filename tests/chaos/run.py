@@ -24,7 +24,7 @@ from tests.chaos.journal import EventWriter, Kind, Phase, ResourceWriter, Run, S
 from tests.chaos.machine import MachineTimes
 from tests.chaos.parts import EAGER_GROUP, REBALANCE_TIMEOUT_MS, cast, groups_of
 from tests.chaos.schedule import CLEAN_STOP, FROZEN, KILLED, Stretch, schedule
-from tests.chaos.stage import KAFKA_SESSION_MS, SERVE_SESSION_MS, SERVERS, Actor, Stage
+from tests.chaos.testbed import KAFKA_SESSION_MS, SERVE_SESSION_MS, SERVERS, Actor, ChaosTestbed
 from tests.chaos.watching import Watch
 
 Tell = Callable[[str], None]
@@ -46,7 +46,7 @@ class Options:
 
 
 class ChaosRun:
-    """Sets the stage, does what the schedule says, and leaves the journals in the directory for the judge."""
+    """Starts the testbed, does what the schedule says, and leaves the journals in the directory for the judge."""
 
     def __init__(self, options: Options, tell: Tell) -> None:
         self._options = options
@@ -57,7 +57,7 @@ class ChaosRun:
             self._tell(f"no third-party consumer: {foreign.SOURCE} is not there (it comes with a checkout)")
 
     def run(self) -> None:
-        """Raises :class:`KafkaCoordError` when the stage itself did not work, so that there is nothing to judge."""
+        """Raises :class:`KafkaCoordError` when the testbed itself fails, so that there is nothing to judge."""
         options = self._options
         options.directory.mkdir(parents=True, exist_ok=True)
         if any(options.directory.iterdir()):
@@ -66,12 +66,12 @@ class ChaosRun:
         with (
             EventWriter(options.directory) as events,
             ResourceWriter(options.directory) as resources,
-            Stage(options.directory, options.per_s) as stage,
+            ChaosTestbed(options.directory, options.per_s) as testbed,
         ):
             self._write_run()
-            stage.set_up(self._parts, self._tell)
-            faults = Faults(stage, events, self._tell)
-            watch = Watch(stage, events, resources, lambda actor: self._revive(faults, actor))
+            testbed.set_up(self._parts, self._tell)
+            faults = Faults(testbed, events, self._tell)
+            watch = Watch(testbed, events, resources, lambda actor: self._revive(faults, actor))
             watch.start()
             try:
                 self._require_settled(watch, "at the start")
@@ -83,10 +83,10 @@ class ChaosRun:
                     )
                     self._turmoil(stretch, faults)
                     for what in stretch.then:
-                        self._measure(what, stage, faults, watch, events)
-                self._end(stage, faults, watch, events)
+                        self._measure(what, testbed, faults, watch, events)
+                self._end(testbed, faults, watch, events)
                 if faults.failures:
-                    raise KafkaCoordError("the stage failed: " + "; ".join(faults.failures))
+                    raise KafkaCoordError("the testbed failed: " + "; ".join(faults.failures))
             finally:
                 watch.close()
                 faults.close()
@@ -101,17 +101,17 @@ class ChaosRun:
         time.sleep(max(0.0, begin + stretch.seconds - time.monotonic()))
         faults.wait()
 
-    def _measure(self, what: str, stage: Stage, faults: Faults, watch: Watch, events: EventWriter) -> None:
+    def _measure(self, what: str, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
         """One failover in the calm, or a rolling restart."""
         if what in {CLEAN_STOP, KILLED, FROZEN}:
             time.sleep(SERVE_SESSION_MS / 1000 + 1.0)  # whoever is elected then is alive, and nothing else goes on
         self._require_settled(watch, f"before '{what}'")
         if what in {CLEAN_STOP, KILLED, FROZEN}:
-            elected = self._elected(stage, watch)
+            elected = self._elected(testbed, watch)
             elected.busy = True
             try:
                 if what == CLEAN_STOP:
-                    self._stop_and_ask(elected, stage, faults, events)
+                    self._stop_and_ask(elected, testbed, faults, events)
                 elif what == KILLED:
                     faults.kill(elected, 2 * SERVE_SESSION_MS / 1000)
                 else:
@@ -119,14 +119,14 @@ class ChaosRun:
             finally:
                 elected.busy = False
         else:
-            self._roll(what, stage, faults, watch, events)
+            self._roll(what, testbed, faults, watch, events)
         self._require_settled(watch, f"after '{what}'")
 
-    def _stop_and_ask(self, elected: Actor, stage: Stage, faults: Faults, events: EventWriter) -> None:
+    def _stop_and_ask(self, elected: Actor, testbed: ChaosTestbed, faults: Faults, events: EventWriter) -> None:
         """SIGTERM; in that instant and every 50 ms from then on a rebalance is asked for, of one group after another,
         so that whatever the moment of the handover is, something was asked for in it."""
         # An eager group stops everything at every rebalance, whoever decides it.
-        groups = [group for group in stage.groups() if group != EAGER_GROUP]
+        groups = [group for group in testbed.groups() if group != EAGER_GROUP]
         pid = elected.process.pid
         machine = MachineTimes.now()
         faults.note(Kind.STOP, elected.target, Phase.BEGIN, pid=pid)
@@ -135,7 +135,7 @@ class ChaosRun:
             asked = []
             for number in range(_REQUESTS):
                 group = groups[number % len(groups)]
-                asked.append(asking.submit(self._ask, group, stage, events))
+                asked.append(asking.submit(self._ask, group, testbed, events))
                 time.sleep(_REQUESTS_EVERY_S)
             for one in asked:
                 one.result()
@@ -146,18 +146,18 @@ class ChaosRun:
         time.sleep(1.0)
         faults.start(elected)
 
-    def _ask(self, group: str, stage: Stage, events: EventWriter) -> None:
+    def _ask(self, group: str, testbed: ChaosTestbed, events: EventWriter) -> None:
         asked = time.monotonic()
-        request = submit(stage.store, Request(RequestType.REBALANCE, group=group, reason="at a failover", by="chaos"))
+        request = submit(testbed.store, Request(RequestType.REBALANCE, group=group, reason="at a failover", by="chaos"))
         events.write(Kind.REQUEST, f"group:{group}", Phase.BEGIN, t=asked, id=request, group=group)
-        await_answer(stage.store, request, 30.0, lambda _: None)
+        await_answer(testbed.store, request, 30.0, lambda _: None)
         events.write(Kind.REQUEST, f"group:{group}", Phase.END, id=request, group=group)
-        withdraw(stage.store, request)
+        withdraw(testbed.store, request)
 
-    def _roll(self, role: str, stage: Stage, faults: Faults, watch: Watch, events: EventWriter) -> None:
-        """Each of a role is stopped cleanly and started again, the next when all is settled."""
+    def _roll(self, role: str, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
+        """Each of a role is stopped cleanly and started again, the next when all groups are settled."""
         events.write(Kind.ROLLING, role, Phase.BEGIN)
-        for actor in stage.of(role):
+        for actor in testbed.of(role):
             actor.busy = True
             try:
                 faults.stop(actor)
@@ -167,15 +167,15 @@ class ChaosRun:
             self._require_settled(watch, f"after {actor.target} was restarted")
         events.write(Kind.ROLLING, role, Phase.END)
 
-    def _end(self, stage: Stage, faults: Faults, watch: Watch, events: EventWriter) -> None:
+    def _end(self, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
         """Nothing more is done; all is read, and everyone leaves."""
-        for actor in stage.actors:
+        for actor in testbed.actors:
             actor.mend()
         quiet = events.write(Kind.QUIET)
         self._tell("quiet: waiting for everything to settle and to be read")
         self._require_settled(watch, "at the end")
-        watch.tell_settled(max(quiet.t, time.monotonic()))
-        producer = stage.of("producer")[0]
+        watch.note_settled(max(quiet.t, time.monotonic()))
+        producer = testbed.of("producer")[0]
         producer.busy = True
         producer.process.terminate()
         deadline = time.monotonic() + _CAUGHT_UP_S
@@ -191,18 +191,18 @@ class ChaosRun:
             time.sleep(2.0)
         events.write(Kind.ENDED)
         watch.close()
-        for actor in stage.of("consumer"):
+        for actor in testbed.of("consumer"):
             actor.busy = True
             actor.process.terminate()
         for role in ("consumer", "serve"):  # to leave, a consumer without ZooKeeper needs a coordinator
-            for actor in stage.of(role):
+            for actor in testbed.of(role):
                 actor.busy = True
                 faults.stop(actor)
-        for actor in (*stage.of("kafka"), *stage.of("zookeeper")):
+        for actor in (*testbed.of("kafka"), *testbed.of("zookeeper")):
             actor.busy = True
-        for actor in stage.of("kafka"):
+        for actor in testbed.of("kafka"):
             actor.process.kill()  # the last of them would wait long for a controller
-        for actor in stage.of("zookeeper"):
+        for actor in testbed.of("zookeeper"):
             faults.stop(actor)
 
     def _revive(self, faults: Faults, actor: Actor) -> None:
@@ -210,16 +210,16 @@ class ChaosRun:
         faults.start(actor)
         actor.busy = False
 
-    def _elected(self, stage: Stage, watch: Watch) -> Actor:
+    def _elected(self, testbed: ChaosTestbed, watch: Watch) -> Actor:
         deadline = time.monotonic() + _SETTLE_S
         while watch.elected is None:
             if time.monotonic() >= deadline:
                 raise KafkaCoordError(f"nobody was elected within {_SETTLE_S:g} s")
             time.sleep(0.05)
-        return stage.actor(f"serve:{watch.elected}")
+        return testbed.actor(f"serve:{watch.elected}")
 
     def _require_settled(self, watch: Watch, when: str) -> None:
-        if not watch.settle(_SETTLE_S):
+        if not watch.wait_until_settled(_SETTLE_S):
             self._tell(f"NOT SETTLED within {_SETTLE_S:g} s {when}")  # the judge tells by the events; the run goes on
 
     def _write_run(self) -> None:

@@ -52,10 +52,12 @@ class TellingHoldings(BatchHoldings):
 
     def release(self, partitions: Iterable[TopicPartition]) -> Any:
         given_up = list(partitions)
-        unsettled = self._in_batch & set(given_up)  # it leaves in the middle of a micro-batch, which others read again
-        if unsettled:
-            self.journal.lost(unsettled)
-        self.journal.stopped(set(given_up) - unsettled)
+        lost_after_stop = self._in_batch & set(
+            given_up
+        )  # it leaves in the middle of a micro-batch, which others read again
+        if lost_after_stop:
+            self.journal.lost(lost_after_stop)
+        self.journal.stopped(set(given_up) - lost_after_stop)
         return super().release(given_up)
 
     def abandon(self) -> Iterable[TopicPartition]:

@@ -8,8 +8,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from kafka_coord.zk.force_expire import expire, session_password
 from kafka_coord.zk.session import connect
+from tests.chaos.force_expire import expire, session_password
 from tests.chaos.skewed import set_skew
 
 _PROGRAM = """

@@ -21,7 +21,7 @@ from kafka_coord.monitor.state import group_state
 from kafka_coord.zk import layout
 from tests.chaos.faults import read_process
 from tests.chaos.journal import EventWriter, Kind, ResourceWriter, Usage
-from tests.chaos.stage import Actor, Stage
+from tests.chaos.testbed import Actor, ChaosTestbed
 
 _ELECTED_EVERY_S = 0.02
 _GROUPS_EVERY_S = 0.5
@@ -33,9 +33,9 @@ class Watch:
     """On threads of its own until closed. ``on_death`` is told of a process that ended by itself."""
 
     def __init__(
-        self, stage: Stage, events: EventWriter, resources: ResourceWriter, on_death: Callable[[Actor], None]
+        self, testbed: ChaosTestbed, events: EventWriter, resources: ResourceWriter, on_death: Callable[[Actor], None]
     ) -> None:
-        self._stage = stage
+        self._testbed = testbed
         self._events = events
         self._resources = resources
         self._on_death = on_death
@@ -64,31 +64,31 @@ class Watch:
 
     def settled(self) -> bool:
         """Whether every group is settled, as of the last look."""
-        return set(self._stage.groups()) <= self._settled.keys()
+        return set(self._testbed.groups()) <= self._settled.keys()
 
-    def settle(self, timeout_s: float) -> bool:
+    def wait_until_settled(self, timeout_s: float) -> bool:
         """Wait until all groups are settled, seen in a look that began now or later."""
         begin = time.monotonic()
         while time.monotonic() < begin + timeout_s:
-            looks = [self._settled.get(group) for group in self._stage.groups()]
+            looks = [self._settled.get(group) for group in self._testbed.groups()]
             if all(look is not None and look >= begin for look in looks):
                 return True
             time.sleep(0.1)
         return False
 
-    def tell_settled(self, t: float) -> None:
+    def note_settled(self, t: float) -> None:
         """Write down of each group settled at the last look that it is; ``t`` is not before that look."""
-        for group in self._stage.groups():
+        for group in self._testbed.groups():
             if group in self._settled:
                 self._events.write(Kind.SETTLED, f"group:{group}", t=t)
 
     def lag(self) -> int | None:
         """Records that were produced and not yet committed, over all groups; None when somebody did not answer."""
-        store = self._stage.store
+        store = self._testbed.store
         try:
             cluster = read_cluster(store)
-            groups = read_groups(store, self._stage.groups(), cluster)
-            reader = OffsetReader(self._stage.bootstrap, {})
+            groups = read_groups(store, self._testbed.groups(), cluster)
+            reader = OffsetReader(self._testbed.bootstrap, {})
             total = 0
             try:
                 for name, snapshot in groups.items():
@@ -112,7 +112,7 @@ class Watch:
     def _look_for_elected(self) -> None:
         path = layout.COORDINATOR
         try:
-            node = self._stage.store.get(path)
+            node = self._testbed.store.get(path)
         except NoNode:
             self.elected = None
             return
@@ -130,9 +130,9 @@ class Watch:
 
     def _look_at_groups(self) -> None:
         begin = time.monotonic()
-        store = self._stage.store
+        store = self._testbed.store
         try:
-            found = read_groups(store, self._stage.groups(), read_cluster(store))
+            found = read_groups(store, self._testbed.groups(), read_cluster(store))
         except KafkaCoordError:
             self._settled.clear()
             raise
@@ -146,12 +146,12 @@ class Watch:
 
     def _look_at_usage(self) -> None:
         t = time.monotonic()
-        for actor in self._stage.of("consumer", "serve"):
+        for actor in self._testbed.of("consumer", "serve"):
             pid = actor.process.pid
             used = read_process(pid) if pid is not None else None
             if pid is not None and used is not None:
                 self._resources.write(Usage(t, actor.target, pid, **used))
-        for server in self._stage.of("zookeeper"):
+        for server in self._testbed.of("zookeeper"):
             if server.busy or server.server is None:
                 continue
             for line in four_letter_word(server.server.port, "mntr", timeout_s=2.0).splitlines():
@@ -161,8 +161,8 @@ class Watch:
                     return
 
     def _look_for_deaths(self) -> None:
-        for actor in self._stage.of("consumer", "serve", "zookeeper", "kafka", "producer"):
-            if not self._stage.take_dead(actor):
+        for actor in self._testbed.of("consumer", "serve", "zookeeper", "kafka", "producer"):
+            if not self._testbed.take_dead(actor):
                 continue
             detail: dict[str, Any] = {"exit_code": actor.process.exit_code}
             if own_check := _own_check(actor):

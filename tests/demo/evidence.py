@@ -42,7 +42,7 @@ def totals(offsets_of_all: Iterable[int]) -> dict[str, AirlineTotal]:
 
 
 @dataclass
-class World:
+class SmallRun:
     """Partitions 0 and 1 with 100 records each. c1 took all of 0; c2 took 1 up to 60, had committed 50 of it and was
     killed; c1 went on from 50."""
 
@@ -81,7 +81,7 @@ def decision(generation: int, reason: str = "member c2 left") -> Decision:
     )
 
 
-def timeline(world: World) -> Timeline:
+def timeline(world: SmallRun) -> Timeline:
     return assemble(
         world.journals(),
         world.killings,

@@ -18,7 +18,7 @@ from kafka_coord.dev.demo.options import DemoOptions
 from kafka_coord.dev.demo.run import Outcome
 from kafka_coord.dev.demo.verification import verify
 from kafka_coord.errors import DevClusterError
-from tests.demo.evidence import World, timeline
+from tests.demo.evidence import SmallRun, timeline
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def _own_signal_handlers() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-def ends_with(monkeypatch: pytest.MonkeyPatch, world: World) -> list[tuple[DemoOptions, Path]]:
+def ends_with(monkeypatch: pytest.MonkeyPatch, world: SmallRun) -> list[tuple[DemoOptions, Path]]:
     """Plays nothing; the outcome is that of ``world``. Tells with what it was called."""
     calls: list[tuple[DemoOptions, Path]] = []
 
@@ -51,7 +51,7 @@ def demo(tmp_path: Path, *arguments: str) -> Any:
 def test_verified_is_exit_code_0_with_every_rebalance_and_check_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = ends_with(monkeypatch, World())
+    calls = ends_with(monkeypatch, SmallRun())
 
     done = demo(tmp_path, "--quick", "--seed", "5")
 
@@ -67,7 +67,7 @@ def test_verified_is_exit_code_0_with_every_rebalance_and_check_told(
 def test_a_lost_record_is_exit_code_10_with_what_differs_and_keeps_the_journals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World()
+    world = SmallRun()
     world.c1.pop()
     calls = ends_with(monkeypatch, world)
 
@@ -97,7 +97,7 @@ def test_a_cluster_that_does_not_start_is_told_with_where_its_logs_are(
 def test_a_report_that_cannot_be_written_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = ends_with(monkeypatch, World())
+    calls = ends_with(monkeypatch, SmallRun())
     (tmp_path / "file").write_text("")
 
     done = demo(tmp_path, "--report", str(tmp_path / "file" / "report.html"))

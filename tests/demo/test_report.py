@@ -13,14 +13,14 @@ from kafka_coord.dev.demo.report import Story, render
 from kafka_coord.dev.demo.timeline import Event, EventKind, assemble
 from kafka_coord.dev.demo.verification import verify
 from kafka_coord.dev.html.markup import Markup, join, tag
-from tests.demo.evidence import START_MS, World, decision, timeline, tp
+from tests.demo.evidence import START_MS, SmallRun, decision, timeline, tp
 
 HOSTILE = "</title><script>alert(1)</script><b a='\" & \x00\x1b[31m"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def story(world: World | None = None) -> Story:
-    world = world or World()
+def story(world: SmallRun | None = None) -> Story:
+    world = world or SmallRun()
     return Story(
         group="delays",
         timeline=timeline(world),
@@ -59,7 +59,7 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
 
 
 def test_a_failure_is_told_before_everything_else() -> None:
-    world = World()
+    world = SmallRun()
     world.c1.pop()
 
     page = render(story(world))

@@ -18,7 +18,7 @@ from kafka_coord.dev.demo.timeline import (
     spans_of,
 )
 from kafka_coord.model import PartitionSet
-from tests.demo.evidence import START_MS, World, run, tp
+from tests.demo.evidence import START_MS, SmallRun, run, tp
 
 ONE = PartitionSet({"flights": [1]})
 
@@ -28,7 +28,7 @@ def span(consumer: str, from_ms: int, to_ms: int, ending: Ending = Ending.STOPPE
 
 
 def test_a_hold_runs_from_start_to_stop_and_counts_what_was_consumed_meanwhile() -> None:
-    world = World()
+    world = SmallRun()
 
     spans = spans_of(world.journals(), world.killings, START_MS + 10_000)
 
@@ -100,7 +100,7 @@ def test_consumed_between_counts_only_that_stretch() -> None:
 
 
 def test_the_timeline_spans_all_events_and_orders_them() -> None:
-    world = World()
+    world = SmallRun()
     events = [
         Event(START_MS + 12_000, EventKind.FINISHED, "done"),
         Event(START_MS, EventKind.STARTED, "begin"),

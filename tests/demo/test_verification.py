@@ -8,7 +8,7 @@ from kafka_coord.dev.demo.expected import AirlineTotal
 from kafka_coord.dev.demo.journal import Change, Handed
 from kafka_coord.dev.demo.verification import MAX_DIFFERENCES, Verification, verify
 from kafka_coord.model import PartitionSet
-from tests.demo.evidence import START_MS, World, run, tp
+from tests.demo.evidence import START_MS, SmallRun, run, tp
 
 WRITTEN = "the topic holds every record that was written"
 CONSUMED = "every record was consumed at least once"
@@ -30,7 +30,7 @@ def differences(verification: Verification, name: str) -> str:
 
 
 def test_a_run_in_which_only_the_killed_consumer_repeated_passes() -> None:
-    found = verify(World().evidence())
+    found = verify(SmallRun().evidence())
 
     assert found.passed, found.failures()
     assert found.repeated == 10
@@ -38,7 +38,7 @@ def test_a_run_in_which_only_the_killed_consumer_repeated_passes() -> None:
 
 
 def test_records_nobody_consumed_are_named() -> None:
-    world = World()
+    world = SmallRun()
     world.c1[0] = run(0, range(97))
 
     found = verify(world.evidence())
@@ -48,14 +48,14 @@ def test_records_nobody_consumed_are_named() -> None:
 
 
 def test_a_missing_record_also_shows_in_its_airlines_count() -> None:
-    world = World()
+    world = SmallRun()
     world.c1[0] = run(0, range(99))
 
     assert failed(verify(world.evidence())) == {CONSUMED, AIRLINES} | {DELAYS}
 
 
 def test_a_record_repeated_by_a_clean_handover_is_refused() -> None:
-    world = World()
+    world = SmallRun()
     world.c2 += [run(0, range(40, 42))]
 
     found = verify(world.evidence())
@@ -66,7 +66,7 @@ def test_a_record_repeated_by_a_clean_handover_is_refused() -> None:
 
 
 def test_repeating_what_the_killed_consumer_had_committed_is_refused() -> None:
-    world = World()
+    world = SmallRun()
     world.c1[1] = run(1, range(45, 100))
 
     found = verify(world.evidence())
@@ -77,7 +77,7 @@ def test_repeating_what_the_killed_consumer_had_committed_is_refused() -> None:
 
 
 def test_a_third_delivery_after_a_killing_is_refused() -> None:
-    world = World()
+    world = SmallRun()
     world.c1.append(run(1, range(55, 57)))
 
     found = verify(world.evidence())
@@ -87,7 +87,7 @@ def test_a_third_delivery_after_a_killing_is_refused() -> None:
 
 
 def test_without_a_killing_no_repetition_is_allowed() -> None:
-    world = World()
+    world = SmallRun()
     world.killings = []
 
     found = verify(world.evidence())
@@ -97,7 +97,7 @@ def test_without_a_killing_no_repetition_is_allowed() -> None:
 
 
 def test_uncommitted_work_taken_for_done_is_found_although_somebody_did_it() -> None:
-    world = World()
+    world = SmallRun()
     world.c1[1] = run(1, range(60, 100))
 
     found = verify(world.evidence())
@@ -107,7 +107,7 @@ def test_uncommitted_work_taken_for_done_is_found_although_somebody_did_it() -> 
 
 
 def test_an_airline_counted_wrongly_is_named_with_both_numbers() -> None:
-    world = World()
+    world = SmallRun()
     world.expected["B6"].flights += 1
 
     found = verify(world.evidence())
@@ -117,14 +117,14 @@ def test_an_airline_counted_wrongly_is_named_with_both_numbers() -> None:
 
 
 def test_an_airline_the_input_does_not_have_is_found() -> None:
-    world = World()
+    world = SmallRun()
     del world.expected["AA"]
 
     assert "AA: 66 flights consumed, 0 in the input" in differences(verify(world.evidence()), AIRLINES)
 
 
 def test_an_airline_that_never_came_is_found() -> None:
-    world = World()
+    world = SmallRun()
     world.expected["HA"] = AirlineTotal(flights=3, arrived=2, delay_minutes=-9)
 
     found = verify(world.evidence())
@@ -134,7 +134,7 @@ def test_an_airline_that_never_came_is_found() -> None:
 
 
 def test_delays_that_differ_are_found_where_the_counts_agree() -> None:
-    world = World()
+    world = SmallRun()
     world.expected["UA"].delay_minutes += 5
 
     assert failed(verify(world.evidence())) == {DELAYS}
@@ -142,11 +142,11 @@ def test_delays_that_differ_are_found_where_the_counts_agree() -> None:
 
 def test_a_repetition_counts_a_flight_once() -> None:
     """c2 and c1 both consumed 50 … 59; the airlines' totals are still those of the input."""
-    assert AIRLINES not in failed(verify(World().evidence()))
+    assert AIRLINES not in failed(verify(SmallRun().evidence()))
 
 
 def test_an_offset_not_committed_to_the_end_is_found() -> None:
-    world = World()
+    world = SmallRun()
     world.committed[tp(1)] = 99
 
     found = verify(world.evidence())
@@ -157,21 +157,21 @@ def test_an_offset_not_committed_to_the_end_is_found() -> None:
 
 
 def test_a_partition_nothing_was_committed_for_is_found() -> None:
-    world = World()
+    world = SmallRun()
     del world.committed[tp(0)]
 
     assert "flights-0: committed nothing, its end is 100" in differences(verify(world.evidence()), COMMITTED)
 
 
 def test_an_empty_partition_needs_no_commit() -> None:
-    world = World()
+    world = SmallRun()
     world.ends[tp(2)] = 0
 
     assert verify(world.evidence()).passed
 
 
 def test_offsets_committed_for_a_partition_beyond_another_do_not_make_up_for_it() -> None:
-    world = World()
+    world = SmallRun()
     world.committed = {tp(0): 101, tp(1): 99}
 
     found = verify(world.evidence())
@@ -181,14 +181,14 @@ def test_offsets_committed_for_a_partition_beyond_another_do_not_make_up_for_it(
 
 
 def test_records_lost_between_producer_and_topic_are_found() -> None:
-    world = World()
+    world = SmallRun()
     world.written = 201
 
     assert "201 were written, 200 are there" in differences(verify(world.evidence()), WRITTEN)
 
 
 def test_consuming_what_the_topic_does_not_have_is_found() -> None:
-    world = World()
+    world = SmallRun()
     world.c1.append(run(0, range(98, 103)))
     world.c1.append(run(7, range(1)))
 
@@ -199,7 +199,7 @@ def test_consuming_what_the_topic_does_not_have_is_found() -> None:
 
 
 def test_a_thousand_differences_are_told_in_a_few_lines() -> None:
-    world = World()
+    world = SmallRun()
     for partition in range(2, 100):
         world.ends[tp(partition)] = 10
     found = verify(world.evidence())
@@ -211,7 +211,7 @@ def test_a_thousand_differences_are_told_in_a_few_lines() -> None:
 
 
 def test_two_owners_at_once_are_found_although_no_record_was_doubled() -> None:
-    world = World()
+    world = SmallRun()
     world.holds["c1"][1] = replace(world.holds["c1"][1], at_ms=START_MS + 5_990)
 
     found = verify(world.evidence())
@@ -221,7 +221,7 @@ def test_two_owners_at_once_are_found_although_no_record_was_doubled() -> None:
 
 
 def test_a_needless_interruption_is_found() -> None:
-    world = World()
+    world = SmallRun()
     world.holds["c1"][1:1] = [
         Handed(START_MS + 700, Change.STOPPED, PartitionSet({"flights": [0]})),
         Handed(START_MS + 730, Change.STARTED, PartitionSet({"flights": [0]})),
@@ -234,7 +234,7 @@ def test_a_needless_interruption_is_found() -> None:
 
 
 def test_a_consumer_that_lost_its_membership_and_came_back_was_not_interrupted_needlessly() -> None:
-    world = World()
+    world = SmallRun()
     world.holds["c1"][1:1] = [
         Handed(START_MS + 700, Change.LOST, PartitionSet({"flights": [0]})),
         Handed(START_MS + 730, Change.STARTED, PartitionSet({"flights": [0]})),

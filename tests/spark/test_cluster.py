@@ -16,9 +16,9 @@ from kafka_coord.cli.produce import produce
 from kafka_coord.dev.cluster.flights import read_flights
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.jobs.flights import as_arrow
+from kafka_coord.dev.jobs.streaming import RECORDS
 from kafka_coord.errors import NotFound
 from kafka_coord.monitor.groups import describe_group
-from kafka_coord.spark.jobs.streaming import RECORDS
 from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.session import connect
 from tests.spark.standalone import Standalone, kill

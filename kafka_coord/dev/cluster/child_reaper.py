@@ -1,9 +1,9 @@
-"""Sees to it that child processes do not outlive this process, however it ends.
+"""Kills child processes when this process ends, however it ends.
 
-``prctl(PR_SET_PDEATHSIG)`` would be the shorter way, but its signal is sent when the *thread* that started the child
-ends, and setting it needs code between fork and exec of a threaded process. Instead one small Python process holds
-the read end of a pipe and a list of processes; when the pipe closes (exit, ``kill -9``, anything), it kills those
-still running whose start time shows they are still the same ones.
+``prctl(PR_SET_PDEATHSIG)`` would be shorter, but its signal is sent when the *thread* that started the child ends, and
+setting it needs code between fork and exec of a threaded process. Instead one small Python process, the reaper, holds
+the read end of a pipe and a list of processes. When the pipe closes (exit, ``kill -9``, anything), the reaper kills
+those that still run. Their start times show that they are still the same processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import os, signal, sys
 children = set()
 for line in sys.stdin:
     verb, pid, started = line.split()
-    (children.add if verb == "guard" else children.discard)((int(pid), int(started)))
+    (children.add if verb == "watch" else children.discard)((int(pid), int(started)))
 for pid, started in children:
     try:
         with open(f"/proc/{pid}/stat") as stat:
@@ -33,10 +33,10 @@ for pid, started in children:
 """
 
 _lock = threading.Lock()
-_guard: _Guard | None = None
+_reaper: _Reaper | None = None
 
 
-class _Guard:
+class _Reaper:
     def __init__(self) -> None:
         self.owner_pid = os.getpid()
         reader, writer = os.pipe()
@@ -45,7 +45,7 @@ class _Guard:
             stdin=reader,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C at the terminal must not end the guard before its owner
+            start_new_session=True,  # a Ctrl-C at the terminal must not end the reaper before its owner
         )
         os.close(reader)
         self._writer = writer
@@ -59,25 +59,25 @@ class _Guard:
             self.process.wait()
 
 
-def guard(child: ProcessIdentity) -> None:
-    """Have ``child`` killed when this process ends."""
-    _tell("guard", child)
+def watch(child: ProcessIdentity) -> None:
+    """Kill ``child`` when this process ends."""
+    _tell("watch", child)
 
 
 def release(child: ProcessIdentity) -> None:
-    """``child`` has ended, or may outlive this process."""
+    """Stop watching ``child``: it has ended, or may outlive this process."""
     _tell("release", child)
 
 
-def guard_pid() -> int | None:
-    """The guard's own process id, if it runs: it lives as long as this process and is nobody's leak."""
-    return _guard.process.pid if _guard is not None else None
+def reaper_pid() -> int | None:
+    """The reaper's own process id, if it runs. It lives as long as this process, and is not a leak."""
+    return _reaper.process.pid if _reaper is not None else None
 
 
 def _tell(verb: str, child: ProcessIdentity) -> None:
-    global _guard  # noqa: PLW0603 - one per process by nature
+    global _reaper  # noqa: PLW0603 - one per process by nature
     with _lock:
-        if _guard is None or _guard.owner_pid != os.getpid() or _guard.process.poll() is not None:
-            _guard = _Guard()
-            atexit.register(_guard.close)
-        _guard.tell(verb, child)
+        if _reaper is None or _reaper.owner_pid != os.getpid() or _reaper.process.poll() is not None:
+            _reaper = _Reaper()
+            atexit.register(_reaper.close)
+        _reaper.tell(verb, child)

@@ -95,7 +95,7 @@ class ChildProcess:
                 raise DevClusterError(f"{self.name} cannot be started: {error}") from error
             self._identity = ProcessIdentity.of(self._process.pid)
             if self._identity is not None:
-                child_reaper.guard(self._identity)
+                child_reaper.watch(self._identity)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
         """Poll ``ready`` until it holds. Raises :class:`DevClusterError`, with the end of the log, if it does not

@@ -187,7 +187,7 @@ def rebalance(
         _compare(members, partitions, repeat, rarely, compare or "", directory, output, smoke=smoke)
         return
     from kafka_coord.dev.bench.rebalance.run import SMOKE, RebalanceOptions, run_rebalance_bench
-    from kafka_coord.dev.bench.rebalance.stage import MembersChannel
+    from kafka_coord.dev.bench.rebalance.testbed import MembersChannel
 
     options = SMOKE if smoke else RebalanceOptions(members=members, partitions=partitions)
     options = _with(

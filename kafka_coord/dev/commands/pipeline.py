@@ -72,7 +72,7 @@ def flights(
 
     require_versions()
     from kafka_coord.dev.jobs.flights import decoded
-    from kafka_coord.spark.jobs.streaming import StreamOptions, run_stream
+    from kafka_coord.dev.jobs.streaming import StreamOptions, run_stream
 
     settings = current_settings()
     source = _source_options(settings) | {"group": group, "startingOffsets": starting_offsets}

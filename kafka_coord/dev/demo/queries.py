@@ -15,9 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from kafka_coord.dev.cluster.stopping import stopping_event
 from kafka_coord.dev.jobs.delays import write_report
 from kafka_coord.dev.jobs.flights import decoded
+from kafka_coord.dev.jobs.streaming import Ended, StreamOptions, run_stream
 from kafka_coord.errors import ConsumerError, KafkaCoordError
 from kafka_coord.spark.java import find_java
-from kafka_coord.spark.jobs.streaming import Ended, StreamOptions, run_stream
 from kafka_coord.spark.session import spark_session
 
 log = logging.getLogger(__name__)

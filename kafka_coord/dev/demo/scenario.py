@@ -83,13 +83,15 @@ class Scenario:
         where = f"; the coordinator is the one beside broker {info.broker_id}, epoch {info.epoch}" if info else ""
         self._note(EventKind.STARTED, f"{', '.join(names)} join the new group{where}", at_ms)
         self._wait_for(lambda look: look.group is not None, f"a group {self._options.group}", _SETTLE_S)
-        self._settled(lambda found: len(_owners(found)) == len(names), f"{len(names)} members that own partitions")
+        self._wait_until_settled(
+            lambda found: len(_owners(found)) == len(names), f"{len(names)} members that own partitions"
+        )
 
     def _join(self) -> None:
         at_ms = now_ms()
         name = self._workforce.hire()
         self._note(EventKind.JOINED, f"{name} joins and takes its share", at_ms)
-        self._settled(lambda found: name in _owners(found), f"{name} with partitions of its own")
+        self._wait_until_settled(lambda found: name in _owners(found), f"{name} with partitions of its own")
 
     def _kill(self) -> None:
         victim = self._random.choice(self._workforce.working)
@@ -99,7 +101,7 @@ class Scenario:
         self.killings.append(Killing(victim, at_ms, held))
         told = f"{victim} is killed (kill -9) while it owns {len(held)} partitions"
         self._note(EventKind.KILLED, told, at_ms)
-        self._settled(lambda found: victim not in _owners(found), f"the partitions of {victim} with others")
+        self._wait_until_settled(lambda found: victim not in _owners(found), f"the partitions of {victim} with others")
 
     def _kill_coordinator(self) -> None:
         before = self._wait_for(lambda look: look.coordinator is not None, "a coordinator", 30.0).coordinator
@@ -122,7 +124,9 @@ class Scenario:
             told = f"the one beside broker {after.broker_id} is elected, epoch {after.epoch}, {took_s:.1f} s later"
             self._note(EventKind.COORDINATOR_ELECTED, told, elected_ms)
         victim.launch()
-        self._settled(lambda found: found.coordinator != before.broker_id, "the group stable under the new coordinator")
+        self._wait_until_settled(
+            lambda found: found.coordinator != before.broker_id, "the group stable under the new coordinator"
+        )
 
     def _grow(self) -> None:
         options = self._options
@@ -137,14 +141,16 @@ class Scenario:
             partitions=range(options.partitions, options.grown_partitions),
         )
         owned = options.grown_partitions
-        self._settled(lambda found: sum(row.owner is not None for row in found.offsets) == owned, f"{owned} owned")
+        self._wait_until_settled(
+            lambda found: sum(row.owner is not None for row in found.offsets) == owned, f"{owned} owned"
+        )
 
     def _leave(self) -> None:
         leaver = self._random.choice(self._workforce.working)
         at_ms = now_ms()
         self._note(EventKind.LEFT, f"{leaver} leaves the group cleanly", at_ms)
         self._workforce.dismiss(leaver)
-        self._settled(lambda found: leaver not in _owners(found), f"the partitions of {leaver} with others")
+        self._wait_until_settled(lambda found: leaver not in _owners(found), f"the partitions of {leaver} with others")
 
     def _finish(self) -> None:
         wanted = self._options.total
@@ -154,7 +160,7 @@ class Scenario:
             return sample is not None and look.committed >= wanted and sample.total_lag == 0
 
         self._wait_for(done, f"{wanted:,} records committed", self._patience_s())
-        self._settled(lambda found: found.pending == 0, "the group stable")
+        self._wait_until_settled(lambda found: found.pending == 0, "the group stable")
         self._note(EventKind.FINISHED, f"all {wanted:,} records are consumed and committed")
 
     # --- waiting -----------------------------------------------------------------------------------------------------
@@ -174,7 +180,7 @@ class Scenario:
     def _patience_s(self) -> float:
         return _ALWAYS_WITHIN_S + 5 * self._options.seconds
 
-    def _settled(self, condition: Callable[[GroupDescription], bool], what: str) -> GroupDescription:
+    def _wait_until_settled(self, condition: Callable[[GroupDescription], bool], what: str) -> GroupDescription:
         """The group once it is stable and as it should be, asked for directly: a sample may be a moment old."""
         deadline = time.monotonic() + _SETTLE_S
         while True:

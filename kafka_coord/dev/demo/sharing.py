@@ -32,9 +32,9 @@ from kafka_coord.dev.demo.verification import Check
 from kafka_coord.dev.demo.view import PlainView
 from kafka_coord.dev.demo.watching import GroupView, Watcher
 from kafka_coord.dev.jobs.delays import DelayReport, last_report
+from kafka_coord.dev.jobs.streaming import RECORDS
 from kafka_coord.errors import ConsumerError, NotFound
 from kafka_coord.model import TopicPartition
-from kafka_coord.spark.jobs.streaming import RECORDS
 from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.store import Store
 
@@ -133,16 +133,16 @@ class Sharing:
 
     def _work(self, first: str, host: str) -> None:
         self._note(EventKind.STARTED, "two Spark applications start, with the queries spark-1 and spark-2")
-        self._settled({"spark-1", "spark-2"})
+        self._wait_until_settled({"spark-1", "spark-2"})
         plain = self._plain("python-1")
-        self._settled({"spark-1", "spark-2", plain})
+        self._wait_until_settled({"spark-1", "spark-2", plain})
         self._note(EventKind.JOINED, f"{plain} joins, a consumer without Spark: the three share the partitions")
         self._wait(lambda: self._rows() >= _KILL * self._records, "a good part written")
         self._gone.add(first)
         self._processes[first].kill()
         self._note(EventKind.KILLED, f"{first} is killed (kill -9) while it works")
         self._processes[host].signal(signal.SIGUSR1)
-        self._settled({"spark-2", plain, "spark-3"})
+        self._wait_until_settled({"spark-2", plain, "spark-3"})
         self._note(EventKind.JOINED, f"spark-3 joins; what {first} left undone is done once")
         self._wait(self._all_done, "everything written and committed")
         self._note(EventKind.FINISHED, f"all {self._records:,} records are in Spark's table, and committed")
@@ -203,7 +203,7 @@ class Sharing:
 
         self._watcher.wait_for(fulfilled, what, _PATIENCE_S)
 
-    def _settled(self, names: set[str]) -> None:
+    def _wait_until_settled(self, names: set[str]) -> None:
         found: dict[str, int] = {}
 
         def all_own() -> bool:

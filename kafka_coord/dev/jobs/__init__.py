@@ -1,4 +1,5 @@
 """The sample job on the demo's flights; ``kafka-coord pipeline run flights`` runs it.
 
-``flights`` turns records into rows of a table, ``delays`` adds up what the table holds.
+``flights`` turns records into rows, ``streaming`` runs the query that writes them into a table, and ``delays`` adds up
+what the table holds.
 """

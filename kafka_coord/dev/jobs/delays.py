@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kafka_coord.dev.jobs.streaming import RECORDS
 from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.spark.jobs.publishing import last_published, publishing
-from kafka_coord.spark.jobs.streaming import RECORDS
 from kafka_coord.spark.sinks import read_table
 from kafka_coord.spark.sinks.files import local_directory
 

@@ -54,7 +54,7 @@ def replace(target: Path, content: bytes) -> None:
     sync(target.parent)
 
 
-def settle(files: Iterable[Path]) -> None:
+def make_durable(files: Iterable[Path]) -> None:
     """Makes files somebody wrote durable, with their names. Raises FileNotFoundError."""
     folders: set[Path] = set()
     for file in files:

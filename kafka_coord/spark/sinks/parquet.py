@@ -158,7 +158,7 @@ class TableWriter:
                 piece = self._restage(piece, again)
                 if piece is None:
                     break
-            files.settle(self._files(piece))
+            files.make_durable(self._files(piece))
             try:
                 self._log.commit(state, Commit(_now_ms(), ranges=there, piece=piece))
             except Overtaken as overtaken:

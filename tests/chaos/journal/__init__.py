@@ -1,4 +1,4 @@
-"""The files of a run's directory: what the stage and the processes write, and what the judge reads. No decisions.
+"""The files of a run's directory: what the testbed and the processes write, and what the judge reads. No decisions.
 
 ::
 

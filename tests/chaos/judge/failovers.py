@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from tests.chaos.journal import Event, Kind, Phase
 from tests.chaos.judge.decisions import read_decisions
 from tests.chaos.judge.evidence import Records
-from tests.chaos.judge.findings import Finding, Rule, Ruling, Severity, ruling
+from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling
 from tests.chaos.judge.ownership import Ending
 
 DECIDED_S = 0.3
@@ -38,7 +38,7 @@ def _alone(records: Records, event: Event) -> bool:
 
 def clean(records: Records) -> Ruling:
     """A coordinator that is told to stop takes no partition from anybody, and what is asked meanwhile is decided."""
-    findings: list[Finding] = []
+    findings: list[ChaosFinding] = []
     decided_s: list[float] = []
     heard_s: list[float] = []
     elected_s: list[float] = []
@@ -61,7 +61,7 @@ def clean(records: Records) -> Ruling:
             if took_s is None or took_s > DECIDED_S:
                 told = "never" if took_s is None else f"{took_s * 1000:.0f} ms later"
                 findings.append(
-                    Finding(
+                    ChaosFinding(
                         Rule.CLEAN_FAILOVER,
                         Severity.VIOLATION,
                         stop.target,
@@ -120,11 +120,11 @@ def _of_machine(event: Event) -> str:
     )
 
 
-def _given_up(records: Records, stop: Event, until: float) -> Iterator[Finding]:
+def _given_up(records: Records, stop: Event, until: float) -> Iterator[ChaosFinding]:
     for book in records.books:
         for owner in book.ownerships:
             if stop.t <= owner.end <= until and owner.ending is not Ending.OPEN:
-                yield Finding(
+                yield ChaosFinding(
                     Rule.CLEAN_FAILOVER,
                     Severity.VIOLATION,
                     book.where,
@@ -139,7 +139,7 @@ def _given_up(records: Records, stop: Event, until: float) -> Iterator[Finding]:
 def killed(records: Records) -> Ruling:
     """The next coordinator is there within the session timeout of the one that was killed."""
     session_s = records.run.setup.session_timeouts_ms["serve"] / 1000
-    findings: list[Finding] = []
+    findings: list[ChaosFinding] = []
     took_s: list[float] = []
     for event in records.of(Kind.KILL):
         elected = _elected_at(records, event.t)
@@ -151,7 +151,7 @@ def killed(records: Records) -> Ruling:
         if after is None or took_s[-1] > session_s + ELECTED_S:
             told = "nobody" if after is None else f"{after.target} only {took_s[-1]:.2f} s"
             findings.append(
-                Finding(
+                ChaosFinding(
                     Rule.KILLED_FAILOVER,
                     Severity.VIOLATION,
                     event.target,
@@ -174,7 +174,7 @@ def frozen(records: Records, audit: dict[str, object] | None) -> Ruling:
     """A coordinator frozen past its session is replaced, and writes nothing when it wakes: by ZooKeeper's own log,
     every write of a coordinator was fenced by the newest epoch."""
     session_s = records.run.setup.session_timeouts_ms["serve"] / 1000
-    findings: list[Finding] = []
+    findings: list[ChaosFinding] = []
     n = 0
     for fault in records.faults.of(Kind.FREEZE, role="serve"):
         elected = _elected_at(records, fault.begin)
@@ -189,7 +189,7 @@ def frozen(records: Records, audit: dict[str, object] | None) -> Ruling:
         after = _next(Kind.ELECTED, records, fault.begin)
         if after is None or after.t > fault.end or after.name == fault.name:
             findings.append(
-                Finding(
+                ChaosFinding(
                     Rule.FROZEN_COORDINATOR,
                     Severity.VIOLATION,
                     f"serve:{fault.name}",
@@ -199,7 +199,8 @@ def frozen(records: Records, audit: dict[str, object] | None) -> Ruling:
             )
     unfenced = [one for one in _found(audit) if isinstance(one, dict) and one.get("rule") in _UNFENCED]
     findings += [
-        Finding(Rule.FROZEN_COORDINATOR, Severity.VIOLATION, "ZooKeeper's log", _sentence(one)) for one in unfenced[:10]
+        ChaosFinding(Rule.FROZEN_COORDINATOR, Severity.VIOLATION, "ZooKeeper's log", _sentence(one))
+        for one in unfenced[:10]
     ]
     seen = "no audit: its writes not seen" if audit is None else f"{len(unfenced)} writes not fenced, by the audit"
     return ruling(
@@ -217,10 +218,12 @@ def audited(records: Records) -> tuple[Ruling, dict[str, object] | None]:
     if not path.exists():
         return ruling(Rule.AUDIT, (), checked="there is no audit.json", exercised=False), None
     audit: dict[str, object] = json.loads(path.read_bytes())
-    findings = [Finding(Rule.AUDIT, Severity.VIOLATION, "ZooKeeper's log", _sentence(one)) for one in _found(audit)]
+    findings = [
+        ChaosFinding(Rule.AUDIT, Severity.VIOLATION, "ZooKeeper's log", _sentence(one)) for one in _found(audit)
+    ]
     warnings = audit.get("warnings")
     findings += [
-        Finding(Rule.AUDIT, Severity.WARNING, "ZooKeeper's log", _sentence(one))
+        ChaosFinding(Rule.AUDIT, Severity.WARNING, "ZooKeeper's log", _sentence(one))
         for one in (warnings if isinstance(warnings, list) else ())
     ]
     checked = audit.get("checked")

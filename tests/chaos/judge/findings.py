@@ -48,7 +48,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ChaosFinding:
     """``where`` is what it is about: ``group delays flights-3``, ``serve:1``. ``message`` is one sentence."""
 
     rule: Rule
@@ -73,13 +73,13 @@ class Ruling:
     status: Status
     checked: str
     bound: str = ""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ChaosFinding, ...] = ()
     figures: dict[str, float] = field(default_factory=dict)
 
 
 def ruling(
     rule: Rule,
-    findings: Iterable[Finding],
+    findings: Iterable[ChaosFinding],
     *,
     checked: str,
     bound: str = "",

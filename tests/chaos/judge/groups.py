@@ -8,7 +8,7 @@ from statistics import median
 from tests.chaos.journal import Kind, Usage
 from tests.chaos.judge.evidence import Records
 from tests.chaos.judge.faults import CRASHES
-from tests.chaos.judge.findings import Finding, Rule, Ruling, Severity, ruling
+from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling
 from tests.chaos.judge.ownership import Ending
 
 SETTLE_S = 30.0
@@ -29,7 +29,7 @@ def convergence(records: Records) -> Ruling:
     an owner at the end, whatever ZooKeeper says."""
     bound_s = SETTLE_S + records.run.setup.session_timeouts_ms.get("consumer", 0) / 1000
     quiet = next((event.t for event in records.of(Kind.QUIET)), None)
-    findings: list[Finding] = []
+    findings: list[ChaosFinding] = []
     took: list[float] = []
     for group in records.run.groups:
         if quiet is None:
@@ -40,7 +40,7 @@ def convergence(records: Records) -> Ruling:
         if not settled or took[-1] > bound_s:
             after = f"only {took[-1]:.1f} s after" if settled else "never after"
             findings.append(
-                Finding(
+                ChaosFinding(
                     Rule.CONVERGENCE,
                     Severity.VIOLATION,
                     f"group {group.name}",
@@ -60,14 +60,14 @@ def convergence(records: Records) -> Ruling:
     )
 
 
-def _ownerless(records: Records) -> Iterator[Finding]:
+def _ownerless(records: Records) -> Iterator[ChaosFinding]:
     books = {(book.group, book.partition): book.ownerships for book in records.books}
     for group in records.run.groups:
         for partition in records.subscribed(group):
             owners = books.get((group.name, partition), ())
             if not any(owner.begin <= records.until <= owner.end for owner in owners):
                 last = max(owners, key=lambda owner: owner.end, default=None)
-                yield Finding(
+                yield ChaosFinding(
                     Rule.CONVERGENCE,
                     Severity.VIOLATION,
                     f"group {group.name} {partition}",
@@ -82,7 +82,7 @@ def no_leaks(records: Records) -> Ruling:
     since = [usage for usage in records.resources if baseline is not None and usage.t >= baseline]
     by_process = _by_process(since)
     znodes = [usage for usage in since if usage.target == "zookeeper"]
-    findings: list[Finding] = []
+    findings: list[ChaosFinding] = []
     judged = 0
     most = {"threads": 0, "descriptors": 0, "rss_bytes": 0}
     # The third party's runs a Kafka client for each partition it owns: what it uses is what it was given.
@@ -102,7 +102,7 @@ def no_leaks(records: Records) -> Ruling:
             most[name] = max(most[name], int(after - before))
             if after - before > allowed:
                 findings.append(
-                    Finding(
+                    ChaosFinding(
                         Rule.NO_LEAKS,
                         Severity.VIOLATION,
                         f"{target} (pid {pid})",
@@ -129,7 +129,7 @@ def no_spin(records: Records) -> Ruling:
     """No consumer and no coordinator has a core to itself for half a minute: what a night makes them do is little, and
     what spins slows everybody else."""
     by_process = _by_process(records.resources)
-    findings: list[Finding] = []
+    findings: list[ChaosFinding] = []
     most = 0.0
     for (target, pid), samples in by_process.items():
         for first, last in zip(samples, samples[_SPIN_SAMPLES:], strict=False):
@@ -137,7 +137,7 @@ def no_spin(records: Records) -> Ruling:
             most = max(most, share)
             if share > _SPIN_SHARE:
                 findings.append(
-                    Finding(
+                    ChaosFinding(
                         Rule.NO_SPIN,
                         Severity.VIOLATION,
                         f"{target} (pid {pid})",
@@ -165,7 +165,7 @@ def _by_process(samples: Iterable[Usage]) -> dict[tuple[str, int], list[Usage]]:
     return found
 
 
-def _znodes(records: Records, samples: list[Usage]) -> list[Finding]:
+def _znodes(records: Records, samples: list[Usage]) -> list[ChaosFinding]:
     """Growth that has a reason: new partitions (of Kafka's own and each group's offsets) and names of consumers, whose
     channels are kept for ten minutes."""
     if len(samples) < 2:
@@ -183,7 +183,7 @@ def _znodes(records: Records, samples: list[Usage]) -> list[Finding]:
     if grown <= allowed:
         return []
     return [
-        Finding(
+        ChaosFinding(
             Rule.NO_LEAKS,
             Severity.VIOLATION,
             "ZooKeeper",
@@ -196,7 +196,7 @@ def _znodes(records: Records, samples: list[Usage]) -> list[Finding]:
 def explained(records: Records) -> Ruling:
     """A membership is lost only where something was done to the consumer, its link or ZooKeeper; or, of a consumer
     without ZooKeeper, to a coordinator."""
-    findings: list[Finding] = []
+    findings: list[ChaosFinding] = []
     losses = 0
     for life in records.lives:
         for t, partitions in life.losses:
@@ -216,7 +216,7 @@ def explained(records: Records) -> Ruling:
             ]
             if not why:
                 findings.append(
-                    Finding(
+                    ChaosFinding(
                         Rule.EXPLAINED,
                         Severity.VIOLATION,
                         f"group {life.journal.group} {name}",
@@ -231,17 +231,17 @@ def unmoved(records: Records) -> Ruling:
     """A partition is not taken from a consumer to be given back to it, except in an eager group. Under a fault it may:
     the one it was to go to has died meanwhile."""
     eager = {group.name for group in records.run.groups if any("eager" in kind for kind in group.members)}
-    findings: list[Finding] = []
+    findings: list[ChaosFinding] = []
     stops = 0
     for book in records.books:
         if book.group in eager:
             continue
         for before, after in zip(book.ownerships, book.ownerships[1:], strict=False):
             stops += before.ending is Ending.STOPPED
-            if before.ending is Ending.STOPPED and not before.unsettled and after.process == before.process:
+            if before.ending is Ending.STOPPED and not before.lost_after_stop and after.process == before.process:
                 excused = records.faults.under_way(before.end, after.begin)
                 findings.append(
-                    Finding(
+                    ChaosFinding(
                         Rule.UNMOVED,
                         Severity.WARNING if excused else Severity.VIOLATION,
                         book.where,
@@ -262,12 +262,12 @@ def complete(records: Records) -> Ruling:
     """The run came to its end, and no process ended that nobody ended; but ZooKeeper's own, where it says that it had
     missed a transaction and ended for that (ZOOKEEPER-4925): it is started again, as by whoever runs it."""
     findings = [
-        Finding(Rule.COMPLETE, Severity.VIOLATION, "the run", f"it never came to {kind}")
+        ChaosFinding(Rule.COMPLETE, Severity.VIOLATION, "the run", f"it never came to {kind}")
         for kind in (Kind.BASELINE, Kind.QUIET, Kind.ENDED)
         if not records.of(kind)
     ]
     findings += [
-        Finding(
+        ChaosFinding(
             Rule.COMPLETE,
             Severity.EXCEPTION if event.detail.get("own_check") else Severity.VIOLATION,
             event.target,
@@ -278,7 +278,7 @@ def complete(records: Records) -> Ruling:
         for event in records.of(Kind.DIED)
     ]
     findings += [
-        Finding(
+        ChaosFinding(
             Rule.COMPLETE,
             Severity.VIOLATION,
             f"consumers/{journal.path}",

@@ -49,8 +49,8 @@ class HandOut(NamedTuple):
 class Ownership:
     """One consumer's hold on one partition, from a start to its end.
 
-    ``offset`` is where it was told to begin (None: unknown). ``unsettled``: the membership was lost right after the
-    stop, which was then perhaps never acknowledged. ``stray`` are records handed out after the end.
+    ``offset`` is where it was told to begin (None: unknown). ``lost_after_stop``: the membership was lost right after
+    the stop, so the stop was perhaps never acknowledged. ``stray`` are records handed out after the end.
     """
 
     group: str
@@ -62,7 +62,7 @@ class Ownership:
     offset: int | None
     end: float = float("inf")
     ending: Ending = Ending.OPEN
-    unsettled: bool = False
+    lost_after_stop: bool = False
     handed: list[HandOut] = field(default_factory=list)
     stray: list[HandOut] = field(default_factory=list)
     commits: list[tuple[float, int]] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Ownership:
     @property
     def crashed(self) -> bool:
         """Whether it ended so that uncommitted records are read again."""
-        return self.unsettled or self.ending in {Ending.LOST, Ending.DIED, Ending.CLOSED}
+        return self.lost_after_stop or self.ending in {Ending.LOST, Ending.DIED, Ending.CLOSED}
 
     def __str__(self) -> str:
         return f"{self.consumer} (pid {self.pid})"
@@ -180,7 +180,7 @@ class _Telling:
         for partition, ownership in self._before.items():
             # Stopped, and the membership was gone before the next start: the stop may never have been acknowledged.
             if ownership.ending is Ending.STOPPED and partition not in self._held:
-                ownership.unsettled = True
+                ownership.lost_after_stop = True
         self._end(list(self._held), t, Ending.LOST)
 
     def _handed(self, since: float, t: float, run: Stretch) -> None:

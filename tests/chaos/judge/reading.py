@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from kafka_coord.model import TopicPartition
 from tests.chaos.journal import Group, Kind
 from tests.chaos.judge.evidence import Book, Records, Span, merged, without
-from tests.chaos.judge.findings import Evidence, Finding, Rule, Ruling, Severity, ruling
+from tests.chaos.judge.findings import ChaosFinding, Evidence, Rule, Ruling, Severity, ruling
 from tests.chaos.judge.ownership import Ending, HandOut, Ownership
 
 _CLOSE_S = 0.5
@@ -36,7 +36,7 @@ def nothing_missing(records: Records) -> Ruling:
             if missing:
                 text = ", ".join(f"{span.first}…{span.end - 1}" for span in missing[:5])
                 findings.append(
-                    Finding(
+                    ChaosFinding(
                         Rule.NOTHING_MISSING,
                         Severity.VIOLATION,
                         f"group {group.name} {partition}",
@@ -61,7 +61,7 @@ def _owed(group: Group, produced: list[Span], book: Book | None) -> list[Span]:
     return list(without(produced, [Span(0, begins[0])])) if group.latest and begins else produced
 
 
-def _others(records: Records, book: Book | None, partition: TopicPartition) -> Iterator[Finding]:
+def _others(records: Records, book: Book | None, partition: TopicPartition) -> Iterator[ChaosFinding]:
     """Hand-outs whose records are not those that were written at their offsets."""
     written = records.written[partition]
     firsts = [run.first for run in written]
@@ -73,7 +73,7 @@ def _others(records: Records, book: Book | None, partition: TopicPartition) -> I
                 offset = max(run.first, out.first)
                 given, due = out.number + offset - out.first, run.number + offset - run.first
                 if offset < run.end and given != due:
-                    yield Finding(
+                    yield ChaosFinding(
                         Rule.NOTHING_MISSING,
                         Severity.VIOLATION,
                         f"group {owner.group} {partition}",
@@ -88,7 +88,7 @@ def one_owner(records: Records) -> Ruling:
 
     A call that began before and came back after is not counted: when in between it took the records is not known.
     """
-    findings: list[Finding] = []
+    findings: list[ChaosFinding] = []
     pairs = doubtful = 0
     for book in records.books:
         for at, owner in enumerate(book.ownerships):
@@ -106,7 +106,7 @@ def one_owner(records: Records) -> Ruling:
     for life in records.lives:
         for misplaced in life.misplaced:
             findings.append(
-                Finding(
+                ChaosFinding(
                     Rule.ONE_OWNER,
                     Severity.VIOLATION,
                     f"group {misplaced.group} {misplaced.partition}",
@@ -124,13 +124,13 @@ def one_owner(records: Records) -> Ruling:
     )
 
 
-def _overlap(records: Records, book: Book, owner: Ownership, other: Ownership, late: list[HandOut]) -> Finding:
+def _overlap(records: Records, book: Book, owner: Ownership, other: Ownership, late: list[HandOut]) -> ChaosFinding:
     why = _ended_by_others(records, owner, other, late[-1].since)
     message = (
         f"{owner} handed out {sum(out.end - out.first for out in late)} records in {late[-1].t - other.begin:.3f} s "
         f"after {other} had been started on it"
     )
-    return Finding(
+    return ChaosFinding(
         Rule.ONE_OWNER,
         Severity.EXCEPTION if why else Severity.VIOLATION,
         book.where,
@@ -144,9 +144,9 @@ def _overlap(records: Records, book: Book, owner: Ownership, other: Ownership, l
     )
 
 
-def _after_the_stop(records: Records, book: Book, owner: Ownership) -> Finding:
+def _after_the_stop(records: Records, book: Book, owner: Ownership) -> ChaosFinding:
     out = owner.stray[0]
-    return Finding(
+    return ChaosFinding(
         Rule.ONE_OWNER,
         Severity.VIOLATION,
         book.where,
@@ -170,7 +170,7 @@ def _ended_by_others(records: Records, owner: Ownership, other: Ownership, until
 def repeats(records: Records) -> Ruling:
     """Where an owner begins before what others were given, each of those lost the partition without a clean stop; and
     none begins before a commit that was acknowledged. An operator's reset starts a new account."""
-    findings: list[Finding] = []
+    findings: list[ChaosFinding] = []
     judged = repeated = 0
     for book in records.books:
         given = [Span(out.first, out.end) for out in _hand_outs(book)]
@@ -201,8 +201,8 @@ def repeats(records: Records) -> Ruling:
     )
 
 
-def _twice(records: Records, book: Book, owner: Ownership, before: Ownership, what: str) -> Finding:
-    return Finding(
+def _twice(records: Records, book: Book, owner: Ownership, before: Ownership, what: str) -> ChaosFinding:
+    return ChaosFinding(
         Rule.REPEATS,
         Severity.VIOLATION,
         book.where,
@@ -219,7 +219,7 @@ def order(records: Records) -> Ruling:
     """An owner is given offset after offset without a gap, from where it was told to begin; and nobody begins beyond
     what was given before. A Spark query goes on behind what its checkpoint has, though the group may not have
     heard of it."""
-    findings: list[Finding] = []
+    findings: list[ChaosFinding] = []
     handed = commits = 0
     for book in records.books:
         furthest: int | None = None
@@ -230,7 +230,7 @@ def order(records: Records) -> Ruling:
                 if expected is not None and out.first != expected and not _done_already(records, book, owner, out):
                     word = "went back" if out.first < expected else "skipped"
                     findings.append(
-                        Finding(
+                        ChaosFinding(
                             Rule.ORDER,
                             Severity.VIOLATION,
                             book.where,
@@ -241,7 +241,7 @@ def order(records: Records) -> Ruling:
                 expected = out.end
             if furthest is not None and owner.first is not None and owner.first > furthest:
                 findings.append(
-                    Finding(
+                    ChaosFinding(
                         Rule.ORDER,
                         Severity.VIOLATION,
                         book.where,
@@ -266,7 +266,7 @@ def _done_already(records: Records, book: Book, owner: Ownership, out: HandOut) 
     return owner.offset < out.first and not list(without([Span(owner.offset, out.first)], had))
 
 
-def _commits_out_of_order(records: Records, book: Book, owner: Ownership) -> Iterator[Finding]:
+def _commits_out_of_order(records: Records, book: Book, owner: Ownership) -> Iterator[ChaosFinding]:
     given = iter(owner.handed)
     out = next(given, None)
     position, furthest = owner.offset, -1
@@ -281,7 +281,7 @@ def _commits_out_of_order(records: Records, book: Book, owner: Ownership) -> Ite
             wrong = f"committed {offset}, although records were given only up to {position}"
         if wrong:
             evidence = (records.at(t, f"{owner.process}: committed {offset}"),)
-            yield Finding(Rule.ORDER, Severity.VIOLATION, book.where, f"{owner} {wrong}", evidence)
+            yield ChaosFinding(Rule.ORDER, Severity.VIOLATION, book.where, f"{owner} {wrong}", evidence)
         furthest = max(furthest, offset)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.journal import Event
-from tests.chaos.judge.findings import Finding, Rule, Severity, Status
+from tests.chaos.judge.findings import ChaosFinding, Rule, Severity, Status
 from tests.chaos.judge.judging import Report
 
 REPORT_PAGE = "report.md"
@@ -106,7 +106,7 @@ def _figures(title: str, report: Report, rules: tuple[Rule, ...]) -> Iterator[st
     yield ""
 
 
-def _told(title: str, findings: list[Finding]) -> Iterator[str]:
+def _told(title: str, findings: list[ChaosFinding]) -> Iterator[str]:
     if not findings:
         return
     yield f"## {title}: {len(findings)}"

@@ -8,7 +8,7 @@ from typing import Any
 from kafka_coord.model import TopicPartition
 from tests.chaos.journal import Group
 from tests.chaos.judge.evidence import Records, Span, merged, without
-from tests.chaos.judge.findings import Finding, Rule, Ruling, Severity, ruling
+from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling
 
 TABLES = "tables"
 """Where in a run's directory the tables are, one for each group."""
@@ -16,7 +16,7 @@ TABLES = "tables"
 
 def tables(records: Records) -> Ruling:
     """A table holds no record twice, each as it was written, and all that no other kind of consumer was given."""
-    findings: list[Finding] = []
+    findings: list[ChaosFinding] = []
     rows = 0
     for group in records.run.groups:
         directory = records.directory / TABLES / group.name
@@ -30,7 +30,7 @@ def tables(records: Records) -> Ruling:
     return ruling(Rule.TABLE, findings, checked=f"{rows:,} rows", exercised=rows > 0, figures={"rows": float(rows)})
 
 
-def _wrong_rows(records: Records, group: Group, table: Any) -> Iterator[Finding]:
+def _wrong_rows(records: Records, group: Group, table: Any) -> Iterator[ChaosFinding]:
     due = {
         (run.partition.topic, run.partition.partition, run.first + at): run.number + at
         for runs in records.written.values()
@@ -48,10 +48,10 @@ def _wrong_rows(records: Records, group: Group, table: Any) -> Iterator[Finding]
         seen.add(place)
         if wrong:
             where = f"group {group.name} {TopicPartition(*place[:2])}"
-            yield Finding(Rule.TABLE, Severity.VIOLATION, where, f"offset {place[2]} {wrong}")
+            yield ChaosFinding(Rule.TABLE, Severity.VIOLATION, where, f"offset {place[2]} {wrong}")
 
 
-def _missing(records: Records, group: Group, table: Any) -> Iterator[Finding]:
+def _missing(records: Records, group: Group, table: Any) -> Iterator[ChaosFinding]:
     """Acknowledged records in neither the table nor the hands of a consumer that does not write to it."""
     held: dict[TopicPartition, list[Span]] = {}
     for topic, partition, offset in zip(
@@ -68,7 +68,7 @@ def _missing(records: Records, group: Group, table: Any) -> Iterator[Finding]:
         missing = list(without(records.produced[partition], merged(held.get(partition, []))))
         if missing:
             text = ", ".join(f"{one.first} to {one.end - 1}" for one in missing[:5])
-            yield Finding(
+            yield ChaosFinding(
                 Rule.TABLE,
                 Severity.VIOLATION,
                 f"group {group.name} {partition}",

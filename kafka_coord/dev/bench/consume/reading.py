@@ -33,7 +33,7 @@ _LOOKS = 15
 Batches = Iterator[Sequence[bytes]]
 
 
-class Way(StrEnum):
+class ReadMode(StrEnum):
     """How records are read."""
 
     BARE = "bare"
@@ -48,7 +48,7 @@ class Way(StrEnum):
     """``for record in kafka_coord.Consumer``."""
 
 
-_BARE = frozenset({Way.BARE, Way.BARE_SET})
+_BARE = frozenset({ReadMode.BARE, ReadMode.BARE_SET})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Task:
     """``records`` to read from the beginning; with ``latency`` as many that are written from now on, whose value begins
     with the moment (ns, monotonic) it was handed to the producer, as 20 digits."""
 
-    way: Way
+    way: ReadMode
     zookeeper: str
     bootstrap: str
     group: str
@@ -74,7 +74,7 @@ class Read:
     """``records`` that came after the first batch, in ``seconds``, with so much CPU of the process; ``latency_ms`` of
     each, where that was asked for."""
 
-    way: Way
+    way: ReadMode
     records: int
     seconds: float
     cpu_s: float
@@ -119,7 +119,7 @@ def read(task: Task, ready: Callable[[], None]) -> Read:
 @contextmanager
 def _bare(task: Task) -> Iterator[Batches]:
     settings = {"group.id": task.group, "enable.auto.commit": False, "auto.offset.reset": "error"}
-    if task.way is Way.BARE_SET:
+    if task.way is ReadMode.BARE_SET:
         settings = client_settings(task.group, "bare", {})
     consumer = BareConsumer({**settings, "bootstrap.servers": task.bootstrap})
     start = OFFSET_END if task.latency else OFFSET_BEGINNING
@@ -169,14 +169,14 @@ def _ours(task: Task) -> Iterator[Batches]:
                 given += len(found)
                 yield found
 
-        ways = {Way.BATCH: by_batch, Way.MESSAGES: by_messages, Way.ITERATION: one_by_one}
+        ways = {ReadMode.BATCH: by_batch, ReadMode.MESSAGES: by_messages, ReadMode.ITERATION: one_by_one}
         yield ways[task.way]()
 
 
 def main() -> int:
     logging.basicConfig(level=logging.ERROR)
     given = json.loads(sys.argv[1])
-    task = Task(**given | {"way": Way(given["way"])})
+    task = Task(**given | {"way": ReadMode(given["way"])})
 
     def say(line: str) -> None:
         sys.stdout.write(f"{line}\n")

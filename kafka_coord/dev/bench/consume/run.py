@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 from kafka_coord.cli.produce import produce
 from kafka_coord.dev.bench.children import await_end, line_within
-from kafka_coord.dev.bench.consume.reading import Read, Task, Way
+from kafka_coord.dev.bench.consume.reading import Read, ReadMode, Task
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Spread, Table
 from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.flights import read_flights
@@ -29,9 +29,9 @@ from kafka_coord.errors import BrokerError, KafkaCoordError, Timeout
 from kafka_coord.spark.java import find_java
 
 _WITHIN_S = 300.0
-_LEAST_SHARE = {Way.BATCH: 0.90, Way.MESSAGES: 0.90, Way.ITERATION: 0.60}
+_LEAST_SHARE = {ReadMode.BATCH: 0.90, ReadMode.MESSAGES: 0.90, ReadMode.ITERATION: 0.60}
 """Of the bare client's records a second, as it comes."""
-_LATENCY_WAYS = (Way.BARE, Way.BARE_SET, Way.BATCH)
+_LATENCY_WAYS = (ReadMode.BARE, ReadMode.BARE_SET, ReadMode.BATCH)
 
 _numbers = itertools.count(1)
 
@@ -60,13 +60,13 @@ def run_consume_bench(options: ConsumeOptions, directory: Path, on_progress: OnP
     """Runs it in ``directory``, with one broker. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(kafka=KAFKA_VERSION, java=find_java().version)
     with DevCluster(directory / "cluster", brokers=1, coordinators=True, on_progress=on_progress) as cluster:
-        stage = _Stage(cluster.zookeeper, cluster.bootstrap_servers, directory / "reader.log", options)
+        testbed = _ConsumeTestbed(cluster.zookeeper, cluster.bootstrap_servers, directory / "reader.log", options)
         on_progress(f"writing {options.records:,} flights")
-        topic = stage.filled_topic()
+        topic = testbed.filled_topic()
         reads = []
         for number in range(-options.warm_up, options.repeat):
-            for way in tuple(Way) if number % 2 == 0 else tuple(reversed(Way)):
-                found = stage.read(way, topic)
+            for way in tuple(ReadMode) if number % 2 == 0 else tuple(reversed(ReadMode)):
+                found = testbed.read(way, topic)
                 which = f"{number + 1}." if number >= 0 else "warming up:"
                 on_progress(
                     f"{which} {way}: {found.records_per_s:,.0f} records/s, "
@@ -74,10 +74,10 @@ def run_consume_bench(options: ConsumeOptions, directory: Path, on_progress: OnP
                 )
                 if number >= 0:
                     reads.append(found)
-        topic = stage.new_topic()
+        topic = testbed.new_topic()
         latencies = []
         for way in _LATENCY_WAYS:
-            latencies.append(stage.latency(way, topic))
+            latencies.append(testbed.latency(way, topic))
             on_progress(
                 f"{way}: {Spread.some(latencies[-1].latency_ms).median:.1f} ms from the producer to the application"
             )
@@ -85,7 +85,7 @@ def run_consume_bench(options: ConsumeOptions, directory: Path, on_progress: OnP
     return BenchReport("consume", setup, options.to_json(), [throughput(reads), latency(latencies)], judged)
 
 
-class _Stage:
+class _ConsumeTestbed:
     def __init__(self, zookeeper: str, bootstrap: str, log: Path, options: ConsumeOptions) -> None:
         self._zookeeper, self._bootstrap, self._log, self._options = zookeeper, bootstrap, log, options
 
@@ -106,11 +106,11 @@ class _Stage:
         )
         return name
 
-    def read(self, way: Way, topic: str) -> Read:
+    def read(self, way: ReadMode, topic: str) -> Read:
         with self._reader(way, topic, self._options.records) as answers:
             return _answer(answers, self._log)
 
-    def latency(self, way: Way, topic: str) -> Read:
+    def latency(self, way: ReadMode, topic: str) -> Read:
         """Records come one by one, evenly, while the reader waits for them."""
         count = max(1, int(self._options.records_per_s * self._options.seconds))
         with self._reader(way, topic, count, latency=True) as answers:
@@ -135,7 +135,7 @@ class _Stage:
         producer.flush(30)
 
     @contextmanager
-    def _reader(self, way: Way, topic: str, records: int, *, latency: bool = False) -> Iterator[IO[bytes]]:
+    def _reader(self, way: ReadMode, topic: str, records: int, *, latency: bool = False) -> Iterator[IO[bytes]]:
         options = self._options
         group = f"bench-{next(_numbers)}"
         task = Task(way, self._zookeeper, self._bootstrap, group, topic, options.partitions, records, latency)
@@ -167,7 +167,7 @@ def _answer(answers: IO[bytes], log: Path) -> Read:
         raise KafkaCoordError(f"a reader ended without a result; see {log}") from None
     if "problem" in found:
         raise BrokerError(found["problem"])
-    return Read(**found | {"way": Way(found["way"])})
+    return Read(**found | {"way": ReadMode(found["way"])})
 
 
 # --- what it comes to ------------------------------------------------------------------------------------------------
@@ -176,9 +176,9 @@ def _answer(answers: IO[bytes], log: Path) -> Read:
 def throughput(reads: Sequence[Read]) -> Table:
     rows = []
     bare, bare_set = (
-        Spread.of([one.records_per_s for one in reads if one.way is way]) for way in (Way.BARE, Way.BARE_SET)
+        Spread.of([one.records_per_s for one in reads if one.way is way]) for way in (ReadMode.BARE, ReadMode.BARE_SET)
     )
-    for way in Way:
+    for way in ReadMode:
         found = [one for one in reads if one.way is way]
         if not found:
             continue

@@ -96,13 +96,13 @@ def run_failover_bench(options: FailoverOptions, directory: Path, on_progress: O
     idle: list[Idle] = []
     starts: list[dict[str, Any]] = []
     for size in options.sizes:
-        with _stage(directory / f"{size}-groups", size, options, on_progress) as stage:
-            starts.append(stage.started)
+        with _testbed(directory / f"{size}-groups", size, options, on_progress) as testbed:
+            starts.append(testbed.started)
             for _ in range(options.repeat):
                 for ending in Ending:
-                    failovers.append(stage.fail(ending))
+                    failovers.append(testbed.fail(ending))
                     on_progress(_told(failovers[-1]))
-            idle.append(stage.idle())
+            idle.append(testbed.idle())
             on_progress(
                 f"{size:,} settled groups: {idle[-1].cpu_percent:.1f} % of a core, {idle[-1].transactions} writes in "
                 f"{options.idle_s:g} s, {idle[-1].peak_mib:,.0f} MiB"
@@ -113,7 +113,7 @@ def run_failover_bench(options: FailoverOptions, directory: Path, on_progress: O
     )
 
 
-class _Stage:
+class _FailoverTestbed:
     """Two instances, of which one coordinates ``groups`` settled groups; and one group more with real members."""
 
     def __init__(
@@ -234,7 +234,9 @@ class _Stage:
 
 
 @contextmanager
-def _stage(directory: Path, groups: int, options: FailoverOptions, on_progress: OnProgress) -> Iterator[_Stage]:
+def _testbed(
+    directory: Path, groups: int, options: FailoverOptions, on_progress: OnProgress
+) -> Iterator[_FailoverTestbed]:
     (directory / "journals").mkdir(parents=True, exist_ok=True)
     settings = ZooKeeperSettings(tick_ms=500, heap_mb=1_024, max_session_ms=600_000)
     on_progress(f"starting ZooKeeper for {groups:,} groups of {options.consumers}")
@@ -252,10 +254,10 @@ def _stage(directory: Path, groups: int, options: FailoverOptions, on_progress: 
             instances = [
                 Instance(directory, number, server.connect_string, options.session_timeout_ms) for number in (1, 2)
             ]
-            stage = _Stage(store, many, instances, place, options)
-            with contextlib.closing(stage):
-                stage.start(on_progress)
-                yield stage
+            testbed = _FailoverTestbed(store, many, instances, place, options)
+            with contextlib.closing(testbed):
+                testbed.start(on_progress)
+                yield testbed
 
 
 def _ms(since_ns: int, until_ns: int) -> float:

@@ -29,7 +29,7 @@ from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, bala
 from kafka_coord.dev.bench.rebalance.journal import Journals, Line, What
 from kafka_coord.dev.bench.rebalance.newer_client import NEWER_CLIENT, newer_client
 from kafka_coord.dev.bench.rebalance.peer import PeerPlace
-from kafka_coord.dev.bench.rebalance.stage import GUEST, Crew, Crews
+from kafka_coord.dev.bench.rebalance.testbed import GUEST, Crew, Crews
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION
@@ -106,7 +106,7 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
     return BenchReport("compare", setup, options.to_json(), tables(found), judged, notes, further)
 
 
-# --- the stage -------------------------------------------------------------------------------------------------------
+# --- the testbed -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class _Group:
             case Event.COLD:
                 if self._members:
                     self._crews.all("leave")
-                    self._settle(Event.LEAVE, 0, 0, "")
+                    self._await_settled(Event.LEAVE, 0, 0, "")
                 self._crews.all("join")
                 self._members = self._options.members
             case Event.JOIN:
@@ -217,17 +217,17 @@ class _Group:
                 self._members -= 1
             case Event.KILL:
                 self._crews.guest.do("join")
-                self._settle(Event.JOIN, 0, self._members + 1, "")
+                self._await_settled(Event.JOIN, 0, self._members + 1, "")
                 at_ns, killed = self._crews.guest.kill(), GUEST
             case _:
                 raise ValueError(f"{event} does not happen to Kafka's own groups")
-        found = self._settle(event, at_ns, self._members, killed)
+        found = self._await_settled(event, at_ns, self._members, killed)
         self.costs[event].append(found)
         if killed:
             self._crews.next_guest()
         return found
 
-    def _settle(self, event: Event, at_ns: int, members: int, killed: str) -> Cost:
+    def _await_settled(self, event: Event, at_ns: int, members: int, killed: str) -> Cost:
         lines: list[Line] = []
         still_s = _STILL_S[self._contender.variant]
         deadline = time.monotonic() + _WITHIN_S

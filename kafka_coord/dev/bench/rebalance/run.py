@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka_coord.dev.bench.rebalance.figures import Cost, Event, Ownership, cost, summary
 from kafka_coord.dev.bench.rebalance.journal import What
-from kafka_coord.dev.bench.rebalance.stage import GUEST, STILL_S, Crews, MembersChannel, Stage, stage
+from kafka_coord.dev.bench.rebalance.testbed import GUEST, STILL_S, Crews, MembersChannel, RebalanceTestbed, testbed
 from kafka_coord.dev.bench.report import Bar, BenchReport, Drawing, Setup, Table
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.dev.cluster.process import OnProgress
@@ -51,7 +51,7 @@ def run_rebalance_bench(options: RebalanceOptions, directory: Path, on_progress:
     setup = Setup.here(java=find_java().version)
     on_progress("starting ZooKeeper and a coordinator")
     with (
-        stage(directory, options.session_timeout_ms, options.partitions, options.channel) as found,
+        testbed(directory, options.session_timeout_ms, options.partitions, options.channel) as found,
         _group(found, options) as group,
     ):
         pid = found.coordinator.pid or 0
@@ -86,9 +86,9 @@ def _program(options: RebalanceOptions) -> Iterator[tuple[Sequence[Event], int]]
 class _Group:
     """The members that stay, settled between events, and what each event has cost so far."""
 
-    def __init__(self, stage: Stage, options: RebalanceOptions) -> None:
-        self._stage, self._options = stage, options
-        self._crews = Crews(stage.crew, options.members)
+    def __init__(self, testbed: RebalanceTestbed, options: RebalanceOptions) -> None:
+        self._testbed, self._options = testbed, options
+        self._crews = Crews(testbed.crew, options.members)
         self._owned = Ownership()
         self._partitions = options.partitions
         self._generation = 0
@@ -101,7 +101,7 @@ class _Group:
             case Event.COLD:
                 if self._members:
                     self._crews.all("leave")
-                    self._settle(0)
+                    self._await_settled(0)
                     self._read(Event.LEAVE, 0)
                 self._crews.all("join")
                 return self._cost(event, self._options.members)
@@ -113,19 +113,19 @@ class _Group:
                 self._crews.guest.do("leave")
                 return self._cost(event, self._options.members)
             case Event.STUCK:
-                with self._stage.stuck_group():
+                with self._testbed.stuck_group():
                     self._crews.guest.do("join")
                     found = self._cost(event, self._options.members + 1)
                 self._crews.guest.do("leave")
-                self._settle(self._options.members)
+                self._await_settled(self._options.members)
                 self._read(Event.LEAVE, 0)
                 return found
             case Event.REBALANCE:
-                at_ns, answered_ns = self._stage.rebalance()
+                at_ns, answered_ns = self._testbed.rebalance()
                 return self._cost(event, self._members, at_ns=at_ns, answered_ns=answered_ns)
             case Event.KILL:
                 self._crews.guest.do("join")
-                self._settle(self._options.members + 1)
+                self._await_settled(self._options.members + 1)
                 self._read(Event.JOIN, 0)
                 at_ns = self._crews.guest.kill()
                 found = self._cost(event, self._options.members, at_ns=at_ns, killed=GUEST)
@@ -133,22 +133,22 @@ class _Group:
                 return found
             case Event.GROW:
                 self._partitions += -(-self._options.partitions // 10)
-                at_ns = self._stage.set_partitions(self._partitions)
+                at_ns = self._testbed.set_partitions(self._partitions)
                 return self._cost(event, self._members, at_ns=at_ns)
 
-    def _settle(self, members: int) -> None:
+    def _await_settled(self, members: int) -> None:
         within_s = _SETTLES_S + 2 * self._options.session_timeout_ms / 1000
-        self._generation = self._stage.quiet.after(self._generation, members, within_s).generation
+        self._generation = self._testbed.quiet.after(self._generation, members, within_s).generation
         self._members = members
 
     def _cost(self, event: Event, members: int, *, at_ns: int = 0, killed: str = "", answered_ns: int = 0) -> Cost:
-        self._settle(members)
+        self._await_settled(members)
         found = self._read(event, at_ns, killed=killed, answered_ns=answered_ns)
         self.costs[event].append(found)
         return found
 
     def _read(self, event: Event, at_ns: int, *, killed: str = "", answered_ns: int = 0) -> Cost:
-        lines = self._stage.journals.new_lines()
+        lines = self._testbed.journals.new_lines()
         begins = [line.at_ns for line in lines if line.what in {What.JOINING, What.LEAVING}]
         at_ns = at_ns or (begins[0] if begins else time.monotonic_ns())
         found, self._owned = cost(event, at_ns, lines, self._owned, killed=killed, answered_ns=answered_ns)
@@ -159,8 +159,8 @@ class _Group:
 
 
 @contextmanager
-def _group(stage: Stage, options: RebalanceOptions) -> Iterator[_Group]:
-    group = _Group(stage, options)
+def _group(testbed: RebalanceTestbed, options: RebalanceOptions) -> Iterator[_Group]:
+    group = _Group(testbed, options)
     with contextlib.closing(group):
         yield group
 

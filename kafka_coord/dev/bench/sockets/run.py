@@ -70,10 +70,10 @@ SMOKE = SocketsOptions(
 def run_sockets_bench(options: SocketsOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
     """Runs it in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(java=find_java().version)
-    with _stage(directory, options, on_progress) as stage:
-        registering = stage.register(on_progress)
-        steady = stage.watch(on_progress)
-        failover = stage.fail(on_progress)
+    with _testbed(directory, options, on_progress) as testbed:
+        registering = testbed.register(on_progress)
+        steady = testbed.watch(on_progress)
+        failover = testbed.fail(on_progress)
     tables = [Table("registering", [registering]), Table("steady", [steady]), Table("failover", [failover])]
     judged = bars(options, steady, failover) if options.judged else []
     return BenchReport("sockets", setup, options.to_json(), tables, judged)
@@ -116,7 +116,7 @@ class _Crowd:
             self.process.stdout.close()
 
 
-class _Stage:
+class _SocketTestbed:
     """Two instances that listen for consumers; ``zookeeper`` is the server's pid, ``logs`` where crowds write."""
 
     def __init__(
@@ -285,7 +285,7 @@ class _Stage:
 
 
 @contextmanager
-def _stage(directory: Path, options: SocketsOptions, on_progress: OnProgress) -> Iterator[_Stage]:
+def _testbed(directory: Path, options: SocketsOptions, on_progress: OnProgress) -> Iterator[_SocketTestbed]:
     directory.mkdir(parents=True, exist_ok=True)
     settings = ZooKeeperSettings(tick_ms=500, heap_mb=512, max_session_ms=600_000)
     on_progress("starting ZooKeeper and two coordinators")
@@ -301,10 +301,10 @@ def _stage(directory: Path, options: SocketsOptions, on_progress: OnProgress) ->
             Instance(directory, number, server.connect_string, options.coordinator_session_timeout_ms, host)
             for number, host in enumerate(hosts, start=1)
         ]
-        stage = _Stage(store, instances, hosts, directory, server.process.pid or 0)
-        left.callback(stage.close)
-        stage.begin(options)
-        yield stage
+        testbed = _SocketTestbed(store, instances, hosts, directory, server.process.pid or 0)
+        left.callback(testbed.close)
+        testbed.begin(options)
+        yield testbed
 
 
 def partitions_of(options: SocketsOptions) -> int:

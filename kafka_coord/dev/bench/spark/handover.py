@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_coord.consumer.consumer import Consumer
-from kafka_coord.dev.bench.spark.stage import OURS, MicroBatch, Running, Stage
+from kafka_coord.dev.bench.spark.testbed import OURS, MicroBatch, Running, SparkTestbed
 from kafka_coord.errors import NoNode, StoreError, Timeout
 from kafka_coord.zk import layout
 from kafka_coord.zk.session import connect
@@ -44,20 +44,22 @@ class Handovers:
     batches: Sequence[MicroBatch]
 
 
-def hand_over(stage: Stage, partitions: int, *, trigger_ms: int, rows_per_s: int, joins: int) -> Handovers:
+def hand_over(testbed: SparkTestbed, partitions: int, *, trigger_ms: int, rows_per_s: int, joins: int) -> Handovers:
     """A query reads what is written meanwhile; ``joins`` times a consumer joins its group and leaves."""
-    topic = stage.new_topic(partitions)
+    topic = testbed.new_topic(partitions)
     trigger = {"processingTime": f"{trigger_ms} milliseconds"}
     with (
-        stage.query(OURS, topic, trigger=trigger, startingOffsets="earliest", consumerId=QUERY) as running,
-        stage.feeding(topic, max(1, rows_per_s // 20), every_s=0.05) as feeding,
-        contextlib.closing(connect(stage.zookeeper)) as store,
+        testbed.query(OURS, topic, trigger=trigger, startingOffsets="earliest", consumerId=QUERY) as running,
+        testbed.feeding(topic, max(1, rows_per_s // 20), every_s=0.05) as feeding,
+        contextlib.closing(connect(testbed.zookeeper)) as store,
     ):
         running.await_rows(rows_per_s, _WITHIN_S)
         with _Commands(store, running.group) as commands:
             began, written = time.monotonic(), feeding.written
             found = [
-                (ctime, gone) for _ in range(joins) for ctime, gone in _join_and_leave(stage, running, topic, commands)
+                (ctime, gone)
+                for _ in range(joins)
+                for ctime, gone in _join_and_leave(testbed, running, topic, commands)
             ]
             written_per_s = (feeding.written - written) / (time.monotonic() - began)
         time.sleep(_SETTLING_S)  # the micro-batch at work is told of only when it is through
@@ -66,9 +68,11 @@ def hand_over(stage: Stage, partitions: int, *, trigger_ms: int, rows_per_s: int
     return Handovers(trigger_ms, partitions, written_per_s, stops, [batch for batch in batches if batch.rows])
 
 
-def _join_and_leave(stage: Stage, running: Running, topic: str, commands: _Commands) -> Iterator[tuple[float, float]]:
+def _join_and_leave(
+    testbed: SparkTestbed, running: Running, topic: str, commands: _Commands
+) -> Iterator[tuple[float, float]]:
     with Consumer(
-        zookeeper=stage.zookeeper, group=running.group, topics=[topic], auto_offset_reset="earliest"
+        zookeeper=testbed.zookeeper, group=running.group, topics=[topic], auto_offset_reset="earliest"
     ) as consumer:
         deadline = time.monotonic() + _WITHIN_S
         found: list[tuple[float, float]] = []

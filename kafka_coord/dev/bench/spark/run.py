@@ -13,7 +13,7 @@ from kafka_coord.dev.bench.spark.connector import own_connector
 from kafka_coord.dev.bench.spark.handover import Handovers, hand_over
 from kafka_coord.dev.bench.spark.options import Part, SparkBenchOptions
 from kafka_coord.dev.bench.spark.soak import Look, soak
-from kafka_coord.dev.bench.spark.stage import OURS, SPARKS, Stage, Work
+from kafka_coord.dev.bench.spark.testbed import OURS, SPARKS, SparkTestbed, Work
 from kafka_coord.dev.bench.spark.throughput import Drain, drain
 from kafka_coord.dev.bench.spark.triggers import Ticks, tick
 from kafka_coord.dev.cluster.cluster import DevCluster
@@ -36,19 +36,21 @@ def run_spark_bench(options: SparkBenchOptions, directory: Path, on_progress: On
     source is measured alone, and a note says so. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
     setup = Setup.here(kafka=KAFKA_VERSION, java=find_java().version)
     notes: list[str] = []
-    with _stage(options, directory, notes, on_progress) as stage:
+    with _testbed(options, directory, notes, on_progress) as testbed:
         wanted = options.parts
-        drains = _throughput(stage, options, on_progress) if Part.THROUGHPUT in wanted else []
-        ticks = _micro_batches(stage, options, on_progress) if Part.MICRO_BATCHES in wanted else []
-        handovers = _handovers(stage, options, on_progress) if Part.HANDOVER in wanted else []
-        looks = _soak(stage, options, on_progress) if Part.SOAK in wanted else ()
+        drains = _throughput(testbed, options, on_progress) if Part.THROUGHPUT in wanted else []
+        ticks = _micro_batches(testbed, options, on_progress) if Part.MICRO_BATCHES in wanted else []
+        handovers = _handovers(testbed, options, on_progress) if Part.HANDOVER in wanted else []
+        looks = _soak(testbed, options, on_progress) if Part.SOAK in wanted else ()
     found = (tables.throughput(drains), tables.micro_batches(ticks), tables.handovers(handovers), tables.soak(looks))
     bars = tables.bars(drains, ticks, handovers, looks) if options.judged else []
     return BenchReport("spark", setup, options.to_json(), [one for one in found if one.rows], bars, tuple(notes))
 
 
 @contextmanager
-def _stage(options: SparkBenchOptions, directory: Path, notes: list[str], on_progress: OnProgress) -> Iterator[Stage]:
+def _testbed(
+    options: SparkBenchOptions, directory: Path, notes: list[str], on_progress: OnProgress
+) -> Iterator[SparkTestbed]:
     settings, sources = dict(_SETTINGS), [OURS]
     try:
         settings["spark.jars"] = ",".join(str(jar) for jar in own_connector())
@@ -67,20 +69,20 @@ def _stage(options: SparkBenchOptions, directory: Path, notes: list[str], on_pro
         ) as spark:
             spark.sparkContext.setLogLevel("ERROR")
             gateway: Any = spark.sparkContext._gateway  # PySpark tells its process nowhere else
-            yield Stage(
+            yield SparkTestbed(
                 spark, gateway.proc.pid, cluster.zookeeper, cluster.bootstrap_servers, directory, tuple(sources)
             )
 
 
-def _throughput(stage: Stage, options: SparkBenchOptions, on_progress: OnProgress) -> list[Drain]:
+def _throughput(testbed: SparkTestbed, options: SparkBenchOptions, on_progress: OnProgress) -> list[Drain]:
     drains: list[Drain] = []
     works = (Work.RAW, Work.PARSED) if options.parsed else (Work.RAW,)
     for partitions in options.partitions:
         on_progress(f"writing {options.rows:,} flights, partitions: {partitions}")
-        topic = stage.filled_topic(partitions, options.rows)
+        topic = testbed.filled_topic(partitions, options.rows)
         for work in works:
-            for round_number, source in _rounds(stage, options.warm_up, options.repeat):
-                found = drain(stage, source, topic, partitions, options.rows, work)
+            for round_number, source in _rounds(testbed, options.warm_up, options.repeat):
+                found = drain(testbed, source, topic, partitions, options.rows, work)
                 on_progress(
                     f"{_round(round_number)} partitions: {partitions}, {work}, {source}: "
                     f"{found.rows_per_s:,.0f} rows/s, whole query {found.wall_s:.1f} s, CPU {found.cpu_s:.1f} s"
@@ -90,13 +92,13 @@ def _throughput(stage: Stage, options: SparkBenchOptions, on_progress: OnProgres
     return drains
 
 
-def _micro_batches(stage: Stage, options: SparkBenchOptions, on_progress: OnProgress) -> list[Ticks]:
+def _micro_batches(testbed: SparkTestbed, options: SparkBenchOptions, on_progress: OnProgress) -> list[Ticks]:
     ticks: list[Ticks] = []
     for partitions in options.partitions:
-        topic = stage.new_topic(partitions)
-        for round_number, source in _rounds(stage, 0, options.rounds):
+        topic = testbed.new_topic(partitions)
+        for round_number, source in _rounds(testbed, 0, options.rounds):
             found = tick(
-                stage,
+                testbed,
                 source,
                 topic,
                 partitions,
@@ -112,11 +114,11 @@ def _micro_batches(stage: Stage, options: SparkBenchOptions, on_progress: OnProg
     return ticks
 
 
-def _handovers(stage: Stage, options: SparkBenchOptions, on_progress: OnProgress) -> list[Handovers]:
+def _handovers(testbed: SparkTestbed, options: SparkBenchOptions, on_progress: OnProgress) -> list[Handovers]:
     handovers = []
     for trigger_ms in (0, 1_000):
         found = hand_over(
-            stage, max(options.partitions), trigger_ms=trigger_ms, rows_per_s=options.load, joins=options.joins
+            testbed, max(options.partitions), trigger_ms=trigger_ms, rows_per_s=options.load, joins=options.joins
         )
         handovers.append(found)
         longest = max(stop.ms for stop in found.stops)
@@ -127,7 +129,7 @@ def _handovers(stage: Stage, options: SparkBenchOptions, on_progress: OnProgress
     return handovers
 
 
-def _soak(stage: Stage, options: SparkBenchOptions, on_progress: OnProgress) -> Sequence[Look]:
+def _soak(testbed: SparkTestbed, options: SparkBenchOptions, on_progress: OnProgress) -> Sequence[Look]:
     if not options.minutes:
         return ()
 
@@ -137,13 +139,13 @@ def _soak(stage: Stage, options: SparkBenchOptions, on_progress: OnProgress) -> 
             f"{look.python_mib:.0f} MiB"
         )
 
-    return soak(stage, max(options.partitions), minutes=options.minutes, rows_per_s=options.load, tell=tell)
+    return soak(testbed, max(options.partitions), minutes=options.minutes, rows_per_s=options.load, tell=tell)
 
 
-def _rounds(stage: Stage, warm_up: int, repeat: int) -> Iterator[tuple[int, str]]:
+def _rounds(testbed: SparkTestbed, warm_up: int, repeat: int) -> Iterator[tuple[int, str]]:
     """(round, source): those before 0 only warm up. Who goes first changes from round to round."""
     for number in range(-warm_up, repeat):
-        for source in stage.sources if number % 2 == 0 else reversed(stage.sources):
+        for source in testbed.sources if number % 2 == 0 else reversed(testbed.sources):
             yield number, source
 
 

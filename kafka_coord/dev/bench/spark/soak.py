@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kafka_coord.dev.bench.spark.stage import OURS, Stage
+from kafka_coord.dev.bench.spark.testbed import OURS, SparkTestbed
 from kafka_coord.dev.bench.spark.triggers import TRIGGER
 from kafka_coord.dev.bench.usage import Process, tree
 
@@ -30,21 +30,21 @@ class Look:
 
 
 def soak(
-    stage: Stage, partitions: int, *, minutes: float, rows_per_s: int, tell: Callable[[Look], None]
+    testbed: SparkTestbed, partitions: int, *, minutes: float, rows_per_s: int, tell: Callable[[Look], None]
 ) -> tuple[Look, ...]:
     """A look after the first micro-batches, then one a minute (every sixth of the time, of less than six minutes)."""
-    topic = stage.new_topic(partitions)
+    topic = testbed.new_topic(partitions)
     every_s = min(60.0, minutes * 60 / 6)
     looks: list[Look] = []
     with (
-        stage.query(OURS, topic, trigger={"processingTime": TRIGGER}, startingOffsets="earliest") as running,
-        stage.feeding(topic, max(1, rows_per_s // 10), every_s=0.1),
+        testbed.query(OURS, topic, trigger={"processingTime": TRIGGER}, startingOffsets="earliest") as running,
+        testbed.feeding(topic, max(1, rows_per_s // 10), every_s=0.1),
     ):
         running.await_rows(rows_per_s, _WITHIN_S)
         began = time.monotonic()
         while True:
             rows = sum(batch.rows for batch in running.batches())
-            looks.append(_look(stage, (time.monotonic() - began) / 60, rows))
+            looks.append(_look(testbed, (time.monotonic() - began) / 60, rows))
             tell(looks[-1])
             due = began + len(looks) * every_s
             if due > began + minutes * 60 + 1:
@@ -61,10 +61,10 @@ def growth(looks: Sequence[Look]) -> float | None:
     return sum(one.python_mib for one in last) / sum(one.python_mib for one in middle)
 
 
-def _look(stage: Stage, minute: float, rows: int) -> Look:
-    found = tree(stage.jvm)
+def _look(testbed: SparkTestbed, minute: float, rows: int) -> Look:
+    found = tree(testbed.jvm)
     python = [one.rss_bytes / _MIB for one in found if _is_python(one)]
-    jvm = sum(one.rss_bytes / _MIB for one in found if one.pid == stage.jvm)
+    jvm = sum(one.rss_bytes / _MIB for one in found if one.pid == testbed.jvm)
     return Look(minute, rows, len(python), sum(python), max(python, default=0.0), jvm)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from kafka_coord.dev.bench.report import Bar, Drawing, Spread, Table
 from kafka_coord.dev.bench.spark.handover import Handovers
 from kafka_coord.dev.bench.spark.soak import FLAT, Look, growth
-from kafka_coord.dev.bench.spark.stage import OURS, SPARKS, MicroBatch, Work
+from kafka_coord.dev.bench.spark.testbed import OURS, SPARKS, MicroBatch, Work
 from kafka_coord.dev.bench.spark.throughput import Drain
 from kafka_coord.dev.bench.spark.triggers import Ticks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kafka_coord.dev.bench.spark.stage import OURS, Stage, Work
+from kafka_coord.dev.bench.spark.testbed import OURS, SparkTestbed, Work
 from kafka_coord.dev.bench.usage import Meter
 from kafka_coord.errors import VerificationFailed
 
@@ -32,13 +32,13 @@ class Drain:
         return self.rows / self.reading_s
 
 
-def drain(stage: Stage, source: str, topic: str, partitions: int, rows: int, work: Work) -> Drain:
+def drain(testbed: SparkTestbed, source: str, topic: str, partitions: int, rows: int, work: Work) -> Drain:
     """Raises :class:`VerificationFailed` if it did not read exactly ``rows``."""
     options = {"maxOffsetsPerTrigger": rows} if source == OURS else {}  # Spark's own has no limit by default
     trigger = {"availableNow": True}
     with (
-        Meter(stage.jvm) as meter,
-        stage.query(source, topic, trigger=trigger, work=work, startingOffsets="earliest", **options) as running,
+        Meter(testbed.jvm) as meter,
+        testbed.query(source, topic, trigger=trigger, work=work, startingOffsets="earliest", **options) as running,
     ):
         wall_s = running.finish(_WITHIN_S)
         cpu_s = meter.cpu_s()

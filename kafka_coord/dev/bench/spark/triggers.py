@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kafka_coord.dev.bench.spark.stage import MicroBatch, Running, Stage
+from kafka_coord.dev.bench.spark.testbed import MicroBatch, Running, SparkTestbed
 from kafka_coord.dev.bench.usage import Meter
 
 TRIGGER = "1 second"
@@ -26,16 +26,16 @@ class Ticks:
 
 
 def tick(
-    stage: Stage, source: str, topic: str, partitions: int, *, burst: int, seconds: float, settling_s: float
+    testbed: SparkTestbed, source: str, topic: str, partitions: int, *, burst: int, seconds: float, settling_s: float
 ) -> Ticks:
     """For ``seconds`` each, after ``settling_s``: ``burst`` records a second, then none."""
-    with stage.query(source, topic, trigger={"processingTime": TRIGGER}, startingOffsets="latest") as running:
-        with stage.feeding(topic, burst, every_s=1.0):
+    with testbed.query(source, topic, trigger={"processingTime": TRIGGER}, startingOffsets="latest") as running:
+        with testbed.feeding(topic, burst, every_s=1.0):
             running.await_rows(burst, _WITHIN_S)
             time.sleep(settling_s)
-            small, small_cores = _watch(stage, running, seconds)
+            small, small_cores = _watch(testbed, running, seconds)
         time.sleep(max(1.0, settling_s / 2))
-        empty, empty_cores = _watch(stage, running, seconds)
+        empty, empty_cores = _watch(testbed, running, seconds)
     return Ticks(
         source=source,
         partitions=partitions,
@@ -46,9 +46,9 @@ def tick(
     )
 
 
-def _watch(stage: Stage, running: Running, seconds: float) -> tuple[list[MicroBatch], float]:
+def _watch(testbed: SparkTestbed, running: Running, seconds: float) -> tuple[list[MicroBatch], float]:
     before, began = len(running.batches()), time.monotonic()
-    with Meter(stage.jvm) as meter:
+    with Meter(testbed.jvm) as meter:
         time.sleep(seconds)
         spent_s = time.monotonic() - began
         cores = meter.cpu_s() / spent_s

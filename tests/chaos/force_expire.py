@@ -1,4 +1,4 @@
-"""Ending another client's ZooKeeper session, as a server does that believes it dead. For chaos runs and tests only."""
+"""Ends the ZooKeeper session of another client, as a server does when it believes the client dead."""
 
 from __future__ import annotations
 

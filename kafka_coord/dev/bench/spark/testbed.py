@@ -56,7 +56,7 @@ class MicroBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class SparkTestbed:
     """``jvm`` is the process of the Spark driver, in local mode the parent of all others; ``sources`` those to
     measure, in turn."""
 

@@ -185,7 +185,7 @@ class Quiet:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RebalanceTestbed:
     """``coordinator`` is the process of the elected (and only) instance."""
 
     store: Store
@@ -230,7 +230,9 @@ class Stage:
 
 
 @contextmanager
-def stage(directory: Path, session_timeout_ms: int, partitions: int, channel: MembersChannel) -> Iterator[Stage]:
+def testbed(
+    directory: Path, session_timeout_ms: int, partitions: int, channel: MembersChannel
+) -> Iterator[RebalanceTestbed]:
     """A standalone ZooKeeper and one coordinator, with the topic there and nobody in the group."""
     (directory / "journals").mkdir(parents=True, exist_ok=True)
     # ZooKeeper ends a session at a whole tick: small ones, or what a killed member costs is mostly that.
@@ -247,7 +249,9 @@ def stage(directory: Path, session_timeout_ms: int, partitions: int, channel: Me
             store.ensure_path(layout.BROKER_TOPICS)
             store.ensure_path(layout.BROKER_IDS)
             place = Place(server.connect_string, GROUP, TOPIC, session_timeout_ms, "", bootstrap)
-            found = Stage(store, place, coordinator, Quiet(store), Journals(directory / "journals"), directory)
+            found = RebalanceTestbed(
+                store, place, coordinator, Quiet(store), Journals(directory / "journals"), directory
+            )
             found.set_partitions(partitions)
             coordinator.start()
             coordinator.wait_until(lambda: ephemeral_exists(server.connect_string, layout.COORDINATOR) is True, 60.0)

@@ -54,7 +54,7 @@ _READY_S = 120.0
 class Actor:
     """A process of the run. ``link`` is its way to ZooKeeper (a ZooKeeper server's: to the other servers).
 
-    ``busy`` while a fault has hold of it; whoever sets it, under the stage's lock, starts and ends the process.
+    ``busy`` while a fault has hold of it; whoever sets it, under the testbed's lock, starts and ends the process.
     """
 
     role: str
@@ -96,7 +96,7 @@ class Actor:
             link.mend()
 
 
-class Stage:
+class ChaosTestbed:
     """Everything a run consists of. ``with`` ends all of it, however the run ends."""
 
     def __init__(self, directory: Path, per_s: float) -> None:

@@ -1,0 +1,110 @@
+"""What the two distributions install: the operator's has nothing of the laboratory."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "kafka_coord"
+MAY_IMPORT_DEV = {"kafka_coord/cli/load.py"}
+"""The bundled flights are read by who asks for them, and only then."""
+
+
+def sources(folder: Path) -> set[str]:
+    return {str(path.relative_to(ROOT)) for path in folder.rglob("*.py") if "build" not in path.parts}
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both, built from a copy of the sources: what setuptools leaves behind stays away from the checkout."""
+    copy = tmp_path_factory.mktemp("sources")
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    shutil.copytree(PACKAGE, copy / "kafka_coord", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
+    out = tmp_path_factory.mktemp("wheels")
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-q", "--no-deps"]
+    subprocess.run(
+        [*command, "--no-build-isolation", "-w", str(out), ".", "./kafka_coord/dev"],
+        cwd=copy,
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    built = {"dev" if "_dev-" in wheel.name else "main": wheel for wheel in out.glob("*.whl")}
+    assert len(built) == 2
+    return built
+
+
+def modules(wheel: Path) -> set[str]:
+    return {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
+
+
+def test_each_module_is_in_one_distribution_and_tests_in_none(wheels: dict[str, Path]) -> None:
+    dev = sources(PACKAGE / "dev")
+    assert modules(wheels["main"]) == sources(PACKAGE) - dev
+    assert modules(wheels["dev"]) == dev - {"kafka_coord/dev/setup.py"}
+
+
+def imported(source: str) -> Iterator[str]:
+    """Wherever in a module the import stands."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_what_an_operator_installs_imports_nothing_that_he_does_not(wheels: dict[str, Path]) -> None:
+    with zipfile.ZipFile(wheels["main"]) as wheel:
+        found = {
+            name
+            for name in modules(wheels["main"])
+            for what in imported(wheel.read(name).decode())
+            if f"{what}.".startswith(("kafka_coord.dev.", "tests."))
+        }
+    assert found == MAY_IMPORT_DEV
+
+
+def kafka_coord(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-S", "-m", "kafka_coord.cli.main", *arguments],  # -S: no editable install of this checkout
+        cwd=where,
+        env={**environment(), "PYTHONPATH": os.pathsep.join((str(where), sysconfig.get_path("purelib")))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_commands_that_are_there_work_and_the_others_say_what_to_install(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    zipfile.ZipFile(wheels["main"]).extractall(tmp_path)
+    listed = kafka_coord(tmp_path, "--help").stdout
+    for command in ("serve", "consume", "groups", "doctor", "pipeline"):
+        assert f"\n  {command} " in listed
+        assert kafka_coord(tmp_path, command, "--help").returncode == 0
+    for command in ("demo", "bench", "dev"):
+        assert f"\n  {command} " not in listed
+    for missing in (("demo",), ("pipeline", "run", "flights")):
+        said = kafka_coord(tmp_path, *missing)
+        assert said.returncode == 2
+        assert "kafka-coord[dev]" in said.stderr
+
+    zipfile.ZipFile(wheels["dev"]).extractall(tmp_path)
+    for there in (("demo",), ("dev", "up"), ("bench",), ("pipeline", "run", "flights"), ("pipeline", "report")):
+        said = kafka_coord(tmp_path, *there, "--help")
+        assert (said.returncode, said.stderr) == (0, "")
