@@ -57,15 +57,17 @@ class InvalidPattern(SettingsError):
 
 class MalformedValue(KafkaCoordError, ValueError):
     """A value that cannot be decoded. ``where`` is its znode path or file, ``reason`` what is wrong with it, cut where
-    it repeats so much of the value that whoever wrote that could fill our logs."""
+    it repeats so much of the value that whoever wrote that could fill our logs; ``field`` the field at fault, "" where
+    it is none in particular."""
 
     exit_code = 3
 
-    def __init__(self, where: str, reason: str) -> None:
+    def __init__(self, where: str, reason: str, field: str = "") -> None:
         reason = reason if len(reason) <= _MAX_REASON_CHARS else f"{reason[:_MAX_REASON_CHARS]}…"
         super().__init__(f"{where}: {reason}")
         self.where = where
         self.reason = reason
+        self.field = field
 
 
 class UnknownVersion(MalformedValue):

@@ -28,15 +28,18 @@ class Fault(StrEnum):
     UNSUPPORTED_VERSION = "unsupported-version"
     UNEXPECTED_MESSAGE = "unexpected-message"
     TOO_MANY_REQUESTS = "too-many-requests"
+    OVERLOADED = "overloaded"
 
 
 class BadFrame(KafkaCoordError):
-    """What came is no frame of this protocol; ``id`` is its own where one could be read, else 0."""
+    """What came is no frame of this protocol. ``id`` is the frame's own where one could be read, else 0; ``more`` are
+    the further fields of the error that answers it."""
 
-    def __init__(self, fault: Fault, message: str, id: int = 0) -> None:  # noqa: A002  the field's name
+    def __init__(self, fault: Fault, message: str, id: int = 0, **more: object) -> None:  # noqa: A002  the field's name
         super().__init__(message)
         self.fault = fault
         self.id = id
+        self.more = more
 
 
 def encode(frame: Mapping[str, Any]) -> bytes:
@@ -55,28 +58,46 @@ class Decoder:
 
     @property
     def pending(self) -> int:
-        """How many bytes of a frame are here that is not whole yet."""
+        """How many bytes wait here, of frames that are whole or not."""
         return len(self._buffer)
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """Raises :class:`BadFrame`, after the frames before the bad one. A length that is too large is refused before
-        anything of it is kept."""
+    def add(self, data: bytes) -> None:
+        """Keeps the bytes for :meth:`take`."""
         self._buffer += data
-        while len(self._buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > MAX_FRAME_BYTES:
-                raise BadFrame(Fault.FRAME_TOO_LARGE, f"{length} bytes, more than the {MAX_FRAME_BYTES} of a frame")
-            if len(self._buffer) < _LENGTH.size + length:
-                return
-            body = bytes(self._buffer[_LENGTH.size : _LENGTH.size + length])
-            del self._buffer[: _LENGTH.size + length]
-            yield decode(body)
+
+    def size(self) -> int:
+        """How many bytes the next frame has, 0 where it is not whole yet. Raises :class:`BadFrame` for one that is too
+        large, before it is whole."""
+        if len(self._buffer) < _LENGTH.size:
+            return 0
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if length > MAX_FRAME_BYTES:
+            raise BadFrame(Fault.FRAME_TOO_LARGE, f"{length} bytes, more than the {MAX_FRAME_BYTES} of a frame")
+        whole: int = _LENGTH.size + length
+        return whole if len(self._buffer) >= whole else 0
+
+    def take(self) -> Frame:
+        """The next frame, which must be whole. Raises :class:`BadFrame`."""
+        size = self.size()
+        body = bytes(self._buffer[_LENGTH.size : size])
+        del self._buffer[:size]
+        return decode(body)
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """All frames that are whole now. Raises :class:`BadFrame`, after the frames before the bad one."""
+        self.add(data)
+        while self.size():
+            yield self.take()
+
+
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is no number in JSON")
 
 
 def decode(body: bytes) -> Frame:
     """One frame without its length. Raises :class:`BadFrame`."""
     try:
-        frame = json.loads(body.decode())
+        frame = json.loads(body.decode(), parse_constant=_no_number)
         if b"\\u" in body:
             dump(frame)  # "\ud800" is JSON, and yet no text
     except (ValueError, RecursionError) as error:
@@ -86,8 +107,9 @@ def decode(body: bytes) -> Frame:
     found = frame.get("id")
     known = found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= MAX_ID else None
     version = frame.get("v")
-    if version != VERSION or isinstance(version, bool):
-        raise BadFrame(Fault.UNSUPPORTED_VERSION, f"version {shown(version)}; this end speaks {VERSION}", known or 0)
+    if version != VERSION or type(version) is not int:  # 1.0 and true equal 1, and are none
+        message = f"version {shown(version)}; this end speaks {VERSION}"
+        raise BadFrame(Fault.UNSUPPORTED_VERSION, message, known or 0, versions=[VERSION])
     if known is None:
         raise BadFrame(Fault.MALFORMED_FRAME, f"field 'id' is {shown(found)}, not a number up to 2^53 - 1")
     if not isinstance(frame.get("type"), str):

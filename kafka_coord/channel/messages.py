@@ -47,14 +47,19 @@ class Code(StrEnum):
     TIMEOUT_OUT_OF_RANGE = "timeout-out-of-range"
     DUPLICATE_CONSUMER = "duplicate-consumer"
     TOO_MANY_CONSUMERS = "too-many-consumers"
+    TOO_MANY_CONNECTIONS = "too-many-connections"
     NOT_AUTHENTICATED = "not-authenticated"
     NOT_AUTHORISED = "not-authorised"
     SLOW_DOWN = "slow-down"
+    NOT_REGISTERED = "not-registered"
     UNAVAILABLE = "unavailable"
     WRONG_INCARNATION = "wrong-incarnation"
     MEMBERSHIP_LOST = "membership-lost"
+    UNKNOWN_MEMBERSHIP = "unknown-membership"
     SHUTTING_DOWN = "shutting-down"
 
+
+_NEEDS_OFFSETS = frozenset({MessageType.COMMIT, MessageType.COMMITTED})
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -71,24 +76,26 @@ def write_offsets(offsets: Mapping[TopicPartition, int | None]) -> dict[str, dic
 
 
 def read_offsets(frame: fields.Json, where: str) -> dict[TopicPartition, int]:
-    """Of field ``offsets``; none where the field is missing."""
+    """Of field ``offsets``; none where it is missing and may be: a request of :data:`_NEEDS_OFFSETS` needs it."""
     found = {}
-    for topic, partitions in fields.mapping(frame, "offsets", where, {}).items():
+    for topic, partitions in fields.mapping(frame, "offsets", where, None if where in _NEEDS_OFFSETS else {}).items():
         for partition, offset in _partitions(topic, partitions, where):
             if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < 1 << 63:
-                raise MalformedValue(where, f"{fields.shown(offset)} is not an offset")
+                raise MalformedValue(where, f"{fields.shown(offset)} is not an offset", "offsets")
             found[TopicPartition(topic, partition)] = offset
     return found
 
 
 def _partitions(topic: str, partitions: Any, where: str) -> list[tuple[int, Any]]:
     if not is_legal(topic):
-        raise MalformedValue(where, f"topic {fields.shown(topic)} is not legal: use {RULE}")
+        raise MalformedValue(where, f"topic {fields.shown(topic)} is not legal: use {RULE}", "offsets")
     if not isinstance(partitions, dict):
-        raise MalformedValue(where, f"the offsets of {topic!r} are {fields.shown(partitions)}, not an object")
+        raise MalformedValue(
+            where, f"the offsets of {topic!r} are {fields.shown(partitions)}, not an object", "offsets"
+        )
     for written in partitions:
         if not (written.isascii() and written.isdigit() and len(written) <= 10 and int(written) <= MAX_PARTITION):
-            raise MalformedValue(where, f"{fields.shown(written)} is not a partition number")
+            raise MalformedValue(where, f"{fields.shown(written)} is not a partition number", "offsets")
     return [(int(written), value) for written, value in partitions.items()]
 
 
@@ -170,13 +177,13 @@ class ClusterMetadata:
             brokers=brokers,
             instances=_texts(frame, "instances", where),
             coordinator=read_coordinator(frame, where),
-            protocols={k: fields.plain(v) for k, v in fields.mapping(frame, "protocols", where, {}).items()},
+            protocols={k: fields.plain(v) for k, v in fields.mapping(frame, "protocols", where).items()},
         )
 
 
 def read_coordinator(frame: fields.Json, where: str) -> Coordinator | None:
     """Of field ``coordinator``, in the answer to cluster-metadata and in ``not-coordinator``."""
-    if frame.get("coordinator") is None:
+    if "coordinator" in frame and frame["coordinator"] is None:
         return None
     found = fields.mapping(frame, "coordinator", where)
     return Coordinator(
@@ -187,16 +194,16 @@ def read_coordinator(frame: fields.Json, where: str) -> Coordinator | None:
 
 
 def _list(frame: fields.Json, name: str, where: str) -> list[Any]:
-    found = frame.get(name, [])
+    found = frame.get(name)
     if not isinstance(found, list):
-        raise MalformedValue(where, f"field {name!r} is {fields.shown(found)}, not an array")
+        raise MalformedValue(where, f"field {name!r} is {fields.shown(found)}, not an array", name)
     return found
 
 
 def _texts(frame: fields.Json, name: str, where: str) -> tuple[str, ...]:
     found = _list(frame, name, where)
     if not all(isinstance(one, str) for one in found):
-        raise MalformedValue(where, f"field {name!r} is {fields.shown(found)}, not an array of strings")
+        raise MalformedValue(where, f"field {name!r} is {fields.shown(found)}, not an array of strings", name)
     return tuple(found)
 
 
@@ -233,11 +240,16 @@ class Register:
         where = MessageType.REGISTER
         auto_commit = frame.get("auto_commit", True)
         if not isinstance(auto_commit, bool):
-            raise MalformedValue(where, f"field 'auto_commit' is {fields.shown(auto_commit)}, not true or false")
+            raise MalformedValue(
+                where, f"field 'auto_commit' is {fields.shown(auto_commit)}, not true or false", "auto_commit"
+            )
         for name in ("client", "host", "rack", "assignor", "secret", "resume_key"):
             if isinstance(frame.get(name), str) and len(frame[name]) > MAX_TEXT_CHARS:
-                raise MalformedValue(where, f"field {name!r} has {len(frame[name])} characters, not {MAX_TEXT_CHARS}")
+                raise MalformedValue(
+                    where, f"field {name!r} has {len(frame[name])} characters, not {MAX_TEXT_CHARS}", name
+                )
         consumer = fields.text(frame, "consumer_id", where) if frame.get("consumer_id") is not None else ""
+        fields.number(frame, "session_timeout_ms", where)  # which a registration over ZooKeeper does not need
         return cls(
             group=fields.text(frame, "group", where),
             member=Member.from_json(frame, consumer, 0, where),
@@ -329,8 +341,8 @@ class Ping:
     @classmethod
     def from_json(cls, frame: fields.Json) -> Ping:
         return cls(
-            heard=fields.number(frame, "heard", MessageType.PING, 0, at_least=0),
-            done=fields.number(frame, "done", MessageType.PING, 0, at_least=0),
+            heard=fields.number(frame, "heard", MessageType.PING, at_least=0),
+            done=fields.number(frame, "done", MessageType.PING, at_least=0),
         )
 
 

@@ -117,7 +117,7 @@ class Consumer:
         ``latest`` is made firm at the start of a partition: its end is committed before the first record is handed
         out. ``earliest`` is right for whoever must see partitions added later from their first record on.
     ``session_timeout_ms``
-        After how much silence it is taken for dead, and others get its partitions: 10,000 by default, and 25,000 with
+        After how much silence it is taken for dead, and others get its partitions: 10,000 by default, and 45,000 with
         ``bootstrap``, more than twice what instances have, so that a coordinator's crash does not interrupt it.
     ``rejoin_grace_ms``
         How long the coordinator keeps its partitions for it after it vanished (Kafka's static membership).

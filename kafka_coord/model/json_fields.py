@@ -54,7 +54,7 @@ def text(value: Json, field: str, where: str, default: str | None = None) -> str
     """A string field; ``default`` where it is absent, :class:`MalformedValue` where it is no string."""
     found = value.get(field, default)
     if not isinstance(found, str):
-        raise MalformedValue(where, f"field {field!r} is {shown(found)}, not a string")
+        raise MalformedValue(where, f"field {field!r} is {shown(found)}, not a string", field)
     return found
 
 
@@ -62,9 +62,9 @@ def number(value: Json, field: str, where: str, default: int | None = None, *, a
     """An integer field within 64 bits; bounds are checked as well."""
     found = value.get(field, default)
     if not isinstance(found, int) or isinstance(found, bool) or abs(found) >= 1 << 63:
-        raise MalformedValue(where, f"field {field!r} is {shown(found)}, not a 64-bit integer")
+        raise MalformedValue(where, f"field {field!r} is {shown(found)}, not a 64-bit integer", field)
     if at_least is not None and found < at_least:
-        raise MalformedValue(where, f"field {field!r} is {found}, less than {at_least}")
+        raise MalformedValue(where, f"field {field!r} is {found}, less than {at_least}", field)
     return found
 
 
@@ -72,7 +72,7 @@ def mapping(value: Json, field: str, where: str, default: Json | None = None) ->
     """An object field."""
     found = value.get(field, default)
     if not isinstance(found, dict):
-        raise MalformedValue(where, f"field {field!r} is {shown(found)}, not an object")
+        raise MalformedValue(where, f"field {field!r} is {shown(found)}, not an object", field)
     return found
 
 

@@ -91,7 +91,9 @@ class Subscription:
             kind = SubscriptionKind(fields.text(value, "pattern", where, "static"))
         except ValueError:
             kinds = ", ".join(SubscriptionKind)
-            raise MalformedValue(where, f"field 'pattern' is {value['pattern']!r}, not one of {kinds}") from None
+            raise MalformedValue(
+                where, f"field 'pattern' is {value['pattern']!r}, not one of {kinds}", "pattern"
+            ) from None
         for name, streams in written.items():
             if not isinstance(streams, int) or isinstance(streams, bool) or not 1 <= streams <= MAX_STREAMS:
                 shown = fields.shown(streams)
@@ -159,10 +161,14 @@ class Member:
         try:
             mode = Mode(fields.text(value, "mode", where, "incremental"))
         except ValueError:
-            raise MalformedValue(where, f"field 'mode' is {value['mode']!r}, not incremental or eager") from None
+            raise MalformedValue(
+                where, f"field 'mode' is {value['mode']!r}, not incremental or eager", "mode"
+            ) from None
         grace_ms = fields.number(value, "rejoin_grace_ms", where, 0, at_least=0)
         if grace_ms > MAX_GRACE_MS:
-            raise MalformedValue(where, f"field 'rejoin_grace_ms' is {grace_ms}, more than {MAX_GRACE_MS} (7 days)")
+            raise MalformedValue(
+                where, f"field 'rejoin_grace_ms' is {grace_ms}, more than {MAX_GRACE_MS} (7 days)", "rejoin_grace_ms"
+            )
         timeout = fields.number(value, "session_timeout_ms", where, 0, at_least=0)
         timestamp = value.get("timestamp", "")
         return cls(

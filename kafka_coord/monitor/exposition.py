@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -19,6 +22,11 @@ log = logging.getLogger(__name__)
 
 PREFIX = "kafka_coord"
 """What the names of all metrics begin with."""
+
+REQUEST_S = 10.0
+"""For one request and its answer, in all."""
+MAX_REQUESTS = 32
+"""Requests at a time; beyond that the oldest one is cut off."""
 
 
 class Collector(Protocol):
@@ -103,14 +111,41 @@ class Exposition:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each request, so many at most, each with so much time in all: a peer that sends or reads a byte now
+    and then must not keep its thread."""
+
     daemon_threads = True
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._began: dict[Any, float] = {}
+        super().__init__(*args, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        under_way = sorted(self._began.items(), key=lambda one: one[1])
+        for oldest, _ in under_way[: len(under_way) - MAX_REQUESTS + 1]:
+            _cut_off(oldest)
+        self._began[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        super().service_actions()
+        for request, began in list(self._began.items()):
+            if time.monotonic() > began + REQUEST_S:
+                _cut_off(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._began.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         log.debug("broke off a request for metrics from=%s", client_address, exc_info=True)
 
 
-class _QuietHandler(WSGIRequestHandler):
-    timeout = 10  # a peer that never sends must not keep its thread
+def _cut_off(request: Any) -> None:
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
 
+
+class _QuietHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         log.debug(format, *args)

@@ -24,11 +24,11 @@ from kafka_coord.channel.messages import (
     Registered,
     Resume,
     read_command,
-    read_coordinator,
     read_offsets,
     read_outstanding,
 )
-from kafka_coord.channel.rpc import MAX_UNANSWERED
+from kafka_coord.channel.rpc import MAX_UNANSWERED, Asked, Conversation
+from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Member, Mode, StartFetcher, StopFetcher, Subscription, TopicPartition
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -46,10 +46,12 @@ READ = {
     "ping": Ping.from_json,
     "stop-fetcher": read_command,
     "start-fetcher": read_command,
-    "error": lambda frame: read_coordinator(frame, "error"),
     **{
-        name: lambda frame: read_offsets(frame, "offsets")
-        for name in ("answer to ping", "answer to stop-fetcher", "answer to start-fetcher", "commit", "leave")
+        name: lambda frame, name=name: read_offsets(frame, name)
+        for name in (
+            *("answer to ping", "answer to stop-fetcher", "answer to start-fetcher"),
+            *("commit", "committed", "leave"),
+        )
     },
 }
 
@@ -109,6 +111,59 @@ def test_what_is_no_frame_is_refused_by_its_code(vector: dict[str, Any]) -> None
     with pytest.raises(BadFrame) as refused:
         list(Decoder().feed(bytes.fromhex(vector["bytes"])))
     assert (refused.value.fault, refused.value.id) == (vector["error"], vector["id"])
+    assert refused.value.more.get("versions") == vector.get("versions")
+
+
+READ_VECTORS = [vector for vector in VECTORS["frames"] if vector["message"] in READ]
+
+
+@pytest.mark.parametrize("vector", READ_VECTORS, ids=lambda vector: vector["message"])
+def test_what_the_schema_requires_the_code_requires_and_what_it_does_not_the_code_does_without(
+    vector: dict[str, Any],
+) -> None:
+    message, frame = vector["message"], vector["frame"]
+    for name in frame.keys() - {"v", "id", "type"}:
+        rest = {key: value for key, value in frame.items() if key != name}
+        required = name in SCHEMA["$defs"][message]["required"]
+        assert jsonschema.Draft202012Validator(schema_of(message)).is_valid(rest) is not required
+        if required:
+            with pytest.raises(MalformedValue):
+                READ[message](rest)
+        elif name != "pattern":  # without it this vector's expression would be a topic
+            READ[message](rest)
+
+
+def test_the_table_of_errors_and_the_schema_say_the_same_of_the_connection() -> None:
+    table = PAGE.split("| the connection |\n")[1].split("\n\n")[0].splitlines()[1:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    fates = {
+        code: {"stays": "stays", "is closed": "closes"}[fate]
+        for codes, _, _, fate in rows
+        for code in codes.split("`")[1::2]
+    }
+    assert fates == SCHEMA["$defs"]["error"]["x-connection"]
+
+
+def test_the_conversation_on_the_page_follows_the_rules() -> None:
+    """Each frame fits its schema, and each end takes what the other one says. A new connection begins where they ask
+    from 1 again."""
+    block = PAGE.split("## A conversation")[1].split("```text\n")[1].split("```")[0]
+    lines = [line for line in block.replace("\n   ", "").splitlines() if line[0] in "→←"]
+    consumer, coordinator = Conversation(), Conversation()
+    for line in lines:
+        frame = json.loads(line[2:])
+        mine, other = (consumer, coordinator) if line[0] == "→" else (coordinator, consumer)
+        if frame["type"] == "register":
+            consumer, coordinator = mine, other = Conversation(), Conversation()
+        if frame["type"] == "answer":
+            assert mine.answer(frame["id"]) == {"id": frame["id"], "type": "answer"}
+        else:
+            assert mine.ask(frame["type"])[0] == frame["id"], "ids count up"
+        event = other.take(frame)
+        message = event.type if isinstance(event, Asked) else f"answer to {event.type}"
+        check(message, frame)
+    assert consumer.waiting == coordinator.waiting == 0
+    assert len(lines) == 16
 
 
 def test_what_the_code_writes_fits_the_schema() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from kafka_coord.channel.messages import Register
 from kafka_coord.errors import SettingsError
-from kafka_coord.frontends.socket.access import Access
+from kafka_coord.frontends.socket.access import Access, DenialLog
 from kafka_coord.model import Member, Subscription
 
 SECRET = hashlib.sha256(b"sesame").hexdigest()
@@ -82,3 +82,21 @@ def test_a_secret_is_never_repeated(users):
 def test_a_file_that_cannot_be_used_is_refused_with_what_to_do(tmp_path, text, what):
     with pytest.raises(SettingsError, match=what):
         access(tmp_path, text)
+
+
+def test_whoever_is_denied_is_logged_without_the_secret_and_a_flood_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    denials = DenialLog()
+    caplog.set_level("WARNING")
+    for number in range(50):
+        denials.note(f"10.0.0.1:{number}", "not-authenticated", "no user is known by this secret", 100.0 + number)
+    assert len(caplog.records) == DenialLog.MOST
+    assert "10.0.0.1:0" in caplog.records[0].getMessage()
+    caplog.clear()
+    denials.note("10.0.0.2:1", "not-authorised", "user etl may not be a member of group 'x'", 170.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "denied access to socket consumers in the period before: 40 more",
+        "denied access to socket consumer address=10.0.0.2:1 code=not-authorised"
+        " reason=\"user etl may not be a member of group 'x'\"",
+    ]

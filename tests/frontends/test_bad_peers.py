@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.channel.frames import MAX_FRAME_BYTES
+from kafka_coord.channel.frames import MAX_FRAME_BYTES, encode
 from kafka_coord.channel.rpc import MAX_UNANSWERED, Answered, Refused
+from kafka_coord.frontends.socket import server
 from kafka_coord.frontends.socket.options import GatewayOptions
 from tests.frontends.harness import HandConsumer, SocketInstance
 from tests.waiting import eventually
@@ -36,6 +37,8 @@ def raw(frame: Any) -> bytes:
         (raw(b'{"v":1,"id":1,"type":' + b"[" * 50_000), "malformed-frame"),
         (raw([1, 2]), "malformed-frame"),
         (raw({"v": 2, "id": 1, "type": "register"}), "unsupported-version"),
+        (raw({"v": 1.0, "id": 1, "type": "register"}), "unsupported-version"),
+        (raw(b'{"v":1,"id":1,"type":"cluster-metadata","wait_ms":NaN}'), "malformed-frame"),
         (raw({"v": 1, "id": 1, "type": "dance"}), "unexpected-message"),
         (raw({"v": 1, "id": 2, "type": "cluster-metadata"}), "unexpected-message"),
         (raw({"v": 1, "id": 1, "type": "commit", "offsets": {}}), "unexpected-message"),
@@ -57,6 +60,53 @@ def test_what_does_not_belong_ends_the_connection_with_a_reason(
     assert found == code
     assert message
     good.next_ping()
+
+
+def test_another_version_is_told_which_ones_there_are(instance: Instances, connect: Connect) -> None:
+    bad = connect(instance().start_elected())
+    bad.socket.sendall(raw({"v": 2, "id": 1, "type": "register"}))
+    refused = bad.next()
+    assert isinstance(refused, Refused)
+    assert refused.frame["versions"] == [1]
+
+
+def test_beyond_as_many_connections_as_there_may_be_one_is_told_so(
+    instance: Instances, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "SPARE_CONNECTIONS", 1)
+    coordinator = instance(1, GatewayOptions(most_consumers=1)).start_elected()
+    good, _ = connect(coordinator), connect(coordinator)
+    assert isinstance(good.register("delays", "good"), Answered)
+    late = connect(coordinator)
+    late.socket.sendall(raw({"v": 1, "id": 1, "type": "cluster-metadata"}))
+    assert late.ends_with()[0] == "too-many-connections"
+    good.next_ping()
+
+
+def test_unfinished_large_frames_have_so_much_room_in_all_and_small_ones_always_have_some(
+    instance: Instances, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MAX_KEPT_BYTES", 300_000)
+    coordinator = instance().start_elected()
+    first, second, small = (connect(coordinator) for _ in range(3))
+    begun = struct.pack("!I", MAX_FRAME_BYTES) + b"{" * 200_000
+    first.socket.sendall(begun)
+    eventually(lambda: coordinator.server.kept_bytes >= 200_000)
+    second.socket.sendall(begun)
+    assert second.ends_with()[0] == "overloaded"
+    assert isinstance(small.register("delays", "small"), Answered)
+
+
+def test_large_and_small_frames_of_one_connection_are_answered_in_their_order(
+    instance: Instances, connect: Connect
+) -> None:
+    consumer = connect(instance().start_elected())
+    asked = [
+        consumer.conversation.ask("cluster-metadata", {"ignored": "x" * size})[1]
+        for size in (0, 900_000, 10, 30_000, 30_000, 5)
+    ]
+    consumer.socket.sendall(b"".join(encode(frame) for frame in asked))
+    assert [consumer.next().id for _ in asked] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +136,8 @@ def test_a_registration_that_cannot_be_is_refused_and_the_connection_stays(
     answer = consumer.register(**fields)
     assert isinstance(answer, Refused)
     assert answer.code == code, answer.message
+    if code.startswith("bad-"):
+        assert answer.frame["field"] in {*fields, "subscription"}
     assert isinstance(consumer.register(), Answered)
 
 
@@ -138,8 +190,8 @@ def test_one_that_never_registers_is_not_kept(instance: Instances, connect: Conn
     coordinator = instance(1, GatewayOptions(unregistered_ms=2_000)).start_elected()
     silent, slow = connect(coordinator), connect(coordinator)
     slow.socket.sendall(b"\0\0")
-    assert silent.ends_with()[0] == "slow-down"
-    assert slow.ends_with()[0] == "slow-down"
+    assert silent.ends_with()[0] == "not-registered"
+    assert slow.ends_with()[0] == "not-registered"
 
 
 def test_half_a_frame_and_then_nothing_is_silence(instance: Instances, connect: Connect) -> None:

@@ -247,7 +247,7 @@ def test_nobody_else_can_go_on_for_it(world: World, instance: Instances, connect
         other = connect(coordinator)
         refused = other.ask("resume", **(mine | change))
         assert isinstance(refused, Refused)
-        assert refused.code == "membership-lost"
+        assert refused.code == "unknown-membership"
         assert isinstance(other.register(consumer_id=None), Answered), "it may register"
     obey(s1)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,9 @@ from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.rpc import Answered, Refused
 from kafka_coord.cli.serve import tls_context
 from kafka_coord.errors import NoAuth, SettingsError, StoreUnavailable
+from kafka_coord.frontends.socket import server
 from kafka_coord.frontends.socket.access import Access
+from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.model import Member, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.settings import ServeSettings
@@ -175,12 +179,52 @@ def test_a_certificates_name_and_a_secret_say_which_groups_may_be_joined(
 
 
 def test_a_consumer_that_may_not_is_told_and_does_not_try_for_ever(
-    world: World, instance: Instances, authority, served, tmp_path, link
+    world: World, instance: Instances, authority, served, tmp_path, link, caplog
 ):
     one = instance(tls=served(False), access=users(tmp_path)).start_elected()
-    made = link(one.server.address, trusting(authority), secret="wrong")  # noqa: S106
+    made = link(one.server.address, trusting(authority), secret="wrong-one")  # noqa: S106
     with pytest.raises(NoAuth, match="not-authenticated"):
         registered(made)
+    assert "denied access to socket consumer address=127.0.0.1" in caplog.text
+    assert "wrong-one" not in caplog.text
+
+
+def test_handshakes_that_never_end_count_from_the_accept_on_and_end_soon(
+    world: World, instance: Instances, authority, served, monkeypatch
+):
+    monkeypatch.setattr(server, "SPARE_CONNECTIONS", 2)
+    monkeypatch.setattr(server, "HANDSHAKE_S", 3.0)
+    one = instance(tls=served(False), options=GatewayOptions(most_consumers=1)).start_elected()
+    host, port = one.server.address.split(":")
+    silent = [socket.create_connection((host, int(port))) for _ in range(3)]
+    for connection in silent:
+        connection.sendall(b"\x16\x03\x01")  # a handshake that begins
+    with pytest.raises(OSError):  # noqa: PT011  which one is the other end's and the moment's
+        ask_cluster_metadata(one.server.address, tls=trusting(authority))
+    for connection in silent:
+        connection.settimeout(10)
+        with connection, suppress(ConnectionError):
+            while connection.recv(100):
+                pass
+
+    def answers() -> bool:
+        with suppress(OSError):
+            return ask_cluster_metadata(one.server.address, tls=trusting(authority)).coordinator is not None
+        return False
+
+    assert eventually(answers)
+
+
+def test_a_handshake_waits_for_a_place_and_then_is_made(
+    world: World, instance: Instances, authority, served, monkeypatch
+):
+    monkeypatch.setattr(server, "MAX_HANDSHAKES", 1)
+    monkeypatch.setattr(server, "HANDSHAKE_S", 1.0)
+    one = instance(tls=served(False)).start_elected()
+    host, port = one.server.address.split(":")
+    with socket.create_connection((host, int(port))):
+        found = ask_cluster_metadata(one.server.address, tls=trusting(authority), timeout_s=10)
+    assert found.coordinator is not None
 
 
 def test_files_that_are_no_certificates_are_refused_at_the_start(tmp_path: Path):

@@ -213,7 +213,7 @@ class Term:
             connection.registering = False
             if self.members.get(member.key) is not member or not isinstance(listing, tuple):
                 connection.send(
-                    connection.conversation.refuse(request, Code.MEMBERSHIP_LOST, "it is a member no longer")
+                    connection.conversation.refuse(request, Code.UNKNOWN_MEMBERSHIP, "it is a member no longer")
                 )
                 continue
             if isinstance(ledger, Node):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from kafka_coord.channel.messages import Code
 from kafka_coord.errors import SettingsError
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.settings import parse_toml
+
+log = logging.getLogger(__name__)
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FIELDS = frozenset({"secret_sha256", "certificate", "groups"})
@@ -77,6 +80,26 @@ class Access:
             names = ", ".join(user.name for user in proven)
             return Refusal(Code.NOT_AUTHORISED, f"user {names} may not be a member of group {group!r}")
         return None
+
+
+class DenialLog:
+    """Says who was denied and why, never with what secret: ``MOST`` lines in ``PERIOD_S`` seconds, others counted."""
+
+    MOST, PERIOD_S = 10, 60.0
+
+    def __init__(self) -> None:
+        self._since = float("-inf")
+        self._count = 0
+
+    def note(self, address: str, code: str, reason: str, now: float) -> None:
+        """``now`` in monotonic seconds."""
+        if now >= self._since + self.PERIOD_S:
+            if self._count > self.MOST:
+                log.warning("denied access to socket consumers in the period before: %d more", self._count - self.MOST)
+            self._since, self._count = now, 0
+        self._count += 1
+        if self._count <= self.MOST:
+            log.warning("denied access to socket consumer address=%s code=%s reason=%r", address, code, reason)
 
 
 def _user(name: str, value: Any, where: str) -> User:

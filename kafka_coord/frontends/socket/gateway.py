@@ -31,7 +31,7 @@ from kafka_coord.frontends.members.members import Connection, Peer, Presence, So
 from kafka_coord.frontends.members.registering import Refusal, Registering, made_id, registration_value, too_large
 from kafka_coord.frontends.members.term import Term, hang_up
 from kafka_coord.frontends.members.writes import Outcome
-from kafka_coord.frontends.socket.access import Access
+from kafka_coord.frontends.socket.access import Access, DenialLog
 from kafka_coord.frontends.socket.admission import Admission
 from kafka_coord.frontends.socket.metadata import MetadataDirectory
 from kafka_coord.frontends.socket.options import GatewayOptions
@@ -95,6 +95,7 @@ class Gateway:
         self._wake = wake
         self._options = options or GatewayOptions()
         self._access = access
+        self._denials = DenialLog()
         self._nonce = nonce
         self._metadata = MetadataDirectory(store, instance, self._options.metadata_age_ms / 1000)
         self._asking: list[_Wondering] = []
@@ -157,7 +158,7 @@ class Gateway:
         if connection.ended:
             return
         log.warning("closed connection address=%s: %s (%s)", connection.peer.address, error, error.fault)
-        self._hang_up(connection, error.fault, str(error), error.id)
+        self._hang_up(connection, error.fault, str(error), error.id, **error.more)
 
     def received(self, connection: Connection, frame: Frame) -> None:
         """A frame came."""
@@ -184,6 +185,8 @@ class Gateway:
 
     def _hang_up(self, connection: Connection, code: str, message: str, request: int = 0, **more: object) -> None:
         member = connection.member
+        if code in (Code.NOT_AUTHENTICATED, Code.NOT_AUTHORISED):
+            self._denials.note(connection.peer.address, code, message, self._store.clock.monotonic())
         hang_up(connection, code, message, request, **more)
         self.lost(connection)
         if member is not None:
@@ -205,7 +208,7 @@ class Gateway:
         except BadFrame as error:
             self.broken(connection, error)
         except MalformedValue as error:
-            self._refuse(connection, asked.id, Code.BAD_VALUE, str(error))
+            self._refuse(connection, asked.id, Code.BAD_VALUE, str(error), field=error.field)
 
     def _asked(self, connection: Connection, asked: Asked) -> None:
         if asked.type == MessageType.CLUSTER_METADATA:
@@ -239,7 +242,7 @@ class Gateway:
         try:
             _subscription(asked.frame)
         except MalformedValue as error:
-            self._refuse(connection, asked.id, Code.BAD_SUBSCRIPTION, str(error))
+            self._refuse(connection, asked.id, Code.BAD_SUBSCRIPTION, str(error), field=error.field or "subscription")
             return
         register = Register.from_json(asked.frame)
         refusal = self._why_not(register, connection.peer.certificate) or self._not_yet(register, connection)
@@ -283,7 +286,7 @@ class Gateway:
         member = term.resumable(resume)
         if member is None:
             message = f"consumer {resume.consumer[:260]!r} is not registered as it was: register"
-            self._refuse(connection, asked.id, Code.MEMBERSHIP_LOST, message)
+            self._refuse(connection, asked.id, Code.UNKNOWN_MEMBERSHIP, message)
             return
         connection.registering = True
         term.heard_of(member)
@@ -291,12 +294,14 @@ class Gateway:
 
     def _why_not(self, register: Register, certificate: str | None) -> Refusal | None:
         options, term = self._options, self.term
+        field = "group"
         try:
             legal("group", register.group)
             if register.member.consumer:
+                field = "consumer_id"
                 legal("consumer", register.member.consumer)
         except InvalidName as error:
-            return Refusal(Code.BAD_NAME, str(error))
+            return Refusal(Code.BAD_NAME, str(error), (("field", field),))
         refusal = (
             self._access.why_not(register.group, register.secret, certificate) if self._access is not None else None
         )
@@ -358,13 +363,15 @@ class Gateway:
             not_held = [tp for tp in offsets if tp not in member.held]
             if not_held:
                 message = f"{not_held[0]} is not this consumer's: only what it was started on can be committed"
-                self._refuse(connection, asked.id, Code.BAD_VALUE, message)
+                self._refuse(connection, asked.id, Code.BAD_VALUE, message, field="offsets")
                 return
             term.commit(member, offsets, then)
         else:
             for_good = asked.frame.get("for_good", False)
             if not isinstance(for_good, bool):
-                raise MalformedValue(MessageType.LEAVE, f"field 'for_good' is {shown(for_good)}, not true or false")
+                raise MalformedValue(
+                    MessageType.LEAVE, f"field 'for_good' is {shown(for_good)}, not true or false", "for_good"
+                )
             term.leave(member, offsets, then, for_good=for_good)
 
     def _answer_write(self, connection: Connection, asked: Asked, outcome: Outcome) -> None:
@@ -505,7 +512,7 @@ class Gateway:
             if connection.registering or now < since + patience:
                 self._fresh.append(connection)
             else:
-                self._hang_up(connection, Code.SLOW_DOWN, f"did not register within {patience:.0f} s")
+                self._hang_up(connection, Code.NOT_REGISTERED, f"did not register within {patience:.0f} s")
 
     def close(self, why: str = "this instance is shutting down") -> None:
         """Tells everybody, so that they look for the next coordinator at once."""

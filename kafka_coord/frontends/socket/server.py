@@ -9,131 +9,33 @@ import ssl
 import threading
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
-from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
+from kafka_coord.channel.messages import Code
+from kafka_coord.channel.rpc import Conversation
 from kafka_coord.errors import SettingsError
-from kafka_coord.frontends.members.members import Connection
 from kafka_coord.frontends.socket.access import Access
 from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
+from kafka_coord.frontends.socket.inbox import LARGE_BYTES, Inbox
 from kafka_coord.frontends.socket.options import GatewayOptions
+from kafka_coord.frontends.socket.peer import CLOSING_S, Accepted, Arrival, Broken, Came, SocketPeer
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
 
-CLOSING_S = 2.0
-"""How long a connection that is being closed may take to take what was sent to it."""
-MAX_UNSENT_BYTES = 4 << 20
-MAX_INBOX = 50_000
-"""Frames that wait for the gateway's thread; beyond that nothing more is read."""
 SPARE_CONNECTIONS = 1_000
 """Beyond as many as there may be consumers: those that only ask where to go."""
-OTHER_DESCRIPTORS = 100
-"""What the process has open besides."""
-
-
-class SocketPeer(asyncio.Protocol):
-    """A connection. Its methods named as in :class:`asyncio.Protocol` run on the loop's thread, the others on any."""
-
-    def __init__(self, server: GatewayServer) -> None:
-        self._server = server
-        self._decoder = Decoder()
-        self._transport: asyncio.Transport | None = None
-        self._address = "?"
-        self._certificate: str | None = None
-        self._broken = False
-        self.connection: Connection | None = None
-        """The gateway's thread's."""
-        self.unsent: list[bytes] = []
-        self.closing = False
-
-    # --- the gateway's thread ----------------------------------------------------------------------------------------
-
-    @property
-    def address(self) -> str:
-        return self._address
-
-    @property
-    def certificate(self) -> str | None:
-        return self._certificate
-
-    def send(self, frame: Frame) -> None:
-        self.unsent.append(encode(frame))
-        self._server.touched(self)
-
-    def close(self) -> None:
-        self.closing = True
-        self._server.touched(self)
-
-    # --- the loop's thread -------------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]  # a stream's is a Transport
-        host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
-        self._address = f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-        self._certificate = _common_name(transport.get_extra_info("peercert"))
-        if not self._server.may_accept(self):
-            transport.abort()  # type: ignore[attr-defined]
-            return
-        self._server.arrived(_Accepted(self))
-
-    def data_received(self, data: bytes) -> None:
-        if self._broken:
-            return
-        try:
-            for frame in self._decoder.feed(data):
-                self._server.arrived(_Came(self, frame))
-        except BadFrame as error:
-            self._broken = True
-            self._server.arrived(_Broken(self, error))
-        if self._transport is not None and self._server.is_behind():
-            self._transport.pause_reading()
-            self._server.resume_later(self._transport)
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        self._transport = None
-        self._server.departed(self)
-        self._server.arrived(_Lost(self))
-
-    def flush(self, data: bytes, *, close: bool) -> None:
-        """Sends, and closes if asked to."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        if data:
-            transport.write(data)
-        if transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            log.warning("closed connection address=%s: it does not take what it is sent", self._address)
-            transport.abort()
-        elif close:
-            transport.close()
-            asyncio.get_running_loop().call_later(CLOSING_S, transport.abort)
-
-
-@dataclass(frozen=True, slots=True)
-class _Accepted:
-    peer: SocketPeer
-
-
-@dataclass(frozen=True, slots=True)
-class _Came:
-    peer: SocketPeer
-    frame: Frame
-
-
-@dataclass(frozen=True, slots=True)
-class _Broken:
-    peer: SocketPeer
-    error: BadFrame
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    peer: SocketPeer
-
-
-_Arrival = _Accepted | _Came | _Broken | _Lost
+OTHER_DESCRIPTORS = 200
+"""What the process has open besides, and connections that are being told that there is no room."""
+MAX_TURNED_AWAY = 64
+HANDSHAKE_S = 5.0
+"""For a TLS handshake, from the moment it begins."""
+MAX_HANDSHAKES = 128
+"""TLS handshakes under way; whoever comes beyond that waits for a place, and costs little until it has one."""
+MAX_KEPT_BYTES = 64 << 20
+"""Bytes of all connections that wait to be read: beyond that, one that keeps more than a small frame is cut off."""
+_BACKLOG = 4_096
+_ACCEPT_AT_ONCE = 128
+_LOOK_AGAIN_S = 0.02
 
 
 class GatewayServer:
@@ -158,13 +60,21 @@ class GatewayServer:
         self._awake = threading.Event()
         self._stopping = threading.Event()
         self._failure: Exception | None = None
-        self._inbox: deque[_Arrival] = deque()
+        self._inbox: Inbox[Arrival] = Inbox()
         self._touched: dict[SocketPeer, None] = {}
         self._open: set[SocketPeer] = set()
+        self._turned_away = 0
+        self._turns: dict[bool, deque[SocketPeer]] = {True: deque(), False: deque()}
+        self._turn_is_due = False
+        self.kept_bytes = 0
+        """Of all connections, waiting to be read."""
+        self._tls = tls
+        self._handshakes = asyncio.Semaphore(MAX_HANDSHAKES)
+        self._securing: set[asyncio.Task[None]] = set()
         _allow_descriptors(self._options.most_consumers + SPARE_CONNECTIONS + OTHER_DESCRIPTORS)
         self.gateway = Gateway(store, instance, office, self._awake.set, self._options, access)
         self._loop = asyncio.new_event_loop()
-        self._server = self._listen(listen, tls)
+        self._server = self._listen(listen)
         self.address = _address(self._server)
         self._loop_thread = threading.Thread(target=self._loop.run_forever, name="socket-channel", daemon=True)
         self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
@@ -187,20 +97,26 @@ class GatewayServer:
             self._loop_thread.join(timeout_s)
             self._loop.close()
 
-    def _listen(self, listen: str, tls: ssl.SSLContext | None) -> asyncio.Server:
+    def _listen(self, listen: str) -> asyncio.Server:
         host, _, port = listen.rpartition(":")
         try:
-            return self._loop.run_until_complete(
+            made = self._loop.run_until_complete(
                 self._loop.create_server(
-                    lambda: SocketPeer(self), host.strip("[]") or None, int(port), ssl=tls, backlog=4_096
+                    lambda: SocketPeer(self), host.strip("[]") or None, int(port), backlog=_ACCEPT_AT_ONCE
                 )
             )
         except (OSError, ValueError) as error:
             self._loop.close()
             raise SettingsError(f"cannot listen on {listen!r} for consumers: {error}") from None
+        for listening in made.sockets:  # asyncio accepts at once as many as may wait, which takes too long
+            with listening.dup() as same:
+                same.listen(_BACKLOG)
+        return made
 
     async def _close_all(self) -> None:
         self._server.close()
+        for securing in self._securing:
+            securing.cancel()
         for peer in list(self._open):
             peer.flush(b"", close=True)
         deadline = self._loop.time() + CLOSING_S
@@ -209,30 +125,86 @@ class GatewayServer:
 
     # --- the loop's thread -------------------------------------------------------------------------------------------
 
-    def may_accept(self, peer: SocketPeer) -> bool:
+    def made(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
+        """A connection counts from here on, before any handshake."""
         if len(self._open) >= self._options.most_consumers + SPARE_CONNECTIONS:
-            return False
+            self._turn_away(peer, transport)
+            return
         self._open.add(peer)
-        return True
+        if self._tls is None:
+            peer.open(transport)
+            return
+        transport.pause_reading()
+        securing = self._loop.create_task(self._secure(peer, transport, self._tls))
+        self._securing.add(securing)
+        securing.add_done_callback(self._securing.discard)
+
+    def _turn_away(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
+        if self._tls is not None or self._turned_away >= MAX_TURNED_AWAY:
+            transport.abort()  # a reason would cost a handshake
+            return
+        self._turned_away += 1
+        self._loop.call_later(CLOSING_S, self._has_turned_away)
+        message = "this instance has as many connections as it takes: ask another one, or come again later"
+        peer.turn_away(transport, Conversation().refuse(0, Code.TOO_MANY_CONNECTIONS, message))
+
+    def _has_turned_away(self) -> None:
+        self._turned_away -= 1
+
+    async def _secure(self, peer: SocketPeer, raw: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        """The TLS handshake, once there is a place for it."""
+        try:
+            async with self._handshakes:
+                transport = await self._loop.start_tls(
+                    raw, peer, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
+                )
+        except (OSError, asyncio.CancelledError) as error:
+            log.debug("no TLS handshake with address=%s: %s", peer.address, error)
+            raw.abort()
+            self.departed(peer)
+            return
+        if transport is None:  # it was closed meanwhile
+            self.departed(peer)
+        else:
+            peer.open(transport)
 
     def departed(self, peer: SocketPeer) -> None:
         self._open.discard(peer)
 
-    def arrived(self, what: _Arrival) -> None:
-        self._inbox.append(what)
+    def arrived(self, what: Arrival, size: int = 0) -> None:
+        self._inbox.put(what.peer.sender, what, size, member=what.peer.is_member)
         self._awake.set()
 
-    def is_behind(self) -> bool:
-        return len(self._inbox) > MAX_INBOX
+    def has_room(self, peer: SocketPeer, size: int) -> bool:
+        return self._inbox.has_room(peer.sender, size, member=peer.is_member)
 
-    def resume_later(self, transport: asyncio.Transport) -> None:
-        def resume() -> None:
-            if self.is_behind():
-                self._loop.call_later(0.05, resume)
-            elif not transport.is_closing():
-                transport.resume_reading()
+    def keeps(self, peer: SocketPeer, before: int, now: int) -> bool:
+        del peer
+        self.kept_bytes += now - before
+        return now <= LARGE_BYTES or self.kept_bytes <= MAX_KEPT_BYTES
 
-        self._loop.call_later(0.05, resume)
+    def wait_turn(self, peer: SocketPeer) -> None:
+        self._turns[peer.is_member].append(peer)
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """One member and one other connection read on: the first for whose frame there is room."""
+        read = [self._read_on(waiting) for waiting in self._turns.values()]
+        self._turn_is_due = any(self._turns.values())
+        if self._turn_is_due and any(read):
+            self._loop.call_soon(self._turn)
+        elif self._turn_is_due:
+            self._loop.call_later(_LOOK_AGAIN_S, self._turn)
+
+    def _read_on(self, waiting: deque[SocketPeer]) -> bool:
+        for _ in range(len(waiting)):
+            peer = waiting.popleft()
+            if peer.reads_on():
+                return True
+            waiting.append(peer)
+        return False
 
     def _flush(self, sending: list[tuple[SocketPeer, bytes, bool]]) -> None:
         for peer, data, close in sending:
@@ -263,16 +235,15 @@ class GatewayServer:
 
     def _take_in(self) -> None:
         gateway = self.gateway
-        for _ in range(len(self._inbox)):
-            arrival = self._inbox.popleft()
+        for arrival in self._inbox.take():
             peer = arrival.peer
-            if isinstance(arrival, _Accepted):
+            if isinstance(arrival, Accepted):
                 peer.connection = gateway.accepted(peer)
             elif peer.connection is None:
                 continue
-            elif isinstance(arrival, _Came):
+            elif isinstance(arrival, Came):
                 gateway.received(peer.connection, arrival.frame)
-            elif isinstance(arrival, _Broken):
+            elif isinstance(arrival, Broken):
                 gateway.broken(peer.connection, arrival.error)
             else:
                 gateway.lost(peer.connection)
@@ -301,15 +272,6 @@ def _allow_descriptors(wanted: int) -> None:
         log.warning("may open %d files only, which %d consumers may exceed: raise the limit (ulimit -n)", found, wanted)
 
 
-def _common_name(certificate: dict[str, Any] | None) -> str | None:
-    """Of a certificate as :meth:`ssl.SSLSocket.getpeercert` gives it."""
-    names = [value for part in (certificate or {}).get("subject", ()) for key, value in part if key == "commonName"]
-    return str(names[0]) if names else None
-
-
 def _address(server: asyncio.Server) -> str:
     host, port, *_ = server.sockets[0].getsockname()
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-__all__ = ["GatewayServer", "SocketPeer"]

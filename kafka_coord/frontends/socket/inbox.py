@@ -1,0 +1,107 @@
+"""What came on all connections and waits for the gateway's thread: members first, large frames one by one. No I/O here.
+
+A member answers pings within its session timeout, so it must not wait behind whoever floods the port. Lanes keep them
+apart; within one connection the order is kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Generic, TypeVar
+
+LARGE_BYTES = 16 << 10
+"""A frame larger than that waits in a lane of its own."""
+
+
+class Lane(Enum):
+    """In the order in which a turn serves them."""
+
+    MEMBERS = auto()
+    MEMBERS_LARGE = auto()
+    STRANGERS = auto()
+    STRANGERS_LARGE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How much of a lane one turn takes, and how much of it may wait before nothing more is read."""
+
+    items: int
+    bytes: int
+    waiting_items: int
+    waiting_bytes: int
+
+
+ALLOWANCES = {
+    Lane.MEMBERS: Allowance(2_000, 2 << 20, 50_000, 32 << 20),
+    Lane.MEMBERS_LARGE: Allowance(16, 256 << 10, 64, 8 << 20),
+    Lane.STRANGERS: Allowance(200, 256 << 10, 10_000, 4 << 20),
+    Lane.STRANGERS_LARGE: Allowance(16, 256 << 10, 64, 8 << 20),
+}
+
+Arrival = TypeVar("Arrival")
+
+
+@dataclass(slots=True, eq=False)
+class Sender:
+    """One connection, as the inbox knows it: how much of it waits, and where."""
+
+    lane: Lane = Lane.STRANGERS
+    waiting: int = 0
+
+
+@dataclass(slots=True)
+class _Waiting(Generic[Arrival]):
+    items: deque[tuple[Sender, Arrival, int]] = field(default_factory=deque)
+    bytes: int = 0
+
+
+class Inbox(Generic[Arrival]):
+    """One thread puts, one takes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lanes: dict[Lane, _Waiting[Arrival]] = {lane: _Waiting() for lane in Lane}
+
+    def put(self, sender: Sender, arrival: Arrival, size: int, *, member: bool) -> None:
+        """``size`` in bytes; ``member``: the connection is a registered consumer's."""
+        with self._lock:
+            sender.lane = self._lane_of(sender, size, member=member)
+            sender.waiting += 1
+            waiting = self._lanes[sender.lane]
+            waiting.items.append((sender, arrival, size))
+            waiting.bytes += size
+
+    def has_room(self, sender: Sender, size: int, *, member: bool) -> bool:
+        """Whether a frame of that size may be read from the connection now."""
+        lane = self._lane_of(sender, size, member=member)
+        waiting, allowed = self._lanes[lane], ALLOWANCES[lane]
+        return len(waiting.items) < allowed.waiting_items and waiting.bytes < allowed.waiting_bytes
+
+    def _lane_of(self, sender: Sender, size: int, *, member: bool) -> Lane:
+        if sender.waiting:
+            return sender.lane  # not before what came on this connection earlier
+        if size > LARGE_BYTES:
+            return Lane.MEMBERS_LARGE if member else Lane.STRANGERS_LARGE
+        return Lane.MEMBERS if member else Lane.STRANGERS
+
+    def __bool__(self) -> bool:
+        return any(waiting.items for waiting in self._lanes.values())
+
+    def take(self) -> Iterator[Arrival]:
+        """One turn's share of every lane, at least one item of each that has any."""
+        for lane, waiting in self._lanes.items():
+            items, size = 0, 0
+            while items < ALLOWANCES[lane].items and size < ALLOWANCES[lane].bytes:
+                with self._lock:
+                    if not waiting.items:
+                        break
+                    sender, arrival, bytes_of_it = waiting.items.popleft()
+                    waiting.bytes -= bytes_of_it
+                    sender.waiting -= 1
+                items, size = items + 1, size + bytes_of_it
+                yield arrival

@@ -1,0 +1,215 @@
+"""One connection on the event loop: its frames read in turns, what it is sent written, its end reported."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kafka_coord.channel.frames import BadFrame, Decoder, Fault, Frame, encode
+from kafka_coord.frontends.members.members import Connection
+from kafka_coord.frontends.socket.inbox import LARGE_BYTES, Sender
+
+log = logging.getLogger(__name__)
+
+CLOSING_S = 2.0
+"""How long a connection that is being closed may take to take what was sent to it."""
+MAX_UNSENT_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    peer: SocketPeer
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    peer: SocketPeer
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    peer: SocketPeer
+    error: BadFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    peer: SocketPeer
+
+
+Arrival = Accepted | Came | Broken | Lost
+
+
+class Reception(Protocol):
+    """What a connection needs of its server."""
+
+    def made(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
+        """A connection was accepted; :meth:`SocketPeer.open` says that it may speak."""
+
+    def arrived(self, what: Arrival, size: int = 0) -> None:
+        """For the gateway's thread."""
+
+    def has_room(self, peer: SocketPeer, size: int) -> bool:
+        """Whether a frame of so many bytes may be read from it now."""
+
+    def keeps(self, peer: SocketPeer, before: int, now: int) -> bool:
+        """It has ``now`` bytes that wait to be read, where it had ``before``; whether there is room for them."""
+
+    def wait_turn(self, peer: SocketPeer) -> None:
+        """Call :meth:`SocketPeer.read` again when others have had their turn."""
+
+    def touched(self, peer: SocketPeer) -> None:
+        """It has something to send, or is to be closed. On the gateway's thread."""
+
+    def departed(self, peer: SocketPeer) -> None:
+        """It is gone."""
+
+
+class SocketPeer(asyncio.Protocol):
+    """A connection. Its methods named as in :class:`asyncio.Protocol` run on the loop's thread."""
+
+    def __init__(self, server: Reception) -> None:
+        self._server = server
+        self._decoder = Decoder()
+        self._transport: asyncio.Transport | None = None
+        self._address = "?"
+        self._certificate: str | None = None
+        self._opened = self._broken = self._waits = self._gone = False
+        self._kept = 0
+        self.sender = Sender()
+        self.connection: Connection | None = None
+        """The gateway's thread sets it."""
+        self.unsent: list[bytes] = []
+        self.closing = False
+
+    # --- the gateway's thread ----------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    @property
+    def certificate(self) -> str | None:
+        return self._certificate
+
+    def send(self, frame: Frame) -> None:
+        self.unsent.append(encode(frame))
+        self._server.touched(self)
+
+    def close(self) -> None:
+        self.closing = True
+        self._server.touched(self)
+
+    # --- the loop's thread -------------------------------------------------------------------------------------------
+
+    @property
+    def is_member(self) -> bool:
+        connection = self.connection
+        return connection is not None and connection.member is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
+        self._address = f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+        self._server.made(self, transport)  # type: ignore[arg-type]  # a stream's is a Transport
+
+    def open(self, transport: asyncio.Transport) -> None:
+        """It may speak, over ``transport``: with TLS, once the handshake is done."""
+        self._transport = transport
+        self._certificate = _common_name(transport.get_extra_info("peercert"))
+        self._opened = True
+        self._server.arrived(Accepted(self))
+        self.read(others_had_theirs=False)
+
+    def turn_away(self, transport: asyncio.Transport, why: Frame) -> None:
+        """Says why it is not taken in. What it sends meanwhile is read and dropped: unread bytes would turn the end of
+        the connection into a reset, and the reason would be lost."""
+        self._broken = True
+        transport.write(encode(why))
+        transport.write_eof()
+        asyncio.get_running_loop().call_later(CLOSING_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        if self._broken:
+            return
+        self._decoder.add(data)
+        if self._opened and not self._waits:
+            self.read(others_had_theirs=False)
+
+    def reads_on(self) -> bool:
+        """It is its turn: whether it could hand over anything, or has nothing left to hand over."""
+        try:
+            if (size := self._decoder.size()) and not self._server.has_room(self, size):
+                return False
+        except BadFrame:
+            pass  # which read() reports
+        self.read(others_had_theirs=True)
+        return True
+
+    def read(self, *, others_had_theirs: bool) -> None:
+        """Hands over the frames that are here, as far as there is room and no other connection has to wait for it: a
+        large frame, or many small ones, only when the others had their turn."""
+        self._waits, spent = False, 0
+        try:
+            while not self._broken and (size := self._decoder.size()):
+                too_much = spent + size > LARGE_BYTES and not (others_had_theirs and spent == 0)
+                if too_much or not self._server.has_room(self, size):
+                    self._wait()
+                    break
+                spent += size
+                self._server.arrived(Came(self, self._decoder.take()), size)
+        except BadFrame as error:
+            self._fail(error)
+        before, self._kept = self._kept, 0 if self._broken else self._decoder.pending
+        if not self._server.keeps(self, before, self._kept) and not self._broken:
+            self._fail(BadFrame(Fault.OVERLOADED, "too many bytes of unfinished frames wait here: come again later"))
+        if self._waits:
+            return
+        if self._gone:
+            self._end()
+        elif self._transport is not None:
+            self._transport.resume_reading()
+
+    def _wait(self) -> None:
+        self._waits = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self._server.wait_turn(self)
+
+    def _fail(self, error: BadFrame) -> None:
+        self._broken = True
+        self._decoder = Decoder()
+        self._server.arrived(Broken(self, error))
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._transport, self._gone = None, True
+        if not self._waits:
+            self._end()
+
+    def _end(self) -> None:
+        self._server.keeps(self, self._kept, 0)
+        self._server.departed(self)
+        if self._opened:
+            self._server.arrived(Lost(self))
+
+    def flush(self, data: bytes, *, close: bool) -> None:
+        """Sends, and closes if asked to."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if data:
+            transport.write(data)
+        if transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            log.warning("closed connection address=%s: it does not take what it is sent", self._address)
+            transport.abort()
+        elif close:
+            transport.close()
+            asyncio.get_running_loop().call_later(CLOSING_S, transport.abort)
+
+
+def _common_name(certificate: dict[str, Any] | None) -> str | None:
+    """Of a certificate as :meth:`ssl.SSLSocket.getpeercert` gives it."""
+    names = [value for part in (certificate or {}).get("subject", ()) for key, value in part if key == "commonName"]
+    return str(names[0]) if names else None
