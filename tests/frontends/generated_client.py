@@ -1,0 +1,122 @@
+"""A client of the socket channel generated from ``docs/socket-protocol.schema.json`` and nothing else.
+
+It imports nothing of this project: framing, ids, who may ask what, which schema an answer has, and what becomes of the
+connection after an error all come from the schema. What a consumer *means* by an answer is the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "socket-protocol.schema.json").read_text())
+
+Fields = dict[str, Any]
+
+
+class OutOfSchema(AssertionError):
+    """What one end sent is not what the schema allows."""
+
+
+class GeneratedClient:
+    """One connection. ``answers`` gives the fields of the answer to each request of the coordinator."""
+
+    def __init__(self, address: str, answers: Callable[[str, Fields], Fields], timeout_s: float = 10.0) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout_s)
+        self._answers = answers
+        self._frame_rule = SCHEMA["x-frame"]
+        self._messages = {name: rule for name, rule in SCHEMA["$defs"].items() if "x-sender" in rule}
+        self._next_id = self._frame_rule["first_id"]
+        self._their_next_id = self._frame_rule["first_id"]
+        self._unanswered: dict[int, str] = {}
+        self.asked: list[tuple[str, Fields]] = []
+        """What the coordinator asked for, in its order."""
+        self.seen: set[str] = set()
+        """The names of the schemas that frames of the other end were held to."""
+
+    def ask(self, message: str, **fields: Any) -> Fields:
+        """Asks; the answer, or the error. Requests that come meanwhile are answered."""
+        rule = self._messages[message]
+        assert rule["x-sender"] == "consumer"
+        assert len(self._unanswered) < self._frame_rule["max_unanswered"]
+        number, self._next_id = self._next_id, self._next_id + 1
+        self._unanswered[number] = message
+        self._send(message, {"v": 1, "id": number, "type": message, **fields})
+        while True:
+            found = self._step()
+            if found is not None and found["id"] in (number, 0):
+                return found
+
+    def step_until(self, happened: Callable[[], bool]) -> None:
+        """Serves the coordinator until that has happened."""
+        while not happened():
+            self._step()
+
+    def closed_after(self, error: Fields) -> bool:
+        """Whether the connection is what the schema says that it becomes after this error."""
+        closes = SCHEMA["$defs"]["error"]["x-connection"][error["code"]] == "closes"
+        if not closes:
+            return self.ask("cluster-metadata")["type"] == "answer"
+        return self._socket.recv(1) == b""
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _step(self) -> Fields | None:
+        """Takes one frame: an answer or an error is given back, a request is answered."""
+        frame = self._receive()
+        self._check("", frame)
+        kind, number = frame["type"], frame["id"]
+        if kind == "error":
+            self._check("error", frame)
+            self._unanswered.pop(number, None)
+            return frame
+        if kind == "answer":
+            self._check(self._messages[self._unanswered.pop(number)]["x-answer"], frame)
+            return frame
+        rule = self._messages.get(kind)
+        if rule is None or rule["x-sender"] != "coordinator" or number != self._their_next_id:
+            raise OutOfSchema(f"not to be asked, or not now: {frame}")
+        self._their_next_id += 1
+        self._check(kind, frame)
+        self.asked.append((kind, frame))
+        self._send(rule["x-answer"], {"v": 1, "id": number, "type": "answer", **self._answers(kind, frame)})
+        return None
+
+    def _check(self, name: str, frame: Fields) -> None:
+        rule = {"$ref": f"#/$defs/{name}", "$defs": SCHEMA["$defs"]} if name else SCHEMA
+        try:
+            jsonschema.Draft202012Validator(rule).validate(frame)
+        except jsonschema.ValidationError as error:
+            raise OutOfSchema(f"{name}: {frame}: {error.message}") from None
+        self.seen.add(name)
+
+    def _send(self, name: str, frame: Fields) -> None:
+        self._check(name, frame)
+        body = json.dumps(frame).encode(self._frame_rule["encoding"])
+        self._socket.sendall(len(body).to_bytes(self._frame_rule["length_bytes"], self._order) + body)
+
+    def _receive(self) -> Fields:
+        length = int.from_bytes(self._exactly(self._frame_rule["length_bytes"]), self._order)
+        assert length <= self._frame_rule["max_bytes"]
+        found: Fields = json.loads(self._exactly(length).decode(self._frame_rule["encoding"]))
+        return found
+
+    @property
+    def _order(self) -> Any:
+        return self._frame_rule["byte_order"].removesuffix("-endian")
+
+    def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self._socket.recv(count - len(data))
+            if not more:
+                raise EOFError("the connection was closed")
+            data += more
+        return data
