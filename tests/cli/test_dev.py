@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kafka_coord.channel.client import ask_cluster_metadata
+from kafka_coord.dev.cluster.ports import free_port
 from tests.cli.running import run, started
 from tests.waiting import eventually
 
@@ -20,7 +22,8 @@ def test_a_cluster_comes_up_works_outlives_the_command_and_goes_down(tmp_path: P
     assert "start one with 'kafka-coord dev up'" in nothing.err
 
     try:
-        with started("dev", "up", "--brokers", "1", "--dir", directory) as process:
+        port = str(free_port())
+        with started("dev", "up", "--brokers", "1", "--channel-port", port, "--dir", directory) as process:
             up = process.ended(within_s=150)
         assert up.code == 0, up.err
         found = run("dev", "status", "--dir", directory, "-o", "json").json()
@@ -30,6 +33,10 @@ def test_a_cluster_comes_up_works_outlives_the_command_and_goes_down(tmp_path: P
         assert all(Path(server["log"]).exists() for server in found["servers"])
         asked = ("coordinator", "status", "-o", "json")
         eventually(lambda: json.loads(run(*asked, zookeeper=found["zookeeper"]).out)["coordinator"] == 1)
+        assert f"--bootstrap 127.0.0.1:{port}" in up.out
+        metadata = ask_cluster_metadata(f"127.0.0.1:{port}")
+        assert metadata.coordinator is not None
+        assert metadata.coordinator.endpoint == f"127.0.0.1:{port}"
         again = run("dev", "up", "--brokers", "1", "--dir", directory)
         assert again.code == 9
         assert "is up already" in again.err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -64,11 +64,25 @@ def dev() -> None:
 @click.option("--zookeepers", type=click.IntRange(1, 7), default=1, show_default=True, metavar="N")
 @click.option("--coordinators/--no-coordinators", default=True, show_default=True, help="One beside each broker.")
 @click.option(
+    "--channel-port",
+    type=click.IntRange(1, 65_000),
+    metavar="PORT",
+    help="Coordinators serve consumers without ZooKeeper from this port on, one port each. [default: they do not]",
+)
+@click.option(
     "--timeout", "timeout_s", type=click.FloatRange(1, 3600), default=120.0, show_default=True, metavar="SECONDS"
 )
 @directory_option
 @output_option
-def up(brokers: int, zookeepers: int, coordinators: bool, timeout_s: float, directory: Path, output: Format) -> None:
+def up(
+    brokers: int,
+    zookeepers: int,
+    coordinators: bool,
+    channel_port: int | None,
+    timeout_s: float,
+    directory: Path,
+    output: Format,
+) -> None:
     """Start it (on the data of the last time, if there is any) and leave it running.
 
     Returns once a record was written through every broker and read back. The jars are fetched once and kept.
@@ -77,8 +91,24 @@ def up(brokers: int, zookeepers: int, coordinators: bool, timeout_s: float, dire
     kafka-coord dev up --brokers 3 --dir /tmp/coord
     """
     from kafka_coord.dev.cluster.cluster import DevCluster
+    from kafka_coord.dev.cluster.coordinator import serve_command
+    from kafka_coord.dev.cluster.kafka import KafkaBroker
 
-    cluster = DevCluster(directory, brokers=brokers, zookeepers=zookeepers, coordinators=coordinators, on_progress=note)
+    def channel(broker_id: int) -> str:
+        return f"127.0.0.1:{(channel_port or 0) + broker_id - 1}"
+
+    def serve(broker: KafkaBroker) -> Sequence[str]:
+        listen = ["--listen-channel", channel(broker.broker_id)] if channel_port is not None else []
+        return [*serve_command(broker), *listen]
+
+    cluster = DevCluster(
+        directory,
+        brokers=brokers,
+        zookeepers=zookeepers,
+        coordinators=coordinators,
+        coordinator_command=serve,
+        on_progress=note,
+    )
     found = cluster.up(timeout_s)
     cluster.detach()
     _show(output, found)
@@ -86,6 +116,9 @@ def up(brokers: int, zookeepers: int, coordinators: bool, timeout_s: float, dire
         click.echo(f"\nexport KAFKA_COORD_ZOOKEEPER={found.zookeeper}")
         click.echo("kafka-coord load --flights --topic flights --partitions 12")
         click.echo("kafka-coord consume --group delays --topic flights --from-beginning --max-messages 5")
+        if channel_port is not None and coordinators:
+            bootstrap = ",".join(channel(number) for number in range(1, brokers + 1))
+            click.echo(f"kafka-coord consume --group delays --topic flights --bootstrap {bootstrap}")
         click.echo(f"kafka-coord dev down --dir {directory}")
 
 
