@@ -55,7 +55,7 @@ class Connection:
         except (BadFrame, UnicodeError) as error:
             log.warning("could not send type=%s address=%s reason=%s", frame["type"], self.peer.address, error)
             message = f"the answer cannot be sent, ask for less: {error}"
-            self.peer.send(self.conversation.refuse(frame["id"], Code.BAD_VALUE, message))
+            self.peer.send(self.conversation.refuse(frame["id"], Code.BAD_VALUE, message, {"field": "offsets"}))
 
 
 @dataclass(slots=True)

@@ -392,8 +392,10 @@ class Gateway:
                 return
             if isinstance(found, (StoreError, MalformedValue)):
                 asked_badly = isinstance(found, MalformedValue) and found.where == asked.type
-                code = Code.BAD_VALUE if asked_badly else Code.UNAVAILABLE
-                self._refuse(connection, asked.id, code, str(found))
+                if asked_badly:
+                    self._refuse(connection, asked.id, Code.BAD_VALUE, str(found), field="offsets")
+                else:
+                    self._refuse(connection, asked.id, Code.UNAVAILABLE, str(found))
             else:
                 connection.send(connection.conversation.answer(asked.id, {"offsets": write_offsets(found)}))
 
