@@ -1,0 +1,55 @@
+"""Which code is changed, and which tests have to notice: the fast ones that cover it, and simulated histories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Modules by their paths (a folder means all below it), and what is run against a change in one of them."""
+
+    code: str
+    tests: tuple[str, ...]
+    histories: int
+    """How many seeds of the simulation are played after the tests."""
+    with_zookeeper: bool = False
+    """Whether tests that start a ZooKeeper are run too."""
+
+    def modules(self) -> list[Path]:
+        at = ROOT / self.code
+        return sorted(at.rglob("*.py")) if at.is_dir() else [at]
+
+
+TARGETS = (
+    Target("kafka_coord/coordinator/assignors", ("tests/coordinator/assignors",), 0),
+    Target("kafka_coord/coordinator/plan", ("tests/coordinator/plan",), 30),
+    Target("kafka_coord/coordinator", ("tests/coordinator", "tests/trouble/test_patterns.py"), 60),
+    Target("kafka_coord/consumer", ("tests/consumer",), 60),
+    Target("kafka_coord/channel", ("tests/channel",), 60),
+    Target("kafka_coord/frontends", ("tests/frontends",), 60),
+    Target("kafka_coord/zk/election.py", ("tests/zk/test_election.py",), 60, with_zookeeper=True),
+)
+"""The first that a module belongs to is the one it is tried with."""
+
+_PRELOADED = "ignore::pytest.PytestAssertRewriteWarning"
+_SERVERS = ("kafka", "spark", "containers", "slow")
+
+
+def target_of(module: Path) -> Target:
+    return next(target for target in TARGETS if module in target.modules())
+
+
+def modules() -> list[Path]:
+    """All that can be changed, each once."""
+    return sorted({module for target in TARGETS for module in target.modules() if module.stat().st_size})
+
+
+def pytest_arguments(target: Target) -> list[str]:
+    marks = _SERVERS if target.with_zookeeper else (*_SERVERS, "zookeeper")
+    without = " and ".join(f"not {mark}" for mark in marks)
+    # One test of a target may start a program of its own, which would not be changed; it only costs time.
+    return ["-x", "-q", "-m", without, "-n", "0", "-p", "no:cacheprovider", "-W", _PRELOADED, *target.tests]
