@@ -1,4 +1,4 @@
-"""What a connector needs of the way its consumer takes part, over ZooKeeper or over a socket."""
+"""What a connector needs of its consumer's transport, ZooKeeper or a socket."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kafka_coord.model import Command, CommandId, TopicPartition
 from kafka_coord.zk.store import Clock, Op, Session, SessionListener, Watcher
 
 
-class Connection(Protocol):
-    """What a membership stands and falls with: the ZooKeeper store, or the link to the coordinator."""
+class SessionHandle(Protocol):
+    """The session a membership depends on, and its clock: of the ZooKeeper store, or of the link to the coordinator."""
 
     @property
     def clock(self) -> Clock: ...
@@ -24,8 +24,9 @@ class Connection(Protocol):
         """As :meth:`kafka_coord.zk.store.Store.on_session`."""
 
 
-class Channel(Protocol):
-    """:class:`kafka_coord.channel.zookeeper.ConsumerChannel` says what each of these does and raises."""
+class MemberChannel(Protocol):
+    """What one member asks and is told. :class:`kafka_coord.channel.zookeeper.ConsumerChannel` says what each method
+    does and raises."""
 
     @property
     def group(self) -> str: ...

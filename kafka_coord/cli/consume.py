@@ -41,8 +41,10 @@ _RATE_EVERY_S = 1.0
 @click.command()
 @click.option("--group", type=GROUP, required=True, help="The group to be a member of.")
 @click.option("--topic", "topics", type=TOPIC, multiple=True, help="A topic to subscribe to; repeatable.")
-@click.option("--white-list", metavar="REGEX", help="Every topic whose name matches; a comma means |.")
-@click.option("--black-list", metavar="REGEX", help="Every topic whose name does not match.")
+@click.option(
+    "--include", "--white-list", metavar="REGEX", help="Every topic whose whole name matches; a comma means |."
+)
+@click.option("--exclude", "--black-list", metavar="REGEX", help="Every topic whose name does not match.")
 @click.option("--consumer-id", type=CONSUMER, default=None, help="Its name in the group. [default: one is made up]")
 @click.option("--from-beginning", is_flag=True, help="Where the group has no offset yet, from the first record on.")
 @click.option("--max-messages", type=click.IntRange(1), metavar="N", help="Stop after so many records.")
@@ -72,8 +74,8 @@ _RATE_EVERY_S = 1.0
 def consume(
     group: str,
     topics: tuple[str, ...],
-    white_list: str | None,
-    black_list: str | None,
+    include: str | None,
+    exclude: str | None,
     consumer_id: str | None,
     from_beginning: bool,
     max_messages: int | None,
@@ -90,16 +92,16 @@ def consume(
 
     \b
     kafka-coord consume --group delays --topic flights --from-beginning
-    kafka-coord consume --group delays --white-list 'fl.*' --formatter '{partition}@{offset} {key}'
+    kafka-coord consume --group delays --include 'fl.*' --formatter '{partition}@{offset} {key}'
     kafka-coord consume --group delays --topic flights --quiet --idle-exit 10
     kafka-coord consume --group delays --topic flights --bootstrap broker1:7171,broker2:7171
     """
-    given = {"--topic": topics or None, "--white-list": white_list, "--black-list": black_list}
+    given = {"--topic": topics or None, "--include": include, "--exclude": exclude}
     if sum(value is not None for value in given.values()) != 1:
         raise SettingsError(f"give one of {', '.join(given)} (--topic may be repeated)")
     printing = _Printing(make_formatter(formatter), quiet=quiet, max_messages=max_messages, idle_s=idle_s)
     settings = current_settings(socket__bootstrap=bootstrap)
-    subscription: dict[str, Any] = {"topics": list(topics) or None, "white_list": white_list, "black_list": black_list}
+    subscription: dict[str, Any] = {"topics": list(topics) or None, "include": include, "exclude": exclude}
     with stopping_at_signals() as stopping:
         consumer = _open(
             settings,

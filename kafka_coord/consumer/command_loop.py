@@ -1,4 +1,4 @@
-"""Obeying: the commands in a consumer's channel, in order, one at a time, each acknowledged once it has effect."""
+"""The command loop: carries out the commands in a consumer's channel in order, one at a time, and acknowledges them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kafka_coord.channel.interface import Channel
+from kafka_coord.channel.interface import MemberChannel
 from kafka_coord.channel.operations import Offsets, Registration, in_order
 from kafka_coord.consumer.counters import Counters
 from kafka_coord.consumer.fetching import Fetchers
+from kafka_coord.consumer.settings import PartitionCallback
 from kafka_coord.errors import MalformedValue, MembershipLost
 from kafka_coord.model import NO_OFFSET, Command, CommandId, StartFetcher, StopFetcher, TopicPartition
 from kafka_coord.zk.store import WatchEvent, WatchType
@@ -22,12 +23,10 @@ LOOK_INTERVAL_S = 3.0
 
 _RETRY_S = 0.25
 
-Listener = Callable[[frozenset[TopicPartition]], None]
-
 
 @dataclass(slots=True)
-class _Obeying:
-    """The command being obeyed, and how far: each part is done once, however often the store fails in between."""
+class _Current:
+    """The command being carried out, and how far it is: each part is done once, however often the store fails."""
 
     command_id: CommandId
     command: Command
@@ -35,19 +34,19 @@ class _Obeying:
     released: Offsets | None = None
 
 
-class Obedience:
+class CommandLoop:
     """The commands of one consumer. Stepped by the connector, on its thread, while it is registered."""
 
     def __init__(
         self,
-        channel: Channel,
+        channel: MemberChannel,
         fetchers: Fetchers,
         counters: Counters,
         *,
         wake: Callable[[], None],
         look_interval_s: float,
-        on_start: Listener | None,
-        on_stop: Listener | None,
+        on_start: PartitionCallback | None,
+        on_stop: PartitionCallback | None,
     ) -> None:
         self._channel = channel
         self._fetchers = fetchers
@@ -59,7 +58,7 @@ class Obedience:
         self._queue: deque[CommandId] = deque()
         self._arrived: deque[CommandId] = deque()
         """What came since the last look, put there by whichever thread hears of it."""
-        self._obeying: _Obeying | None = None
+        self._current: _Current | None = None
         self._reported: set[str] = set()
         self._changed = True
         self.look_due = 0.0
@@ -68,7 +67,7 @@ class Obedience:
         """Forgets what an incarnation that is gone was told."""
         self._queue.clear()
         self._arrived.clear()
-        self._obeying = None
+        self._current = None
         self._reported.clear()
         self._changed = True
 
@@ -107,9 +106,9 @@ class Obedience:
             raise
         self.look_due = now + self._look_interval_s
         self._queue = deque(commands)
-        if self._obeying is not None and self._obeying.command_id not in commands:
+        if self._current is not None and self._current.command_id not in commands:
             # Somebody deleted it, which the coordinator takes for our acknowledgement: finish what was begun.
-            self._queue.appendleft(self._obeying.command_id)
+            self._queue.appendleft(self._current.command_id)
         for name in strays:
             self._report(name, "is not a command's name; it is left alone")
 
@@ -130,7 +129,7 @@ class Obedience:
 
     def _obey_next(self, registration: Registration, command_id: CommandId) -> bool:
         """Whether this command is done with, one way or the other."""
-        if self._obeying is None or self._obeying.command_id != command_id:
+        if self._current is None or self._current.command_id != command_id:
             try:
                 command = self._channel.read(command_id)
             except MalformedValue as error:
@@ -149,60 +148,60 @@ class Obedience:
                 self._counters.dropped_commands += 1
                 log.info("dropped command=%s reason='for incarnation %d'", command_id.name, command.incarnation)
                 return True
-            self._obeying = _Obeying(command_id, command)
-        if isinstance(self._obeying.command, StopFetcher):
-            return self._stop(registration, self._obeying, self._obeying.command)
-        return self._start(registration, self._obeying, self._obeying.command)
+            self._current = _Current(command_id, command)
+        if isinstance(self._current.command, StopFetcher):
+            return self._stop(registration, self._current, self._current.command)
+        return self._start(registration, self._current, self._current.command)
 
-    def _stop(self, registration: Registration, obeying: _Obeying, command: StopFetcher) -> bool:
-        if obeying.released is None:
+    def _stop(self, registration: Registration, current: _Current, command: StopFetcher) -> bool:
+        if current.released is None:
             self._fetchers.stop(command.partitions)
             if self._fetchers.in_hand(command.partitions):
                 return False
-            if not obeying.told:
-                obeying.told = True
+            if not current.told:
+                current.told = True
                 tell(self._on_stop, frozenset(command.partitions), "on_stop")
-            obeying.released = self._fetchers.release(command.partitions)
-        self._acknowledge(registration, obeying, obeying.released)
+            current.released = self._fetchers.release(command.partitions)
+        self._acknowledge(registration, current, current.released)
         self._counters.stops += 1
         return True
 
-    def _start(self, registration: Registration, obeying: _Obeying, command: StartFetcher) -> bool:
-        if not obeying.told:
+    def _start(self, registration: Registration, current: _Current, command: StartFetcher) -> bool:
+        if not current.told:
             self._fetchers.hold(command.starts)
             self._channel.started_at({tp: point.offset for tp, point in command.starts.items()})
         if not self._fetchers.resolved():
             return False
-        if not obeying.told:
-            obeying.told = True
+        if not current.told:
+            current.told = True
             tell(self._on_start, frozenset(command.starts), "on_start")
             self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset != NO_OFFSET)
         # An end offset just resolved is committed before anything from there on is handed out: were it only in
         # memory, a crash would make "latest" mean a later moment, and skip what came in between.
         offsets = self._fetchers.uncommitted(command.partitions)
-        self._acknowledge(registration, obeying, offsets)
+        self._acknowledge(registration, current, offsets)
         self._fetchers.stored(offsets)
         self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset == NO_OFFSET)
         self._counters.starts += 1
         return True
 
-    def _acknowledge(self, registration: Registration, obeying: _Obeying, offsets: Offsets) -> None:
-        self._channel.acknowledge(registration, obeying.command_id, offsets)
-        self._obeying = None
+    def _acknowledge(self, registration: Registration, current: _Current, offsets: Offsets) -> None:
+        self._channel.acknowledge(registration, current.command_id, offsets)
+        self._current = None
         log.info(
             "obeyed command=%s generation=%d partitions=%d offsets=%d",
-            obeying.command_id.name,
-            obeying.command.generation,
-            len(obeying.command.partitions),
+            current.command_id.name,
+            current.command.generation,
+            len(current.command.partitions),
             len(offsets),
         )
 
 
-def tell(listener: Listener | None, partitions: frozenset[TopicPartition], name: str) -> None:
+def tell(callback: PartitionCallback | None, partitions: frozenset[TopicPartition], name: str) -> None:
     """Calls the application's own code: what it raises is logged, for a handover must not hang on it."""
-    if listener is None:
+    if callback is None:
         return
     try:
-        listener(partitions)
+        callback(partitions)
     except Exception:
         log.exception("called %s, which raised; going on", name)

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from kafka_coord.channel.interface import Channel, Connection
+from kafka_coord.channel.interface import MemberChannel, SessionHandle
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import Holder
-from kafka_coord.consumer.command_loop import LOOK_INTERVAL_S, Listener, Obedience, tell
+from kafka_coord.consumer.command_loop import LOOK_INTERVAL_S, CommandLoop, tell
 from kafka_coord.consumer.counters import Counters
 from kafka_coord.consumer.fetching import Fetchers
+from kafka_coord.consumer.settings import PartitionCallback
 from kafka_coord.errors import (
     ConsumerClosed,
     ConsumerIdInUse,
@@ -70,17 +71,17 @@ class Connector:
 
     def __init__(
         self,
-        store: Connection,
-        channel: Channel,
+        store: SessionHandle,
+        channel: MemberChannel,
         fetchers: Fetchers,
         *,
         registration_value: Callable[[], bytes],
         wake: Callable[[], None],
         auto_commit_interval_s: float | None = 1.0,
         look_interval_s: float = LOOK_INTERVAL_S,
-        on_start: Listener | None = None,
-        on_stop: Listener | None = None,
-        on_lost: Listener | None = None,
+        on_start: PartitionCallback | None = None,
+        on_stop: PartitionCallback | None = None,
+        on_lost: PartitionCallback | None = None,
     ) -> None:
         self._store = store
         self._channel = channel
@@ -91,7 +92,7 @@ class Connector:
         self._on_stop = on_stop
         self._on_lost = on_lost
         self.counters = Counters()
-        self._obedience = Obedience(
+        self._commands = CommandLoop(
             channel,
             fetchers,
             self.counters,
@@ -215,7 +216,7 @@ class Connector:
             self._lose("its registration was deleted: evicted by the coordinator or an operator")
             return now
         self._carry_out_commits()
-        due = self._obedience.step(registration, now)
+        due = self._commands.step(registration, now)
         return min(due, self._auto_commit(registration, now), self._store.session.lease_deadline())
 
     # --- registration ------------------------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ class Connector:
         self._name_taken_since = None
         self.counters.registrations += 1
         self._registration_changed = True  # sets the watch
-        self._obedience.look_again()
+        self._commands.look_again()
         self._commit_due = now + (self._auto_commit_interval_s or 0.0)
         log.info("registered consumer=%s group=%s incarnation=%d", found.consumer, found.group, found.incarnation)
         return now
@@ -289,7 +290,7 @@ class Connector:
             return
         lost = frozenset(self._fetchers.abandon())
         self._channel.abandon(registration)
-        self._obedience.reset()
+        self._commands.reset()
         if self._closing is not None and self._closing.unanswered:
             log.info("left consumer=%s group=%s: the answer was lost", registration.consumer, registration.group)
             return
@@ -443,7 +444,7 @@ class Connector:
             # ZooKeeper's next leader gives every session, a dead one's too, its whole timeout again.
             self._name_taken_since = None
         self._registration_changed = True
-        self._obedience.look_again()
+        self._commands.look_again()
         self._wake()
 
     def _on_registration_event(self, _event: WatchEvent) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
 import ssl
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
 from functools import partial
@@ -18,55 +15,34 @@ from typing import Any, Literal, Self, overload
 from confluent_kafka import Message
 
 from kafka_coord.channel.operations import eviction_op
+from kafka_coord.consumer.broker_lookup import BrokerLookup
+from kafka_coord.consumer.commit_offsets import asked_offsets, consumed_offsets
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.consumer.counters import ConsumerStats
 from kafka_coord.consumer.fetcher import DEFAULT_MAX_RECORDS
 from kafka_coord.consumer.fetchers import KafkaFetchers, client_settings
+from kafka_coord.consumer.open_consumers import open_consumers
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.reset import OffsetReset
 from kafka_coord.consumer.running import ConnectorThread
-from kafka_coord.consumer.settings import between, membership, offset_reset, one_of, stream_count
-from kafka_coord.consumer.stream import Stream
-from kafka_coord.consumer.transport import SocketTransport, Transport, ZooKeeperTransport
-from kafka_coord.errors import (
-    BrokerError,
-    ConsumerClosed,
-    ConsumerError,
-    MembershipLost,
-    SettingsError,
-    StoreUnavailable,
+from kafka_coord.consumer.settings import (
+    Callbacks,
+    PartitionCallback,
+    Reading,
+    callbacks,
+    membership,
+    one_of,
+    reading,
+    stream_count,
 )
+from kafka_coord.consumer.stream import Stream
+from kafka_coord.consumer.transport import Endpoint, open_transport
+from kafka_coord.errors import BrokerError, ConsumerClosed, ConsumerError
 from kafka_coord.model import TopicPartition
-from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_SOCKET_SESSION_TIMEOUT_MS
 from kafka_coord.zk.options import ZkOptions
-from kafka_coord.zk.store import Op, SessionState, Store
-
-log = logging.getLogger(__name__)
-
-_BROKER_LOOK_S = 30.0
-_BROKER_RETRY_S = 1.0
+from kafka_coord.zk.store import Op, Store
 
 Partition = TopicPartition | tuple[str, int]
-
-
-_open_consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
-
-
-@atexit.register
-def _leave_at_exit() -> None:
-    """A program that ends without closing its consumers leaves their groups all the same, rather than time out."""
-    for consumer in list(_open_consumers):
-        consumer.close(timeout_s=3.0)
-
-
-def _forked() -> None:
-    """What a process is a copy of is its parent's: none of it is handed out here, without asking for each record."""
-    for consumer in list(_open_consumers):
-        for stream in consumer.streams:
-            stream.forked()
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 class Consumer:
@@ -83,16 +59,18 @@ class Consumer:
     again. When a partition moves, the record in hand is waited for, so a record that takes long delays the handover
     of its own partition (never of others), and past the group's rebalance timeout the consumer is evicted.
 
-    **Threads.** ``poll``, ``consume`` and iteration belong to one thread per stream; everything else may be called from
-    any. ``on_start(partitions)`` is called before the first record of them is fetched (it may ``seek``).
-    ``on_stop(partitions)`` is called before their offsets are committed (it may ``commit``); the application has none
-    of their records in hand then, except when :meth:`close` could not wait for it (see there). ``on_lost(partitions)``
-    is called when they are gone without notice. All three run on the connector's thread and should be quick. An
-    exception they raise is logged and does not hold up the handover.
+    **Threads.** ``poll``, ``consume`` and iteration belong to one thread per stream; any thread may call everything
+    else. Three callbacks tell of partitions: ``on_assign(partitions)`` before the first of their records is fetched (it
+    may ``seek``); ``on_revoke(partitions)`` before their offsets are committed (it may ``commit``);
+    ``on_lost(partitions)`` when they are gone without notice. When ``on_revoke`` is called, the application has none of
+    their records in hand, except when :meth:`close` could not wait for it (see there). All three run on the connector's
+    thread and should be quick. An exception they raise is logged and does not hold up the handover. ``on_start`` and
+    ``on_stop``, named after the commands start-fetcher and stop-fetcher, are other names of ``on_assign`` and
+    ``on_revoke``.
 
     **Errors.** Any call may raise :class:`ConsumerClosed`, :class:`ConsumerIdInUse` (the name is taken),
-    :class:`NoOffset` (until the partition is sought), :class:`BrokerError` (no usable listener, or not authorised).
-    A lost ZooKeeper session raises nothing by itself: the consumer starts again; ``commit`` raises
+    :class:`NoOffset` (until the application seeks), :class:`BrokerError` (no usable listener, or not authorised).
+    A lost ZooKeeper session raises nothing by itself: the consumer registers again. ``commit`` then raises
     :class:`MembershipLost` for what can no longer be committed.
 
     Arguments, besides those that say it themselves:
@@ -101,33 +79,37 @@ class Consumer:
         ``host:port,host:port/chroot``, the one Kafka uses; or, to take part without ZooKeeper, ``host:port,host:port``
         of broker hosts where ``kafka-coord serve --listen-channel`` listens (docs/socket-protocol.md), with an
         ``ssl.SSLContext`` as ``tls`` and a ``secret`` where the operator asks for them.
-    ``topics`` | ``white_list`` | ``black_list``
-        A list of topics or ``{topic: streams}``, or a regular expression over topic names (comma means ``|``).
+    ``topics`` | ``include`` | ``exclude``
+        A list of topics or ``{topic: streams}``; or a regular expression: the consumer subscribes to every topic whose
+        whole name matches ``include``, or to every topic that does not match ``exclude``. A comma means ``|``.
+        ``white_list`` and ``black_list``, as 0.8 called them, are other names of ``include`` and ``exclude``.
     ``consumer_id``
-        A name of its own within the group; one is made if none is given. With ``rejoin_grace_ms`` it is what a
-        restarted consumer gets its partitions back by.
+        Its name within the group. By default one is made up. With ``rejoin_grace_ms``, a restarted consumer gets its
+        partitions back by its name.
     ``streams``
-        How many fetchers, each to be read from a thread of its own through :attr:`streams`.
+        How many fetchers it has. Each is read from a thread of its own through :attr:`streams`.
     ``auto_commit_interval_ms``
-        How often consumed offsets are committed; 0 or ``None``: only by :meth:`commit` (then a partition that moves
-        goes on from what was committed, so commit in ``on_stop``).
+        How often consumed offsets are committed; 0 or ``None``: only by :meth:`commit`. Then a partition that moves
+        goes on from what was committed, so commit in ``on_revoke``.
     ``auto_offset_reset``
         Where to begin without a stored offset, or when it is no longer in the log: ``earliest``, ``latest`` or
-        ``error``. The default is Kafka's own, ``latest`` (0.8: ``largest``), for who comes from there expects it.
-        ``latest`` is made firm at the start of a partition: its end is committed before the first record is handed
-        out. ``earliest`` is right for whoever must see partitions added later from their first record on.
+        ``error``. The default is Kafka's, ``latest`` (0.8: ``largest``). With ``latest`` the end of a partition is
+        committed before its first record is handed out, so that a crash does not move the beginning. Use ``earliest``
+        to see partitions that are added later from their first record on.
     ``session_timeout_ms``
-        After how much silence it is taken for dead, and others get its partitions: 10,000 by default, and 45,000 with
-        ``bootstrap``, more than twice what instances have, so that a coordinator's crash does not interrupt it.
+        How long the consumer may be silent before the coordinator takes it for dead and gives its partitions to
+        others. The default is 10,000, and 45,000 with ``bootstrap``: more than twice the session timeout of the
+        instances, so that the crash of a coordinator does not interrupt the consumer.
     ``rejoin_grace_ms``
-        How long the coordinator keeps its partitions for it after it vanished (Kafka's static membership).
+        How long the coordinator keeps its partitions for it after it has vanished (Kafka's static membership).
     ``mode``
         ``incremental``, or ``eager``: everything stops before anything starts, as in 0.8.
     ``kafka``
-        Further librdkafka settings (TLS, SASL, fetch sizes, …). With ``bootstrap.servers`` the brokers' own znodes are
-        not consulted. ``listener`` picks a listener by name rather than by ``security.protocol``.
+        Further librdkafka settings (TLS, SASL, fetch sizes, …). With ``bootstrap.servers`` the consumer does not read
+        the brokers' addresses from ZooKeeper. ``listener`` picks a listener by name rather than by
+        ``security.protocol``.
     ``store``
-        A ZooKeeper store to use instead of opening one; it is not closed with the consumer.
+        A ZooKeeper store to use instead of opening one. It is not closed with the consumer.
     """
 
     def __init__(
@@ -137,8 +119,8 @@ class Consumer:
         bootstrap: str | None = None,
         group: str,
         topics: Iterable[str] | Mapping[str, int] | None = None,
-        white_list: str | None = None,
-        black_list: str | None = None,
+        include: str | None = None,
+        exclude: str | None = None,
         consumer_id: str | None = None,
         streams: int = 1,
         auto_commit_interval_ms: int | None = 1_000,
@@ -152,18 +134,22 @@ class Consumer:
         zk_options: ZkOptions | None = None,
         kafka: Mapping[str, Any] | None = None,
         listener: str | None = None,
-        on_start: Callable[[frozenset[TopicPartition]], None] | None = None,
-        on_stop: Callable[[frozenset[TopicPartition]], None] | None = None,
-        on_lost: Callable[[frozenset[TopicPartition]], None] | None = None,
+        on_assign: PartitionCallback | None = None,
+        on_revoke: PartitionCallback | None = None,
+        on_lost: PartitionCallback | None = None,
         store: Store | None = None,
         tls: ssl.SSLContext | None = None,
         secret: str | None = None,
+        white_list: str | None = None,
+        black_list: str | None = None,
+        on_start: PartitionCallback | None = None,
+        on_stop: PartitionCallback | None = None,
     ) -> None:
-        if bootstrap is not None and (zookeeper is not None or store is not None):
-            raise SettingsError("give zookeeper or bootstrap, not both: a consumer takes part in one way")
         self._membership = membership(
             group=group,
             topics=topics,
+            include=include,
+            exclude=exclude,
             white_list=white_list,
             black_list=black_list,
             consumer_id=consumer_id,
@@ -174,77 +160,64 @@ class Consumer:
             mode=mode,
             rejoin_grace_ms=rejoin_grace_ms,
         )
-        reset = offset_reset(auto_offset_reset)
-        interval_ms = between("auto_commit_interval_ms", auto_commit_interval_ms or 0, 0, 24 * 3600 * 1000)
-        if session_timeout_ms is None:
-            session_timeout_ms = DEFAULT_SESSION_TIMEOUT_MS if bootstrap is None else DEFAULT_SOCKET_SESSION_TIMEOUT_MS
-        between("session_timeout_ms", session_timeout_ms, 100, 3_600_000)
-        self._kafka = client_settings(group, self._membership.consumer, kafka or {})
+        how = reading(
+            client_settings(group, self._membership.consumer, kafka or {}),
+            auto_offset_reset=auto_offset_reset,
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            listener=listener,
+        )
+        told = callbacks(on_start=on_start, on_stop=on_stop, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
+        endpoint = Endpoint(
+            zookeeper=zookeeper,
+            store=store,
+            zk_options=zk_options,
+            bootstrap=bootstrap,
+            tls=tls,
+            secret=secret,
+            session_timeout_ms=session_timeout_ms,
+        )
         self._pid = os.getpid()
         self._closed = False
         self._wakeup = threading.Event()
-        protocol = str(self._kafka.get("security.protocol", "plaintext"))
-        self._way: Transport
-        if bootstrap is None:
-            self._way = ZooKeeperTransport(
-                zookeeper,
-                store,
-                group=group,
-                consumer=self._membership.consumer,
-                session_timeout_ms=session_timeout_ms,
-                options=zk_options,
-                wake=self._wakeup.set,
-                protocol=protocol,
-                listener=listener,
-            )
-        else:
-            self._way = SocketTransport(
-                bootstrap,
-                group=group,
-                consumer=self._membership.consumer,
-                session_timeout_ms=session_timeout_ms,
-                auto_commit=interval_ms > 0,
-                wake=self._wakeup.set,
-                protocol=protocol,
-                listener=listener,
-                tls=tls,
-                secret=secret,
-            )
-        self._store, self._channel, self._brokers = self._way.connection, self._way.channel, self._way.brokers
+        self._transport = open_transport(endpoint, self._membership, how, self._wakeup.set)
+        self._assemble(how, told)
+        self._transport.start()
+        self._thread.start()
+        open_consumers.add(self)
+
+    def _assemble(self, how: Reading, told: Callbacks) -> None:
+        transport = self._transport
         self._fetchers = KafkaFetchers(
-            self._kafka,
+            how.kafka,
             streams=stream_count(self._membership.subscription),
-            reset=reset,
-            auto_commit=interval_ms > 0,
+            reset=how.reset,
+            auto_commit=how.auto_commit_interval_s is not None,
             hands_out_until=self._hands_out_until,
             check=self._check,
             wake=self._wakeup.set,
         )
         self._connector = Connector(
-            self._store,
-            self._channel,
+            transport.handle,
+            transport.channel,
             self._fetchers,
-            registration_value=partial(self._membership.registration_value, self._store),
+            registration_value=partial(self._membership.registration_value, transport.handle),
             wake=self._wakeup.set,
-            auto_commit_interval_s=interval_ms / 1000 or None,
-            on_start=on_start,
-            on_stop=on_stop,
-            on_lost=on_lost,
+            auto_commit_interval_s=how.auto_commit_interval_s,
+            on_start=told.on_assign,
+            on_stop=told.on_revoke,
+            on_lost=told.on_lost,
         )
-        self._brokers_due = 0.0
+        self._brokers = BrokerLookup(transport, how.kafka.get("bootstrap.servers"), self._fetchers.connect)
         self._streams = tuple(Stream(fetcher, self._check_process) for fetcher in self._fetchers.streams)
         self._thread = ConnectorThread(
             self._connector,
-            self._store,
-            self._channel,
+            transport.handle,
+            transport.channel,
             self._wakeup,
             consumer=self._membership.consumer,
-            meanwhile=self._find_brokers,
+            meanwhile=self._brokers.step,
             at_end=self._let_go,
         )
-        self._way.start()
-        self._thread.start()
-        _open_consumers.add(self)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -311,9 +284,8 @@ class Consumer:
             self._thread.check()
         else:
             self._check()
-        on_connector = self._thread.is_current
-        wanted = self._asked(offsets) if offsets is not None else self._consumed(on_connector=on_connector)
-        if on_connector:
+        wanted = asked_offsets(self._fetchers, offsets) if offsets is not None else self._consumed()
+        if self._thread.is_current:
             if wanted:
                 self._connector.commit_now(wanted)
             done: Future[None] = Future()
@@ -329,43 +301,13 @@ class Consumer:
         future.result()
         return None
 
-    def _consumed(self, *, on_connector: bool) -> dict[TopicPartition, int]:
-        me = threading.current_thread()
-        found: dict[TopicPartition, int] = {}
-        for fetcher in self._fetchers.streams:
-            mine = not on_connector and (len(self._streams) == 1 or fetcher.reader is me)
-            if mine and fetcher.lost_uncommitted:
-                raise MembershipLost(
-                    f"consumer {self.consumer_id!r} lost its membership in group {self._membership.group!r}"
-                    f" ({self._connector.counters.last_loss}) before this commit: what was not committed is read again"
-                )
-            found |= fetcher.snapshot(with_in_hand=mine)
-        return found
-
-    def _asked(self, offsets: Mapping[Partition, int]) -> dict[TopicPartition, int]:
-        wanted: dict[TopicPartition, int] = {}
-        for key, offset in offsets.items():
-            partition = TopicPartition(*key)
-            try:
-                _, holding = self._fetchers.held(partition)
-            except ConsumerError as error:
-                raise MembershipLost(f"cannot commit: {error}") from None
-            between(f"the offset of {partition}", offset, 0, (1 << 63) - 1)
-            if offset > holding.position:
-                raise ConsumerError(
-                    f"cannot commit offset {offset} of {partition}: records were handed out up to {holding.position};"
-                    " to skip some, seek() beyond them"
-                )
-            if offset < holding.committed and not holding.may_go_back:
-                raise ConsumerError(
-                    f"cannot commit offset {offset} of {partition}: {holding.committed} is committed already;"
-                    " to go back, seek() first"
-                )
-            wanted[partition] = offset
-        for partition, offset in wanted.items():
-            fetcher, holding = self._fetchers.held(partition)
-            fetcher.ask(holding, offset)
-        return wanted
+    def _consumed(self) -> dict[TopicPartition, int]:
+        lost = (
+            f"consumer {self.consumer_id!r} lost its membership in group {self._membership.group!r}"
+            f" ({self._connector.counters.last_loss}) before this commit: what was not committed is read again"
+        )
+        reader = None if self._thread.is_current else threading.current_thread()
+        return consumed_offsets(self._fetchers, reader, lost)
 
     def position(self, partition: Partition) -> int | None:
         """The offset of the next record to be handed out; ``None`` until that is known (begins at the log's start).
@@ -381,7 +323,7 @@ class Consumer:
         self._check_process()
         self._check()
         wanted = self.assignment() if partitions is None else [TopicPartition(*partition) for partition in partitions]
-        return self._channel.committed(sorted(wanted))
+        return self._transport.channel.committed(sorted(wanted))
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions held now, without those just being stopped."""
@@ -400,7 +342,7 @@ class Consumer:
         self._check_process()
         self._check()
         for fetcher, holding in [self._fetchers.held(TopicPartition(*partition)) for partition in partitions]:
-            fetcher.pause(holding, paused=paused)
+            fetcher.partitions.pause(holding, paused=paused)
 
     def seek(self, partition: Partition, offset: int | str) -> None:
         """Goes on from ``offset``, ``"earliest"`` or ``"latest"``. Only this lets a later commit go back.
@@ -463,7 +405,7 @@ class Consumer:
         self._thread.join(timeout_s + 15.0)
 
     def _eviction(self) -> tuple[Op, ...]:
-        now_ms = int(self._store.clock.time() * 1000)
+        now_ms = int(self._transport.handle.clock.time() * 1000)
         return (eviction_op(self._membership.group, self.consumer_id, now_ms),)
 
     def __enter__(self) -> Self:
@@ -475,7 +417,7 @@ class Consumer:
         if kind is None and os.getpid() == self._pid:
             for fetcher in self._fetchers.streams:
                 if fetcher.reader is threading.current_thread():
-                    fetcher.settle()
+                    fetcher.partitions.settle()
         self.close()
 
     def __repr__(self) -> str:
@@ -486,29 +428,8 @@ class Consumer:
     def _let_go(self) -> None:
         self._fetchers.abandon()
         self._fetchers.close()
-        self._way.close()
-        _open_consumers.discard(self)
-
-    def _find_brokers(self, now: float) -> float:
-        """Keeps the fetchers told of the brokers; when to look again."""
-        given = self._kafka.get("bootstrap.servers")
-        if given:
-            self._fetchers.connect(tuple(str(given).split(",")))
-            return float("inf")
-        if now >= self._brokers_due:
-            self._brokers.look_again()
-        if self._store.session.state is not SessionState.CONNECTED:
-            return now + _BROKER_RETRY_S
-        try:
-            if self._brokers.step():
-                self._brokers_due = now + _BROKER_LOOK_S
-        except StoreUnavailable:
-            self._brokers_due = now + _BROKER_RETRY_S
-            return self._brokers_due
-        if now >= self._brokers_due:
-            self._brokers_due = now + (_BROKER_LOOK_S if self._brokers.addresses else _BROKER_RETRY_S)
-        self._fetchers.connect(self._brokers.addresses)
-        return self._brokers_due
+        self._transport.close()
+        open_consumers.discard(self)
 
     def _hands_out_until(self) -> float:
         return self._connector.hands_out_until()
@@ -526,7 +447,7 @@ class Consumer:
         self._thread.check()
         if self._closed or self._connector.done:
             raise ConsumerClosed(f"consumer {self.consumer_id!r} is closed")
-        if self._brokers.problem and not self._brokers.addresses:
+        if self._brokers.problem:
             raise BrokerError(self._brokers.problem)
 
 

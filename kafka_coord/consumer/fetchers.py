@@ -14,9 +14,10 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, libversi
 from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from kafka_coord.consumer.fetcher import Fetcher, offsets_of
+from kafka_coord.consumer.fetcher import Fetcher
 from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.reset import OffsetReset
+from kafka_coord.consumer.stream_partitions import offsets_of
 from kafka_coord.errors import ConsumerError, NoOffset, SettingsError
 from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 
@@ -134,7 +135,7 @@ class KafkaFetchers:
             self._stream_of[partition] = fetcher
             by_stream.setdefault(fetcher, []).append(holding)
         for fetcher, holdings in by_stream.items():
-            fetcher.hold(holdings)
+            fetcher.partitions.hold(holdings)
 
     def resolved(self) -> bool:
         """Whether every position is known; asks the brokers for the ends still missing, without waiting."""
@@ -175,13 +176,13 @@ class KafkaFetchers:
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         for fetcher, wanted in self._by_stream(partitions).items():
-            fetcher.begin(wanted)
+            fetcher.partitions.begin(wanted)
 
     def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         if partitions is None:
             found: dict[TopicPartition, int] = {}
             for fetcher in self.streams:
-                found |= fetcher.uncommitted(auto_commit=self._auto_commit)
+                found |= fetcher.partitions.uncommitted(auto_commit=self._auto_commit)
             return found
         holdings = [holding for partition in partitions if (holding := self.holding(partition)) is not None]
         return offsets_of(holdings, auto_commit=self._auto_commit)
@@ -196,14 +197,14 @@ class KafkaFetchers:
 
     def stored(self, offsets: Mapping[TopicPartition, int]) -> None:
         for fetcher in self.streams:
-            fetcher.stored(offsets)
+            fetcher.partitions.stored(offsets)
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
         for fetcher, wanted in self._by_stream(partitions).items():
-            fetcher.stop(wanted)
+            fetcher.partitions.stop(wanted)
 
     def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
-        return any(fetcher.in_hand(wanted) for fetcher, wanted in self._by_stream(partitions).items())
+        return any(fetcher.partitions.in_hand(wanted) for fetcher, wanted in self._by_stream(partitions).items())
 
     def in_hand_of_others(self, closing: threading.Thread) -> bool:
         """Whether a thread will come back from records it has in hand: not the one that closes the consumer, which is
@@ -213,7 +214,7 @@ class KafkaFetchers:
     def release(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         offsets: dict[TopicPartition, int] = {}
         for fetcher, wanted in self._by_stream(partitions).items():
-            offsets |= offsets_of(fetcher.release(wanted), auto_commit=self._auto_commit)
+            offsets |= offsets_of(fetcher.partitions.release(wanted), auto_commit=self._auto_commit)
             for partition in wanted:
                 self._forget(partition)
         return offsets
@@ -224,13 +225,13 @@ class KafkaFetchers:
     def abandon(self) -> frozenset[TopicPartition]:
         lost = frozenset(self._stream_of)
         for fetcher in self.streams:
-            fetcher.abandon()
+            fetcher.partitions.abandon()
         for partition in lost:
             self._forget(partition)
         return lost
 
     def orphans_in_hand(self) -> bool:
-        return any(fetcher.orphans_in_hand for fetcher in self.streams)
+        return any(fetcher.partitions.orphans_in_hand for fetcher in self.streams)
 
     def _forget(self, partition: TopicPartition) -> None:
         self._stream_of.pop(partition, None)
@@ -249,20 +250,19 @@ class KafkaFetchers:
 
     def holding(self, partition: TopicPartition) -> HeldPartition | None:
         fetcher = self._stream_of.get(partition)
-        return fetcher.holding(partition) if fetcher is not None else None
+        return fetcher.partitions.holding(partition) if fetcher is not None else None
 
     def held(self, partition: TopicPartition) -> tuple[Fetcher, HeldPartition]:
         """Raises :class:`ConsumerError` where the consumer does not hold it."""
         fetcher = self._stream_of.get(partition)
-        holding = fetcher.holding(partition) if fetcher is not None else None
+        holding = fetcher.partitions.holding(partition) if fetcher is not None else None
         if fetcher is None or holding is None:
             raise ConsumerError(f"partition {partition} is not assigned to this consumer (any more)")
         return fetcher, holding
 
     def assignment(self) -> frozenset[TopicPartition]:
-        return frozenset(
-            holding.partition for fetcher in self.streams for holding in fetcher.holdings() if not holding.stopping
-        )
+        holdings = (holding for fetcher in self.streams for holding in fetcher.partitions.holdings())
+        return frozenset(holding.partition for holding in holdings if not holding.stopping)
 
     def seek(self, partition: TopicPartition, target: int | OffsetReset) -> None:
         fetcher, holding = self.held(partition)
@@ -275,7 +275,7 @@ class KafkaFetchers:
         else:
             raise SettingsError(f"cannot seek {partition} to {target!r}: use an offset, 'earliest' or 'latest'")
         self._unresolved.discard(partition)
-        fetcher.seek(holding, offset)
+        fetcher.partitions.seek(holding, offset)
 
     def _end_now(self, partition: TopicPartition) -> int:
         if self._admin is None:

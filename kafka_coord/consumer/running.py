@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from kafka_coord.channel.interface import Channel, Connection
+from kafka_coord.channel.interface import MemberChannel, SessionHandle
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.errors import ConsumerError, KafkaCoordError
 
@@ -25,8 +25,8 @@ class ConnectorThread:
     def __init__(
         self,
         connector: Connector,
-        store: Connection,
-        channel: Channel,
+        store: SessionHandle,
+        channel: MemberChannel,
         wakeup: threading.Event,
         *,
         consumer: str,

@@ -7,15 +7,15 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from kafka_coord.channel.interface import Connection
+from kafka_coord.channel.interface import SessionHandle
 from kafka_coord.consumer.reset import OffsetReset
 from kafka_coord.errors import SettingsError
-from kafka_coord.model import Member, Mode, Subscription
+from kafka_coord.model import Member, Mode, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.member import MAX_GRACE_MS
 from kafka_coord.model.names import legal
@@ -36,7 +36,7 @@ class Membership:
     mode: Mode
     rejoin_grace_ms: int
 
-    def registration_value(self, store: Connection) -> bytes:
+    def registration_value(self, store: SessionHandle) -> bytes:
         """The value of ``ids/<consumer>``, by the store's session and clock."""
         member = Member(
             consumer=self.consumer,
@@ -65,26 +65,32 @@ def generated_id(group: str) -> str:
 def membership(
     *,
     group: str,
-    topics: Iterable[str] | Mapping[str, int] | None,
-    white_list: str | None,
-    black_list: str | None,
-    consumer_id: str | None,
-    streams: int,
-    assignor: str | None,
-    capacity: int,
-    rack: str | None,
-    mode: str,
-    rejoin_grace_ms: int,
+    topics: Iterable[str] | Mapping[str, int] | None = None,
+    include: str | None = None,
+    exclude: str | None = None,
+    white_list: str | None = None,
+    black_list: str | None = None,
+    consumer_id: str | None = None,
+    streams: int = 1,
+    assignor: str | None = None,
+    capacity: int = 1,
+    rack: str | None = None,
+    mode: str = "incremental",
+    rejoin_grace_ms: int = 0,
 ) -> Membership:
-    """Raises :class:`SettingsError` naming the argument at fault."""
+    """``white_list`` and ``black_list`` are the earlier names of ``include`` and ``exclude``.
+
+    Raises :class:`SettingsError` naming the argument at fault.
+    """
     legal("group", group)
     between("streams", streams, 1, MAX_STREAMS)
     between("capacity", capacity, 1, 1_000_000)
     between("rejoin_grace_ms", rejoin_grace_ms, 0, MAX_GRACE_MS)
+    patterns = {"include": include, "exclude": exclude, "white_list": white_list, "black_list": black_list}
     return Membership(
         group=group,
         consumer=legal("consumer", consumer_id) if consumer_id is not None else generated_id(group),
-        subscription=_subscription(topics, white_list, black_list, streams),
+        subscription=_subscription(topics, patterns, streams),
         assignor=assignor,
         capacity=capacity,
         rack=rack,
@@ -94,24 +100,19 @@ def membership(
 
 
 def _subscription(
-    topics: Iterable[str] | Mapping[str, int] | None, white_list: str | None, black_list: str | None, streams: int
+    topics: Iterable[str] | Mapping[str, int] | None, patterns: Mapping[str, str | None], streams: int
 ) -> Subscription:
-    given = [
-        name
-        for name, value in (("topics", topics), ("white_list", white_list), ("black_list", black_list))
-        if value is not None
-    ]
+    given = [name for name, value in {"topics": topics, **patterns}.items() if value is not None]
     if len(given) != 1:
-        raise SettingsError(f"give one of topics, white_list and black_list, not {' and '.join(given) or 'none'}")
-    if white_list is not None:
-        return Subscription.matching(white_list, streams=streams)
-    if black_list is not None:
-        return Subscription.matching(black_list, black_list=True, streams=streams)
+        raise SettingsError(f"give one of topics, include and exclude, not {' and '.join(given) or 'none'}")
+    pattern = patterns.get(given[0])
+    if pattern is not None:
+        return Subscription.matching(pattern, black_list=given[0] in {"exclude", "black_list"}, streams=streams)
     if isinstance(topics, str):
         raise SettingsError(f"topics={topics!r} is one string: give a list, topics=[{topics!r}]")
     subscription = Subscription.to(topics or (), streams)
     if not subscription.topics:
-        raise SettingsError("topics is empty: name at least one, or give a white_list")
+        raise SettingsError("topics is empty: name at least one, or give a pattern to include")
     for topic, count in subscription.topics.items():
         between(f"topics[{topic!r}]", count, 1, MAX_STREAMS)
     return subscription
@@ -135,6 +136,60 @@ def one_of(name: str, value: str, choices: type[StrEnum]) -> Any:
         return choices(value)
     except ValueError:
         raise SettingsError(f"{name} is {value!r}: use one of {', '.join(choices)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a consumer reads and commits. ``auto_commit_interval_s``: ``None`` is off. ``kafka``: librdkafka's settings,
+    complete."""
+
+    reset: OffsetReset
+    auto_commit_interval_s: float | None
+    kafka: Mapping[str, Any]
+    listener: str | None
+
+    @property
+    def security_protocol(self) -> str:
+        """What is spoken with the brokers."""
+        return str(self.kafka.get("security.protocol", "plaintext"))
+
+
+def reading(
+    kafka: Mapping[str, Any], *, auto_offset_reset: str, auto_commit_interval_ms: int | None, listener: str | None
+) -> Reading:
+    """Raises :class:`SettingsError` naming the argument at fault."""
+    interval_ms = between("auto_commit_interval_ms", auto_commit_interval_ms or 0, 0, 24 * 3600 * 1000)
+    return Reading(offset_reset(auto_offset_reset), interval_ms / 1000 or None, kafka, listener)
+
+
+PartitionCallback = Callable[[frozenset[TopicPartition]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What the application wants to hear of its partitions."""
+
+    on_assign: PartitionCallback | None = None
+    on_revoke: PartitionCallback | None = None
+    on_lost: PartitionCallback | None = None
+
+
+def callbacks(
+    *,
+    on_start: PartitionCallback | None,
+    on_stop: PartitionCallback | None,
+    on_assign: PartitionCallback | None,
+    on_revoke: PartitionCallback | None,
+    on_lost: PartitionCallback | None,
+) -> Callbacks:
+    """Raises :class:`SettingsError` where one is given under both of its names."""
+    for name, one, alias, other in (
+        ("on_start", on_start, "on_assign", on_assign),
+        ("on_stop", on_stop, "on_revoke", on_revoke),
+    ):
+        if one is not None and other is not None:
+            raise SettingsError(f"give {name} or {alias}, not both: they are two names of one callback")
+    return Callbacks(on_start or on_assign, on_stop or on_revoke, on_lost)
 
 
 def offset_reset(value: str) -> OffsetReset:

@@ -51,7 +51,7 @@ class Stream:
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions this stream fetches now."""
-        return frozenset(holding.partition for holding in self._fetcher.holdings() if not holding.stopping)
+        return frozenset(holding.partition for holding in self._fetcher.partitions.holdings() if not holding.stopping)
 
     def __iter__(self) -> Iterator[Record]:
         return self._fetcher.iterate(self._take)

@@ -1,20 +1,23 @@
-"""The ways in which a consumer takes part: over ZooKeeper, or over a socket to the coordinator."""
+"""What carries a membership: a ZooKeeper session, or a socket to the coordinator."""
 
 from __future__ import annotations
 
 import secrets
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from kafka_coord.channel.client import SocketClient
-from kafka_coord.channel.interface import Channel, Connection
+from kafka_coord.channel.interface import MemberChannel, SessionHandle
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.brokers import BrokerDirectory
+from kafka_coord.consumer.settings import Membership, Reading, between
 from kafka_coord.consumer.socket_brokers import SocketBrokers
 from kafka_coord.errors import SettingsError
+from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS, DEFAULT_SOCKET_SESSION_TIMEOUT_MS
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.options import ZkOptions
 from kafka_coord.zk.store import Store
@@ -34,42 +37,63 @@ class Brokers(Protocol):
     def look_again(self) -> None: ...
 
 
-class Transport(Protocol):
-    """Everything of a consumer that differs from one way to the other."""
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a consumer takes part: through ZooKeeper (``zookeeper`` or an open ``store``) or a coordinator's socket
+    (``bootstrap``). ``session_timeout_ms``: ``None`` is the transport's default."""
 
-    connection: Connection
-    channel: Channel
+    zookeeper: str | None = None
+    store: Store | None = None
+    zk_options: ZkOptions | None = None
+    bootstrap: str | None = None
+    tls: ssl.SSLContext | None = None
+    secret: str | None = None
+    session_timeout_ms: int | None = None
+
+    def session_timeout(self) -> int:
+        """In ms. Raises :class:`SettingsError`."""
+        if self.session_timeout_ms is None:
+            return DEFAULT_SESSION_TIMEOUT_MS if self.bootstrap is None else DEFAULT_SOCKET_SESSION_TIMEOUT_MS
+        return between("session_timeout_ms", self.session_timeout_ms, 100, 3_600_000)
+
+
+class Transport(Protocol):
+    """Everything that differs between consumers with a ZooKeeper session and those with a socket."""
+
+    handle: SessionHandle
+    channel: MemberChannel
     brokers: Brokers
 
     def start(self) -> None:
-        """Once everything that hears of it is there."""
+        """Called when everything that hears of it is there."""
 
     def close(self) -> None:
-        """When the connector has ended."""
+        """Called when the connector has ended."""
+
+
+def open_transport(endpoint: Endpoint, member: Membership, reading: Reading, wake: Callable[[], None]) -> Transport:
+    """Raises :class:`SettingsError`, and what opening a ZooKeeper session raises."""
+    endpoint.session_timeout()
+    if endpoint.bootstrap is None:
+        return ZooKeeperTransport(endpoint, member, reading, wake)
+    if endpoint.zookeeper is not None or endpoint.store is not None:
+        raise SettingsError("give zookeeper or bootstrap, not both: a consumer uses one transport")
+    return SocketTransport(endpoint, endpoint.bootstrap, member, reading, wake)
 
 
 class ZooKeeperTransport:
-    """Over a store of its own, or over one that is somebody else's to close."""
+    """Uses a store that it opens itself, or one that is somebody else's to close."""
 
-    def __init__(
-        self,
-        zookeeper: str | None,
-        store: Store | None,
-        *,
-        group: str,
-        consumer: str,
-        session_timeout_ms: int,
-        options: ZkOptions | None,
-        wake: Callable[[], None],
-        protocol: str,
-        listener: str | None,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, member: Membership, reading: Reading, wake: Callable[[], None]) -> None:
         self._own: Store | None = None
+        store = endpoint.store
         if store is None:
-            store = self._own = _open(zookeeper, session_timeout_ms, options)
-        self.connection: Connection = store
-        self.channel: Channel = ConsumerChannel(store, group, consumer)
-        self.brokers: Brokers = BrokerDirectory(store, wake, protocol=protocol, listener=listener)
+            store = self._own = _open(endpoint)
+        self.handle: SessionHandle = store
+        self.channel: MemberChannel = ConsumerChannel(store, member.group, member.consumer)
+        self.brokers: Brokers = BrokerDirectory(
+            store, wake, protocol=reading.security_protocol, listener=reading.listener
+        )
 
     def start(self) -> None:
         """It is open already."""
@@ -79,51 +103,40 @@ class ZooKeeperTransport:
             self._own.close()
 
 
-def _open(zookeeper: str | None, session_timeout_ms: int, options: ZkOptions | None) -> Store:
-    if not zookeeper:
+def _open(endpoint: Endpoint) -> Store:
+    if not endpoint.zookeeper:
         raise SettingsError(
             "neither zookeeper nor bootstrap is given: use zookeeper='host:port,host:port/chroot', the address Kafka's"
             " brokers use, or bootstrap='host:port' of broker hosts where kafka-coord listens for consumers"
         )
     from kafka_coord.zk.session import connect
 
-    return connect(zookeeper, session_timeout_ms=session_timeout_ms, options=options)
+    return connect(endpoint.zookeeper, session_timeout_ms=endpoint.session_timeout(), options=endpoint.zk_options)
 
 
 class SocketTransport:
-    """Over a connection to the coordinator, found through any broker host."""
+    """Uses a connection to the coordinator, which any broker host can name."""
 
     def __init__(
-        self,
-        bootstrap: str,
-        *,
-        group: str,
-        consumer: str,
-        session_timeout_ms: int,
-        auto_commit: bool,
-        wake: Callable[[], None],
-        protocol: str,
-        listener: str | None,
-        tls: ssl.SSLContext | None,
-        secret: str | None,
+        self, endpoint: Endpoint, bootstrap: str, member: Membership, reading: Reading, wake: Callable[[], None]
     ) -> None:
         hosts = addresses(bootstrap)
-        brokers = SocketBrokers(wake, self._ask, protocol=protocol, listener=listener)
+        brokers = SocketBrokers(wake, self._ask, protocol=reading.security_protocol, listener=reading.listener)
         link = self._link = SocketLink(
-            group,
-            consumer,
+            member.group,
+            member.consumer,
             SystemClock(),
-            session_timeout_ms=session_timeout_ms,
+            session_timeout_ms=endpoint.session_timeout(),
             resume_key=secrets.token_hex(8),
-            auto_commit=auto_commit,
+            auto_commit=reading.auto_commit_interval_s is not None,
             wake=wake,
-            secret=secret,
+            secret=endpoint.secret,
             patience_s=ANSWER_S,
             on_metadata=brokers.learn,
         )
-        self._client = SocketClient(hosts, link, on_metadata=brokers.learn, tls=tls)
-        self.connection: Connection = link
-        self.channel: Channel = link
+        self._client = SocketClient(hosts, link, on_metadata=brokers.learn, tls=endpoint.tls)
+        self.handle: SessionHandle = link
+        self.channel: MemberChannel = link
         self.brokers: Brokers = brokers
 
     def _ask(self) -> None:

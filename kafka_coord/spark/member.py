@@ -66,14 +66,9 @@ class QueryMember:
         self._membership: Membership = membership(
             group=options.group,
             topics=options.topics or None,
-            white_list=options.pattern,
-            black_list=None,
+            include=options.pattern,
             consumer_id=options.consumer_id,
-            streams=1,
-            assignor=None,
             capacity=options.capacity,
-            rack=None,
-            mode="incremental",
             rejoin_grace_ms=options.rejoin_grace_ms,
         )
         self._wakeup = threading.Event()

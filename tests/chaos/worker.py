@@ -53,7 +53,7 @@ class Work:
             bootstrap=part.channel if part.socket else None,
             group=part.group,
             topics=dict.fromkeys(part.topics, part.streams) or None,
-            white_list=part.pattern,
+            include=part.pattern,
             streams=part.streams if part.pattern else 1,
             consumer_id=part.name,
             auto_offset_reset="earliest",
@@ -63,8 +63,8 @@ class Work:
             mode=part.mode,
             assignor=part.assignor,
             kafka=_FETCHING,
-            on_start=self._on_start,
-            on_stop=self._on_stop,
+            on_assign=self._on_start,
+            on_revoke=self._on_stop,
             on_lost=self._on_lost,
         )
         self._made.set()

@@ -35,7 +35,7 @@ def one_line(err: str) -> str:
         (("serve",), 2, "serve.broker_id is not set"),
         (("serve", "--broker-id", "one"), 2, "serve.broker_id: 'one' from flag --broker-id cannot be used"),
         (("groups", "pause"), 2, "name one group, or say --all"),
-        (("consume", "--group", "g"), 2, "give one of --topic, --white-list, --black-list"),
+        (("consume", "--group", "g"), 2, "give one of --topic, --include, --exclude"),
         (("consume", "--group", "g", "--topic", "t", "--formatter", "{secret}"), 2, "{secret} is not one of"),
         (("load", "--topic", "t"), 2, "name a file, or say --flights"),
         (("load", "/no/such.csv", "--topic", "t"), 2, "is not a file"),

@@ -138,16 +138,19 @@ def test_partitions_that_do_not_move_keep_flowing_while_others_do(
     assert [r.value for r in here.records if r.partition == 0] == stayed
 
 
+@pytest.mark.parametrize(("started", "stopped"), [("on_assign", "on_revoke"), ("on_start", "on_stop")])
 def test_commands_are_obeyed_in_the_order_of_their_numbers(
-    make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
+    started: str, stopped: str, make_consumer: MakeConsumer, make_topic: MakeTopic, coordinator: HandCoordinator
 ) -> None:
     topic = make_topic(3)
     zero, one, two = partitions_of(topic, 0, 1, 2)
     told: list[tuple[str, frozenset[TopicPartition]]] = []
     consumer = make_consumer(
         topics=[topic],
-        on_start=lambda partitions: told.append(("start", partitions)),
-        on_stop=lambda partitions: told.append(("stop", partitions)),
+        **{
+            started: lambda partitions: told.append(("start", partitions)),
+            stopped: lambda partitions: told.append(("stop", partitions)),
+        },
     )
 
     coordinator.start(consumer.consumer_id, [zero, one])

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from kafka_coord.consumer.fetcher import _Iterated
 from kafka_coord.consumer.held_partition import HeldPartition
+from kafka_coord.consumer.runs import IteratedRun
 from kafka_coord.model import TopicPartition
 
 PARTITION = TopicPartition("flights", 0)
@@ -42,7 +42,7 @@ def hasty() -> Iterator[None]:
 
 def test_the_record_before_the_last_is_done_with_and_the_last_is_in_hand():
     holding = HeldPartition(PARTITION, 0)
-    run = _Iterated(holding, messages(5))  # offsets 1, 2, 4, 5, 7
+    run = IteratedRun(holding, messages(5))  # offsets 1, 2, 4, 5, 7
     assert run.account() == 0
     assert (holding.consumed, holding.position) == (0, 0)
     next(run.rest)
@@ -61,9 +61,9 @@ def test_the_record_before_the_last_is_done_with_and_the_last_is_in_hand():
 def test_each_record_is_handed_out_or_left_whenever_it_ends():
     for waits in range(200):
         holding, given = HeldPartition(PARTITION, 0), messages(3_000)
-        run, taken, begun = _Iterated(holding, given), list[Message](), threading.Event()
+        run, taken, begun = IteratedRun(holding, given), list[Message](), threading.Event()
 
-        def take(run: _Iterated = run, taken: list[Message] = taken, begun: threading.Event = begun) -> None:
+        def take(run: IteratedRun = run, taken: list[Message] = taken, begun: threading.Event = begun) -> None:
             begun.set()
             while (message := next(run.rest, None)) is not None:
                 taken.append(message)

@@ -102,16 +102,21 @@ def test_a_registration_says_what_the_coordinator_has_to_know(
     assert channel.mzxid == stat.czxid  # made in one request
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("include", SubscriptionKind.WHITE_LIST),
+        ("white_list", SubscriptionKind.WHITE_LIST),
+        ("exclude", SubscriptionKind.BLACK_LIST),
+        ("black_list", SubscriptionKind.BLACK_LIST),
+    ],
+)
 def test_pattern_subscriptions_are_registered_as_they_are(
-    make_consumer: MakeConsumer, coordinator: HandCoordinator
+    name: str, kind: SubscriptionKind, make_consumer: MakeConsumer, coordinator: HandCoordinator
 ) -> None:
-    consumer = make_consumer(topics=None, white_list="fl.*,routes", streams=2)
+    consumer = make_consumer(topics=None, streams=2, **{name: "fl.*,routes"})
     subscription = coordinator.await_member(consumer.consumer_id).subscription
-    assert (subscription.kind, subscription.pattern, subscription.streams) == (
-        SubscriptionKind.WHITE_LIST,
-        "fl.*,routes",
-        2,
-    )
+    assert (subscription.kind, subscription.pattern, subscription.streams) == (kind, "fl.*,routes", 2)
     assert len(consumer.streams) == 2
 
 
@@ -125,7 +130,10 @@ def test_pattern_subscriptions_are_registered_as_they_are(
         ({"topics": []}, SettingsError, "topics is empty"),
         ({"topics": None}, SettingsError, "give one of"),
         ({"white_list": "x"}, SettingsError, "not topics and white_list"),
-        ({"topics": None, "white_list": "(a"}, InvalidPattern, "missing"),
+        ({"topics": None, "include": "a", "white_list": "b"}, SettingsError, "not include and white_list"),
+        ({"topics": None, "include": "(a"}, InvalidPattern, "missing"),
+        ({"on_start": print, "on_assign": print}, SettingsError, "on_start or on_assign, not both"),
+        ({"on_stop": print, "on_revoke": print}, SettingsError, "on_stop or on_revoke, not both"),
         ({"topics": {"t": 0}}, SettingsError, "1 to 1000"),
         ({"auto_offset_reset": "newest"}, SettingsError, "earliest, latest, error"),
         ({"mode": "lazy"}, SettingsError, "incremental, eager"),

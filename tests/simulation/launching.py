@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from kafka_coord.channel.interface import Channel
-from kafka_coord.channel.interface import Connection as Way
+from kafka_coord.channel.interface import MemberChannel, SessionHandle
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
@@ -129,9 +128,9 @@ class Launcher:
             topic_of=topic_of,
             from_the_end=self.cluster.kind.from_the_end,
         )
-        way, channel = self._way(process, wake)
+        handle, channel = self._transport(process, wake)
         connector = process.connector = Connector(
-            way,
+            handle,
             channel,
             fetchers,
             registration_value=registration_value,
@@ -161,7 +160,7 @@ class Launcher:
         if process.client is not None:
             self.cluster.spawn(process, "client", process.client.run)
 
-    def _way(self, process: Process, wake: Callable[[], None]) -> tuple[Way, Channel]:
+    def _transport(self, process: Process, wake: Callable[[], None]) -> tuple[SessionHandle, MemberChannel]:
         """How a consumer takes part."""
         if not self.cluster.kind.by_socket(process.name):
             return process.store, ConsumerChannel(process.store, GROUP, process.name)

@@ -104,7 +104,7 @@ def test_serve_with_settings_that_cannot_be_used_ends_at_once(serve: Serve):
         ({"group": "no/slash", "topics": ["t"]}, InvalidName, "group name 'no/slash'"),
         ({"group": "g", "topics": ["t t"]}, InvalidName, "topic name 't t'"),
         ({"group": "g", "topics": ["t"], "consumer_id": ".."}, InvalidName, r"name '\.\.'"),
-        ({"group": "g", "white_list": "("}, InvalidPattern, r"topic pattern '\('"),
+        ({"group": "g", "include": "("}, InvalidPattern, r"topic pattern '\('"),
     ],
 )
 def test_a_consumer_with_an_illegal_name_or_pattern_is_refused_before_it_connects(options, error, says):

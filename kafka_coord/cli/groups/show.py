@@ -40,7 +40,7 @@ _MEMBERS = (
     Column("consumer"),
     Column("host"),
     Column("client"),
-    Column("way"),
+    Column("channel"),
     number("heard"),
     Column("since"),
     Column("owned"),
@@ -53,7 +53,7 @@ _MEMBERS_VERBOSE = (
     Column("registered"),
     Column("host"),
     Column("client"),
-    Column("way"),
+    Column("channel"),
     Column("address"),
     number("heard"),
     number("incarnation"),
@@ -185,7 +185,7 @@ def _member_cells(member: MemberRow) -> dict[str, Any]:
         "registered": member.registered,
         "host": member.host,
         "client": member.client,
-        "way": way(member),
+        "channel": channel(member),
         "address": member.address,
         "heard": f"{ago} ago" if (ago := duration(member.heard_ms_ago)) else None,
         "incarnation": member.incarnation,
@@ -202,8 +202,8 @@ def _member_cells(member: MemberRow) -> dict[str, Any]:
     }
 
 
-def way(member: MemberRow) -> str:
-    """How it takes part: with a ZooKeeper session of its own, or through an instance."""
+def channel(member: MemberRow) -> str:
+    """Over which channel it is a member: with a ZooKeeper session of its own, or over a socket to an instance."""
     return "zookeeper" if member.gateway is None else f"socket via {member.gateway}"
 
 

@@ -27,16 +27,4 @@ def zxid_now(store: Store) -> int:
 
 def plain_member(group: str, topic: str, consumer: str) -> Membership:
     """One that subscribes to a topic, and has the default of everything else."""
-    return membership(
-        group=group,
-        topics=[topic],
-        white_list=None,
-        black_list=None,
-        consumer_id=consumer,
-        streams=1,
-        assignor=None,
-        capacity=1,
-        rack=None,
-        mode="incremental",
-        rejoin_grace_ms=0,
-    )
+    return membership(group=group, topics=[topic], consumer_id=consumer)

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Protocol, TextIO
 
 from kafka_coord.channel.client import SocketClient
-from kafka_coord.channel.interface import Channel, Connection
+from kafka_coord.channel.interface import MemberChannel, SessionHandle
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.search import addresses
@@ -177,13 +177,13 @@ class BenchMember:
         open_way = self._open_socket if place.bootstrap else self._open_session
         self._connection, self._channel, self._end = open_way(place)
 
-    def _open_session(self, place: Place) -> tuple[Connection, Channel, Callable[[], None]]:
+    def _open_session(self, place: Place) -> tuple[SessionHandle, MemberChannel, Callable[[], None]]:
         store = connect(place.zookeeper, session_timeout_ms=place.session_timeout_ms)
         channel = TimedChannel(store, place.group, self._consumer)
         channel.note = self._note
         return store, channel, store.close
 
-    def _open_socket(self, place: Place) -> tuple[Connection, Channel, Callable[[], None]]:
+    def _open_socket(self, place: Place) -> tuple[SessionHandle, MemberChannel, Callable[[], None]]:
         link = TimedLink(
             place.group,
             self._consumer,

@@ -1,0 +1,59 @@
+"""Which offsets a commit of the application stores."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from kafka_coord.consumer.fetchers import KafkaFetchers
+from kafka_coord.consumer.settings import between
+from kafka_coord.errors import ConsumerError, MembershipLost
+from kafka_coord.model import TopicPartition
+
+
+def consumed_offsets(fetchers: KafkaFetchers, reader: threading.Thread | None, lost: str) -> dict[TopicPartition, int]:
+    """All that was consumed. What ``reader``, the thread that commits, has in hand counts as consumed.
+
+    Raises :class:`MembershipLost` with the sentence ``lost`` where that thread was handed records under an incarnation
+    that is lost.
+    """
+    found: dict[TopicPartition, int] = {}
+    for fetcher in fetchers.streams:
+        mine = reader is not None and (len(fetchers.streams) == 1 or fetcher.reader is reader)
+        if mine and fetcher.partitions.lost_uncommitted:
+            raise MembershipLost(lost)
+        found |= fetcher.partitions.snapshot(with_in_hand=mine)
+    return found
+
+
+def asked_offsets(
+    fetchers: KafkaFetchers, offsets: Mapping[TopicPartition | tuple[str, int], int]
+) -> dict[TopicPartition, int]:
+    """The offsets the application names, checked and noted.
+
+    Raises :class:`MembershipLost` for a partition that is not held, and :class:`ConsumerError` for an offset beyond
+    what was handed out or one that goes back without a ``seek``.
+    """
+    wanted: dict[TopicPartition, int] = {}
+    for key, offset in offsets.items():
+        partition = TopicPartition(*key)
+        try:
+            _, holding = fetchers.held(partition)
+        except ConsumerError as error:
+            raise MembershipLost(f"cannot commit: {error}") from None
+        between(f"the offset of {partition}", offset, 0, (1 << 63) - 1)
+        if offset > holding.position:
+            raise ConsumerError(
+                f"cannot commit offset {offset} of {partition}: records were handed out up to {holding.position};"
+                " to skip some, seek() beyond them"
+            )
+        if offset < holding.committed and not holding.may_go_back:
+            raise ConsumerError(
+                f"cannot commit offset {offset} of {partition}: {holding.committed} is committed already;"
+                " to go back, seek() first"
+            )
+        wanted[partition] = offset
+    for partition, offset in wanted.items():
+        fetcher, holding = fetchers.held(partition)
+        fetcher.partitions.ask(holding, offset)
+    return wanted

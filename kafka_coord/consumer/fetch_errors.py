@@ -1,0 +1,71 @@
+"""What a fetcher does about an error that librdkafka reports for a partition."""
+
+from __future__ import annotations
+
+import logging
+
+from confluent_kafka import KafkaError, KafkaException
+
+from kafka_coord.consumer.assigned_client import AssignedClient
+from kafka_coord.consumer.held_partition import HeldPartition
+from kafka_coord.consumer.reset import OffsetReset
+from kafka_coord.consumer.stream_partitions import StreamPartitions
+from kafka_coord.errors import BrokerError, NoOffset
+from kafka_coord.model import NO_OFFSET
+
+log = logging.getLogger(__name__)
+
+_UNKNOWN_TO_BROKER = frozenset(
+    {
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
+_FORBIDDEN = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED})
+
+
+class FetchErrors:
+    """Called on the application's thread, without the stream's lock."""
+
+    def __init__(self, partitions: StreamPartitions, client: AssignedClient, reset: OffsetReset) -> None:
+        self._partitions = partitions
+        self._client = client
+        self._reset = reset
+
+    def handle(self, holding: HeldPartition, error: KafkaError) -> None:
+        """Raises :class:`BrokerError` for one that only an operator can end."""
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            return
+        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            self._out_of_range(holding, error)
+        elif code in _FORBIDDEN:
+            raise BrokerError(f"may not read {holding.partition}: {error.str()}")
+        else:
+            log.warning("could not fetch partition=%s error=%s: %s", holding.partition, error.name(), error.str())
+            if code in _UNKNOWN_TO_BROKER:
+                self._client.learn(holding.partition.topic)
+
+    def _out_of_range(self, holding: HeldPartition, error: KafkaError) -> None:
+        """The offset is not in the log: retention or truncation took it, or the topic was recreated.
+
+        librdkafka always runs with ``auto.offset.reset=error``. Its own reset would move the position silently, and a
+        reset that moves back (a recreated topic) would look like records delivered twice.
+        """
+        where = f"offset {holding.position} of {holding.partition} is not in the log ({error.str()})"
+        if self._reset is OffsetReset.ERROR:
+            failure = NoOffset(f"{where}; auto_offset_reset is 'error': seek() to where to go on")
+            self._partitions.fail(holding, failure)
+            return
+        offset = NO_OFFSET
+        if self._reset is OffsetReset.LATEST:
+            try:
+                offset = self._client.end_of(holding.partition)
+            except KafkaException as failed:
+                log.warning("could not reset partition=%s: %s; trying again", holding.partition, failed)
+                offset = holding.position  # fails the same way, and so comes back here
+        log.warning("reset partition=%s to=%s reason=%r", holding.partition, self._reset.value, where)
+        self._partitions.seek(holding, offset)

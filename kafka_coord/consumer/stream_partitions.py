@@ -1,0 +1,232 @@
+"""The partitions of one stream: which it holds, which are fetched now, and how far each has come.
+
+Two threads meet here, the application's and the connector's. Neither ever waits for the other: all state is behind one
+lock, held for microseconds, and ``changed`` tells the client of what is to be fetched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from kafka_coord.consumer.assigned_client import Key
+from kafka_coord.consumer.held_partition import HeldPartition
+from kafka_coord.consumer.runs import FetchedRuns
+from kafka_coord.errors import NoOffset
+from kafka_coord.model import TopicPartition
+
+
+class StreamPartitions:
+    """``wake`` wakes the connector; ``changed`` is called when other partitions or other offsets are to be fetched."""
+
+    def __init__(self, *, wake: Callable[[], None], changed: Callable[[], None]) -> None:
+        self._wake = wake
+        self._changed = changed
+        self._held: dict[Key, HeldPartition] = {}
+        self._waking = False
+        self.lock = threading.Lock()
+        self.live: dict[Key, HeldPartition] = {}
+        """Those that are fetched now."""
+        self.failing: set[HeldPartition] = set()
+        """Those that cannot go on until the application seeks."""
+        self.runs = FetchedRuns(self.live)
+        self.lost_uncommitted = False
+        """What the application was handed and did not commit belongs to an incarnation that is lost."""
+        self.orphans_in_hand = False
+        """The application still works on records of an incarnation that is lost."""
+
+    def fetch_points(self) -> dict[Key, tuple[int, int]]:
+        """What is to be fetched, as :class:`~kafka_coord.consumer.assigned_client.AssignedClient` wants it."""
+        with self.lock:
+            self.runs.account()
+            return {key: (holding.serial, holding.fetch_from) for key, holding in self.live.items()}
+
+    def holding(self, partition: Key) -> HeldPartition | None:
+        with self.lock:
+            self.runs.account()
+            return self._held.get(partition)
+
+    def holdings(self) -> list[HeldPartition]:
+        with self.lock:
+            self.runs.account()
+            return list(self._held.values())
+
+    # --- what the application wants, on any thread -------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """The application came back: what it had in hand counts as consumed."""
+        if not self.runs.in_hand and not self.orphans_in_hand and self.runs.iterated is None:
+            return
+        with self.lock:
+            self._settle()
+
+    def _settle(self) -> None:
+        self.runs.settle()
+        if self._waking or self.orphans_in_hand:
+            self._waking = self.orphans_in_hand = False
+            self._wake()
+
+    def seek(self, holding: HeldPartition, offset: int) -> None:
+        """Goes on from ``offset`` (``NO_OFFSET``: the beginning of the log)."""
+        with self.lock:
+            if self._held.get(holding.partition) is not holding:
+                return
+            self.runs.drop({holding.partition})
+            holding.move_to(offset)
+            holding.failure = None
+            self.failing.discard(holding)
+            self._fetch_anew(holding)
+        self._changed()
+
+    def pause(self, holding: HeldPartition, *, paused: bool) -> None:
+        """Hands out nothing of it, or goes on where it was."""
+        with self.lock:
+            if self._held.get(holding.partition) is not holding or holding.paused == paused:
+                return
+            holding.paused = paused
+            self._fetch_anew(holding)
+        self._changed()
+
+    def fail(self, holding: HeldPartition, failure: NoOffset) -> None:
+        """This partition cannot go on by itself. Every call of the application raises ``failure`` until it seeks."""
+        with self.lock:
+            if self._held.get(holding.partition) is not holding or holding.stopping:
+                return
+            holding.failure = failure
+            self.failing.add(holding)
+            self.live.pop(holding.partition, None)
+            self.runs.drop({holding.partition})
+        self._changed()
+
+    def raise_failing(self) -> None:
+        """Raises why a partition cannot go on, if one cannot."""
+        with self.lock:
+            failures = [holding.failure for holding in self.failing if holding.failure is not None]
+        if failures:
+            raise failures[0].with_traceback(None)
+
+    def _fetch_anew(self, holding: HeldPartition) -> None:
+        """Begins again at its position: what was fetched of it so far is not wanted. The lock is held."""
+        holding.renew()
+        self.runs.drop({holding.partition})
+        if holding.wanted:
+            self.live[holding.partition] = holding
+        else:
+            self.live.pop(holding.partition, None)
+
+    def snapshot(self, *, with_in_hand: bool) -> dict[TopicPartition, int]:
+        """What a commit of everything consumed stores; ``with_in_hand``: what is in hand counts as consumed."""
+        with self.lock:
+            self.runs.account()
+            if with_in_hand:
+                self._settle()
+            for holding in self._held.values():
+                holding.asked = holding.consumed
+            return offsets_of(self._held.values(), auto_commit=False)
+
+    def ask(self, holding: HeldPartition, offset: int) -> None:
+        """The application commits ``offset`` of this partition by itself."""
+        with self.lock:
+            self.runs.account()
+            holding.asked = offset
+            holding.consumed = max(holding.consumed, offset)
+            if holding.consumed == holding.position and holding in self.runs.in_hand:
+                self.runs.in_hand.discard(holding)
+                if self._waking:
+                    self._wake()
+
+    # --- what the connector commands ---------------------------------------------------------------------------------
+
+    def hold(self, holdings: Iterable[HeldPartition]) -> None:
+        """Takes partitions over without fetching them yet."""
+        with self.lock:
+            for holding in holdings:
+                self._held[holding.partition] = holding
+                if holding.failure is not None:
+                    self.failing.add(holding)
+        self._changed()
+
+    def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetches them from their positions."""
+        with self.lock:
+            for partition in partitions:
+                holding = self._held.get(partition)
+                if holding is not None and not holding.begun:
+                    holding.begun = True
+                    self._fetch_anew(holding)
+        self._changed()
+
+    def stop(self, partitions: Collection[TopicPartition]) -> None:
+        """From now on hands out nothing of these."""
+        with self.lock:
+            for partition in partitions:
+                holding = self._held.get(partition)
+                if holding is not None:
+                    holding.stopping = True
+                    self.failing.discard(holding)
+                    self.live.pop(partition, None)
+            self.runs.drop(set(partitions))
+
+    def in_hand(self, partitions: Iterable[TopicPartition] | None = None) -> bool:
+        """Whether the application has records of these (default: all) in hand; if so, the connector is woken when it
+        no longer has."""
+        with self.lock:
+            self.runs.account()
+            wanted = self._held if partitions is None else partitions
+            if any(self._held.get(partition) in self.runs.in_hand for partition in wanted):
+                self._waking = True
+                return True
+            return False
+
+    def release(self, partitions: Collection[TopicPartition]) -> list[HeldPartition]:
+        """Lets stopped partitions go: no longer fetched, and what was fetched of them dropped."""
+        with self.lock:
+            self.runs.drop(set(partitions))
+            released = [holding for p in partitions if (holding := self._held.pop(p, None)) is not None]
+            for holding in released:
+                self.live.pop(holding.partition, None)
+                self.runs.in_hand.discard(holding)
+                self.failing.discard(holding)
+        self._changed()
+        return released
+
+    def abandon(self) -> None:
+        """Lets everything go at once (the lost-connection procedure)."""
+        with self.lock:
+            self.runs.end_iteration()
+            self.orphans_in_hand = self.orphans_in_hand or bool(self.runs.in_hand)
+            self.lost_uncommitted = self.lost_uncommitted or any(
+                holding.position > max(holding.committed, 0) for holding in self._held.values()
+            )
+            self._held.clear()
+            self.live.clear()
+            self.runs.clear()
+            self.failing.clear()
+        self._changed()
+
+    def close(self) -> None:
+        """Hands out nothing any more."""
+        with self.lock:
+            self.live.clear()
+            self.runs.end_iteration()
+
+    def uncommitted(self, *, auto_commit: bool) -> dict[TopicPartition, int]:
+        """What there is to commit of what is held."""
+        with self.lock:
+            self.runs.account()
+            return offsets_of(self._held.values(), auto_commit=auto_commit)
+
+    def stored(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """These offsets are in ZooKeeper now."""
+        with self.lock:
+            self.runs.account()
+            for partition, offset in offsets.items():
+                holding = self._held.get(partition)
+                if holding is not None:
+                    holding.stored(offset)
+
+
+def offsets_of(holdings: Iterable[HeldPartition], *, auto_commit: bool) -> dict[TopicPartition, int]:
+    """What there is to commit of these."""
+    found = ((holding.partition, holding.to_commit(auto_commit=auto_commit)) for holding in holdings)
+    return {partition: offset for partition, offset in found if offset is not None}
