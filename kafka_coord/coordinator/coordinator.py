@@ -10,7 +10,7 @@ from itertools import islice
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.execute import Executor
-from kafka_coord.coordinator.handler import Leading, RebalanceRequestHandler
+from kafka_coord.coordinator.handler import RebalanceRequestHandler
 from kafka_coord.coordinator.idle import settled_as_of
 from kafka_coord.coordinator.listeners import (
     BrokerChangeListener,
@@ -27,6 +27,7 @@ from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests, answer_op
+from kafka_coord.coordinator.writing import ActiveLeadership
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth, StoreUnavailable
 from kafka_coord.model import Member, Request, Unreadable
 from kafka_coord.model.names import is_legal
@@ -69,7 +70,7 @@ class ConsumerCoordinator:
         self._executor = Executor(store, leadership.fence)
         self.handler = RebalanceRequestHandler(
             store,
-            Leading(leadership.epoch, self._executor, still_leads),
+            ActiveLeadership(leadership.epoch, self._executor, still_leads),
             self.queue,
             self.registry,
             self.catalog,
@@ -185,10 +186,10 @@ class ConsumerCoordinator:
             settled = settled_as_of(layout.settled(group), node, ids) if self._options.settled_after_ms else None
             if settled is not None:
                 self.registry.put(group, settled.subscriptions)
-                self.handler.resting.begin(group, settled)
+                self.handler.idle.begin(self.handler.memories.of(group), settled)
                 resting.add(group)
             elif node is not None:
-                self.handler.resting.exists(group)
+                self.handler.memories.of(group).settled_exists = True
         return frozenset(resting)
 
     def _take_members(
@@ -210,4 +211,6 @@ class ConsumerCoordinator:
                 decoded[group][where] = node.stat.mzxid, found
         for group, names in groups.items():
             self.registry.update(group, members[group])
-            self.handler.remember(group, names, decoded[group])
+            memory = self.handler.memories.of(group).decoded
+            memory.replace(decoded[group])
+            memory.consumers = tuple(names)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
 
+from kafka_coord.coordinator.memory import EncodedDecision, GroupMemory, Progress, WrittenHistory
 from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan, SetTarget, WriteLedger
 from kafka_coord.errors import MalformedValue, NoNode
 from kafka_coord.model import (
@@ -66,27 +66,6 @@ def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decisi
     )
 
 
-@dataclass(slots=True)
-class _Progress:
-    """A decision on its way to being settled. ``decided`` is monotonic seconds; ``settling``: it was handed out to be
-    written as settled."""
-
-    decision: Decision
-    decided: float
-    settling: bool = False
-
-
-class _Encoded(NamedTuple):
-    """A decision as it is written; what is in a history already is not encoded again for the next one."""
-
-    generation: int
-    data: bytes
-
-    @classmethod
-    def of(cls, decision: Decision) -> _Encoded:
-        return cls(decision.generation, fields.dump(decision.to_json()))
-
-
 _ENVELOPE = fields.dump(history_to_json(())).replace(b"[]", b"[%b]")
 """The znode's value around its decisions."""
 
@@ -94,35 +73,34 @@ _ENVELOPE = fields.dump(history_to_json(())).replace(b"[]", b"[%b]")
 class DecisionLog:
     """Follows each group's newest decision until it is settled. One thread.
 
-    What it wrote last of a few groups is remembered with its version, and so not read again for the next decision:
-    written by anybody else, it fails, is doubted (:meth:`invalidate`) and read.
+    The histories it wrote last are kept encoded, with their versions, so that the next decision of the same group
+    writes without reading. A write by anybody else makes that write fail; the memory is invalidated then, and the znode
+    is read.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._clock: Clock = store.clock
-        self._open: dict[str, _Progress] = {}
-        self._written: OrderedDict[str, tuple[Sequence[_Encoded], int]] = OrderedDict()
+        self._encoded: deque[GroupMemory] = deque()
+        """The groups whose history is kept, the one written longest ago first."""
 
-    def observe(self, plan: Plan, observation: Observation) -> tuple[Op, ...]:
+    def observe(self, memory: GroupMemory, plan: Plan, observation: Observation) -> tuple[Op, ...]:
         """The history writes that belong to this pass: one when a target is decided, one when it is settled."""
-        group, now = plan.group, self._clock.monotonic()
+        now = self._clock.monotonic()
         decision = describe(plan, observation, int(self._clock.time() * 1000))
         if decision is not None:
             decision = self._count(decision, plan)
             if plan.state in AT_REST:  # nothing has to move, so what is written now settles it
-                self._open.pop(group, None)
-                return self._write(group, replace(decision, settled_ms=0))
-            self._open[group] = _Progress(decision, now)
-            return self._write(group, decision)
+                memory.progress = None
+                return self._write(memory, replace(decision, settled_ms=0))
+            memory.progress = Progress(decision, now)
+            return self._write(memory, decision)
         if plan.state is GroupState.DEAD:
-            self._open.pop(group, None)
+            memory.progress = None
             return ()
-        progress = self._open.get(group)
-        if progress is not None and progress.settling:  # and nobody doubted that
-            del self._open[group]
-            progress = None
-        progress = progress or self._resume(plan, observation, now)
+        if memory.progress is not None and memory.progress.settling:  # and nobody invalidated that
+            memory.progress = None
+        memory.progress = progress = memory.progress or self._resume(plan, observation, now)
         if progress is None:
             return ()
         elapsed_ms = round((now - progress.decided) * 1000)
@@ -133,31 +111,16 @@ class DecisionLog:
         if plan.steps or plan.state not in AT_REST:
             return ()
         progress.settling = True
-        return self._write(group, replace(updated, settled_ms=elapsed_ms))
+        return self._write(memory, replace(updated, settled_ms=elapsed_ms))
 
-    def knows(self, group: str) -> bool:
-        """Whether the next decision of the group can be written without reading the znode."""
-        return group in self._written
-
-    def remember(self, group: str, node: Node) -> None:
+    def remember(self, memory: GroupMemory, node: Node) -> None:
         """Somebody has read the znode meanwhile."""
-        path = layout.history(group)
+        path = layout.history(memory.group)
         try:
             decisions = history_from_json(fields.load(node.data, path), path)
         except MalformedValue:
             return  # it is read again when it is written, and reported
-        self._keep(group, [_Encoded.of(one) for one in decisions], node.stat.version)
-
-    def forget(self, group: str) -> None:
-        self._open.pop(group, None)
-        self._written.pop(group, None)
-
-    def invalidate(self, group: str) -> None:
-        """What was handed out for this group may not have been written."""
-        self._written.pop(group, None)
-        progress = self._open.get(group)
-        if progress is not None:
-            progress.settling = False
+        self._keep(memory, WrittenHistory([EncodedDecision.of(one) for one in decisions], node.stat.version))
 
     @staticmethod
     def _count(decision: Decision, plan: Plan) -> Decision:
@@ -169,7 +132,7 @@ class DecisionLog:
                 started += count if isinstance(command, StartFetcher) else 0
         return replace(decision, stopped=decision.stopped + stopped, started=decision.started + started)
 
-    def _resume(self, plan: Plan, observation: Observation, now: float) -> _Progress | None:
+    def _resume(self, plan: Plan, observation: Observation, now: float) -> Progress | None:
         """Takes up what an earlier coordinator decided and did not see settled; its clock is the wall clock then."""
         target = observation.assignment
         if plan.state is not GroupState.REBALANCING or target is None or not target.timestamp_ms:
@@ -178,39 +141,38 @@ class DecisionLog:
         if last is None or last.settled_ms is not None:
             return None
         age_s = max(0.0, self._clock.time() - last.decided_at_ms / 1000)
-        self._open[plan.group] = _Progress(last, now - age_s)
-        return self._open[plan.group]
+        return Progress(last, now - age_s)
 
-    def _read(self, group: str) -> tuple[tuple[Decision, ...], Node | None]:
+    def _read(self, group: str) -> tuple[tuple[Decision, ...], int]:
+        """(the decisions, the version of the znode, -1 for none)."""
         path = layout.history(group)
         try:
             node = self._store.get(path)
-            return history_from_json(fields.load(node.data, path), path), node
         except NoNode:
-            return (), None
+            return (), -1
+        try:
+            return history_from_json(fields.load(node.data, path), path), node.stat.version
         except MalformedValue as error:
             log.warning("replacing unreadable history group=%s reason=%s", group, error)
-            return (), self._store.get(path)
+            return (), node.stat.version
 
-    def _write(self, group: str, decision: Decision) -> tuple[Op, ...]:
-        known, version = self._known(group)
-        kept = [one for one in known if one.generation != decision.generation][1 - MAX_HISTORY :]
-        kept.append(_Encoded.of(decision))
+    def _write(self, memory: GroupMemory, decision: Decision) -> tuple[Op, ...]:
+        known = memory.history
+        if known is None:
+            decisions, version = self._read(memory.group)
+            known = WrittenHistory([EncodedDecision.of(one) for one in decisions], version)
+        kept = [one for one in known.decisions if one.generation != decision.generation][1 - MAX_HISTORY :]
+        kept.append(EncodedDecision.of(decision))
         while sum(len(one.data) for one in kept) > MAX_HISTORY_BYTES and len(kept) > 1:
             kept = kept[len(kept) // 2 :]
-        self._keep(group, kept, version + 1)
+        self._keep(memory, WrittenHistory(kept, known.version + 1))
         data = _ENVELOPE % b",".join(one.data for one in kept)
-        path = layout.history(group)
-        return (Create(path, data),) if version < 0 else (SetData(path, data, version),)
+        path = layout.history(memory.group)
+        return (Create(path, data),) if known.version < 0 else (SetData(path, data, known.version),)
 
-    def _keep(self, group: str, decisions: Sequence[_Encoded], version: int) -> None:
-        self._written[group] = decisions, version
-        while len(self._written) > MAX_REMEMBERED:
-            self._written.popitem(last=False)
-
-    def _known(self, group: str) -> tuple[Sequence[_Encoded], int]:
-        """(what the znode holds, its version, -1 for none)."""
-        if group in self._written:
-            return self._written.pop(group)
-        decisions, node = self._read(group)
-        return [_Encoded.of(one) for one in decisions], -1 if node is None else node.stat.version
+    def _keep(self, memory: GroupMemory, written: WrittenHistory) -> None:
+        memory.history = written
+        self._encoded = deque(one for one in self._encoded if one is not memory)
+        self._encoded.append(memory)
+        if len(self._encoded) > MAX_REMEMBERED:
+            self._encoded.popleft().history = None

@@ -6,10 +6,11 @@ import hashlib
 import logging
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.memory import AtRest, GroupMemory
 from kafka_coord.coordinator.observe import Snapshot, unchanged
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.steps import Plan
@@ -51,18 +52,9 @@ def settled_as_of(where: str, found: ReadResult | Unreadable, ids: ReadResult | 
     return settled if settled is not None and settled.zxids.hold(as_of) else None
 
 
-@dataclass(slots=True)
-class _Resting:
-    """``topics`` are those that were compared with ``settled`` last. ``whole_at``: all of it is read again by then
-    (monotonic)."""
-
-    settled: Settled
-    topics: Mapping[str, TopicInfo] | None
-    whole_at: float
-
-
 class IdleGroups:
-    """Which groups are at rest, as this coordinator has found or read. The handler's thread; :meth:`begin` before.
+    """Which groups are at rest, as this coordinator has found or read (``memory.at_rest``). The handler's thread;
+    :meth:`begin` before.
 
     Nothing here is trusted for itself: a group counts as at rest for as long as its zxids are what they were when a
     whole look found nothing to do, and the topics too.
@@ -72,47 +64,23 @@ class IdleGroups:
         self._store = store
         self._catalog = catalog
         self._options = options
-        self._resting: dict[str, _Resting] = {}
-        self._quiet_since: dict[str, float] = {}
-        self._written: dict[str, Settled] = {}
-        self._there: set[str] = set()
         self._digests: dict[frozenset[str] | None, str] = {}
         self._digests_of: Mapping[str, TopicInfo] | None = None
 
-    def begin(self, group: str, settled: Settled) -> None:
+    def begin(self, memory: GroupMemory, settled: Settled) -> None:
         """It was written down, by whichever coordinator."""
-        self._written[group] = settled
-        self._there.add(group)
-        self._resting[group] = _Resting(settled, None, self._next_whole(group))
+        memory.settled_written = settled
+        memory.settled_exists = True
+        memory.at_rest = AtRest(settled, None, self._next_whole(memory.group))
 
-    def exists(self, group: str) -> None:
-        """Something is written down, that does not hold."""
-        self._there.add(group)
-
-    def forget(self, group: str) -> None:
-        """The group is gone."""
-        self.mark_active(group)
-        self._written.pop(group, None)
-        self._there.discard(group)
-
-    def mark_active(self, group: str) -> None:
-        """Something has happened to it: all of it is to be read."""
-        self._resting.pop(group, None)
-        self._quiet_since.pop(group, None)
-
-    def rests(self, group: str) -> bool:
+    def is_idle(self, memory: GroupMemory) -> bool:
         """Whether it is enough to ask if anything has happened."""
-        resting = self._resting.get(group)
-        return resting is not None and self._store.clock.monotonic() < resting.whole_at
+        return memory.at_rest is not None and self._store.clock.monotonic() < memory.at_rest.whole_at
 
-    def members(self, group: str) -> int:
-        """How many it had."""
-        return self._resting[group].settled.members
-
-    def glance(self, groups: Sequence[str]) -> list[bool]:
-        """Whether those that rest still do. Raises :class:`StoreUnavailable`."""
+    def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
+        """Whether those that were at rest still are. Raises :class:`StoreUnavailable`."""
         topics = self._catalog.topics  # before what is read: who changes them later is an event
-        asked = [(group, self._resting[group]) for group in groups]
+        asked = [(memory.group, memory.at_rest) for memory in memories if memory.at_rest is not None]
         found = unchanged(self._store, [(group, resting.settled.zxids) for group, resting in asked])
         for number, (_, resting) in enumerate(asked):
             if found[number] and resting.topics is not topics:
@@ -122,86 +90,69 @@ class IdleGroups:
 
     # --- coming to rest ----------------------------------------------------------------------------------------------
 
-    def wants_zxids(self, group: str) -> bool:
+    def wants_zxids(self, memory: GroupMemory) -> bool:
         """Whether, if the next look finds nothing to do again, the group is at rest."""
-        since = self._quiet_since.get(group)
+        since = memory.quiet_since
         return since is not None and self._store.clock.monotonic() >= since + self._options.settled_after_ms / 1000
 
-    def looked(self, look: Snapshot, plan: Plan) -> float | None:
+    def looked(self, memory: GroupMemory, snapshot: Snapshot, plan: Plan) -> float | None:
         """After a whole look at a group, and what was decided: when (monotonic) to look again to see whether it is at
         rest."""
-        group, now = plan.group, self._store.clock.monotonic()
+        now = self._store.clock.monotonic()
         if not self._options.settled_after_ms:
             return None
-        if not plan.quiet(look.observation):
-            self.mark_active(group)
+        if not plan.quiet(snapshot.observation):
+            memory.mark_active()
             return None
-        if look.zxids is None:
-            self._resting.pop(group, None)
-            return self._quiet_since.setdefault(group, now) + self._options.settled_after_ms / 1000
-        members, topics = look.observation.members, look.observation.topics
-        settled = Settled(look.zxids, "", len(members), interests(one.subscription for one in members.values()))
-        settled = Settled(settled.zxids, self._digest(settled, topics), settled.members, settled.subscriptions)
-        self._resting[group] = _Resting(settled, topics, self._next_whole(group))
+        if snapshot.zxids is None:
+            memory.at_rest = None
+            memory.quiet_since = now if memory.quiet_since is None else memory.quiet_since
+            return memory.quiet_since + self._options.settled_after_ms / 1000
+        members, topics = snapshot.observation.members, snapshot.observation.topics
+        settled = Settled(snapshot.zxids, "", len(members), interests(one.subscription for one in members.values()))
+        settled = replace(settled, topics=self._digest(settled, topics))
+        memory.at_rest = AtRest(settled, topics, self._next_whole(memory.group))
         return None
 
-    def due(self, group: str, moment: float) -> None:
-        """One of its timers has something to say then: all of it is read at that time."""
-        resting = self._resting.get(group)
-        if resting is not None:
-            resting.whole_at = min(resting.whole_at, moment)
-
-    def unwritten(self, look: Snapshot) -> Create | SetData | None:
+    def unwritten(self, memory: GroupMemory, snapshot: Snapshot) -> Create | SetData | None:
         """What is to be written about a group that has been found at rest; ``None`` where that is written already, or
         not to be."""
-        group, members = look.observation.group, look.observation.members
-        resting = self._resting.get(group)
-        if resting is None or look.zxids is None or self._written.get(group) == resting.settled:
+        resting = memory.at_rest
+        if resting is None or snapshot.zxids is None or memory.settled_written == resting.settled:
             return None
-        if any(_by_socket(member) for member in members.values()):
+        if any(_by_socket(member) for member in snapshot.observation.members.values()):
             return None
         data = fields.dump(resting.settled.to_json())
         if len(data) > MAX_BYTES:
             return None
-        path = layout.settled(group)
-        return SetData(path, data) if group in self._there else Create(path, data)
+        path = layout.settled(memory.group)
+        return SetData(path, data) if memory.settled_exists else Create(path, data)
 
-    def write(self, executor: Executor, ops: Mapping[str, Create | SetData]) -> None:
+    def write(self, executor: Executor, ops: Sequence[tuple[GroupMemory, Create | SetData]]) -> None:
         """Writes down groups found at rest: together, or each by itself where something is in the way. Raises
         :class:`Fenced`, :class:`StoreUnavailable`."""
         try:
-            executor.write([[op] for op in ops.values()])
+            executor.write([[op] for _, op in ops])
         except Fenced:
             raise
         except MultiFailed:
-            for group, op in ops.items():
-                self._write_one(executor, group, op.data)
+            for memory, op in ops:
+                self._write_one(executor, memory, op.data)
         else:
-            for group in ops:
-                self._took_effect(group)
+            for memory, _ in ops:
+                _took_effect(memory)
 
-    def invalidate(self, group: str) -> None:
-        """What was to be written about it may or may not have been: it is found out when it comes to rest again."""
-        self._written.pop(group, None)
-        self.mark_active(group)
-
-    def _write_one(self, executor: Executor, group: str, data: bytes) -> None:
-        path = layout.settled(group)
+    def _write_one(self, executor: Executor, memory: GroupMemory, data: bytes) -> None:
+        path = layout.settled(memory.group)
         there = self._store.exists(path) is not None  # somebody deleted it, or it was written and nobody heard of that
         try:
             executor.write([[SetData(path, data) if there else Create(path, data)]])
         except Fenced:
             raise
         except MultiFailed as error:
-            log.debug("could not write down that a group is at rest group=%s reason=%s", group, error)
+            log.debug("could not write down that a group is at rest group=%s reason=%s", memory.group, error)
         else:
-            self._took_effect(group)
-
-    def _took_effect(self, group: str) -> None:
-        self._there.add(group)
-        resting = self._resting.get(group)
-        if resting is not None:
-            self._written[group] = resting.settled
+            _took_effect(memory)
 
     # --- topics ------------------------------------------------------------------------------------------------------
 
@@ -219,6 +170,12 @@ class IdleGroups:
 
     def _next_whole(self, group: str) -> float:
         return self._store.clock.monotonic() + self._options.whole_look_interval_ms / 1000 * spread(group)
+
+
+def _took_effect(memory: GroupMemory) -> None:
+    memory.settled_exists = True
+    if memory.at_rest is not None:
+        memory.settled_written = memory.at_rest.settled
 
 
 def topics_digest(topics: Mapping[str, TopicInfo], wanted: frozenset[str] | None) -> str:

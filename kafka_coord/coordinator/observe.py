@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
+from kafka_coord.coordinator.deadlines import Seen, deadlines
+from kafka_coord.coordinator.memory import Decoded, GroupMemory
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.reading import read_each
-from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.errors import MalformedValue, NoAuth, StoreError
 from kafka_coord.model import (
     Assignment,
@@ -40,8 +41,8 @@ class Snapshot:
     """What a look gives: the observation for ``plan``, and what the executor must know beside it.
 
     ``missing`` are the group's persistent parents that do not exist yet and that a write must create; ``history`` is
-    the znode of its decisions where the glance asked for it and there is one that may be read; ``zxids`` tell which
-    state of the group this is, or an earlier one, where the glance asked for that.
+    the znode of its decisions where the query asked for it and there is one that may be read; ``zxids`` tell which
+    state of the group this is, or an earlier one, where the query asked for that.
     """
 
     observation: Observation
@@ -50,38 +51,15 @@ class Snapshot:
     zxids: Zxids | None = None
 
 
-class Decoded:
-    """What the last look at one group decoded: the next one decodes only what was written since. One thread.
-
-    A znode's path and the zxid of its last write name its value, its version and its incarnation. Values are frozen.
-    ``consumers`` are those there were then: their znodes are asked for before it is known whether they still are there.
-    """
-
-    def __init__(self) -> None:
-        self._values: dict[str, tuple[int, object]] = {}
-        self.consumers: tuple[str, ...] = ()
-
-    def get(self, path: str, node: Node) -> object | None:
-        """The value of this very state of the znode, if the last look decoded it."""
-        mzxid, value = self._values.get(path, (-1, None))
-        return value if mzxid == node.stat.mzxid else None
-
-    def replace(self, values: dict[str, tuple[int, object]]) -> None:
-        """Keeps what this look found, and nothing of those before: as much as there is in the group."""
-        self._values = values
-
-
 @dataclass(frozen=True, slots=True)
 class GroupQuery:
-    """What a look at one group begins with: whatever is known of it that is not on ZooKeeper, or was read before.
-    ``with_history``: its decisions are read along, which the next one is written to; ``with_zxids``: it is told which
-    state of the group is looked at."""
+    """What a look at one group begins with: what is known of it that is not on ZooKeeper, or was read before.
+    ``with_history`` reads its decisions too, to which the next one is added; ``with_zxids`` tells which state of the
+    group is looked at."""
 
-    group: str
+    memory: GroupMemory
     topics: Mapping[str, TopicInfo]
     requests: Sequence[Request]
-    timers: GroupTimers
-    decoded: Decoded
     with_history: bool = False
     with_zxids: bool = False
 
@@ -128,7 +106,7 @@ def _zxids(
 
 
 def observe(
-    store: Store, glances: Sequence[GroupQuery], *, epoch: int, options: CoordinatorOptions
+    store: Store, queries: Sequence[GroupQuery], *, epoch: int, options: CoordinatorOptions
 ) -> list[Snapshot | StoreError | None]:
     """Looks at several groups in as many requests as at one: one where they have the consumers they had the last time,
     else two. ``None`` for a group that does not exist, and the error for one that cannot be looked at. Raises
@@ -138,27 +116,27 @@ def observe(
     need not be: the coordinator alone writes ledgers, targets and commands, and whatever a consumer changes between
     two reads (registering, acknowledging, vanishing) is an event that makes the handler look again.
     """
-    looking = [_Looking(store, glance, epoch, options) for glance in glances]
-    _ask(store, looking, [one.whole() for one in looking])
-    _ask(store, looking, [one.each() for one in looking])
-    return [one.found() for one in looking]
+    readers = [_SnapshotReader(store, query, epoch, options) for query in queries]
+    _ask(store, readers, [one.whole() for one in readers])
+    _ask(store, readers, [one.each() for one in readers])
+    return [one.found() for one in readers]
 
 
-def _ask(store: Store, looking: Sequence[_Looking], reads: Sequence[Sequence[Read]]) -> None:
+def _ask(store: Store, readers: Sequence[_SnapshotReader], reads: Sequence[Sequence[Read]]) -> None:
     """All reads at once, and to each its answers."""
     answers = read_each(store, [read for some in reads for read in some])
     first = 0
-    for one, some in zip(looking, reads, strict=True):
+    for one, some in zip(readers, reads, strict=True):
         one.answers = answers[first : first + len(some)]
         first += len(some)
 
 
-class _Looking:
+class _SnapshotReader:
     """One look, in the steps between which it is asked for reads: :meth:`whole`, :meth:`each`, :meth:`found`."""
 
-    def __init__(self, store: Store, glance: GroupQuery, epoch: int, options: CoordinatorOptions) -> None:
-        self._store, self._glance, self._epoch, self._options = store, glance, epoch, options
-        self._reading = _Reading(store, glance.decoded)
+    def __init__(self, store: Store, query: GroupQuery, epoch: int, options: CoordinatorOptions) -> None:
+        self._store, self._query, self._epoch, self._options = store, query, epoch, options
+        self._reading = _Reading(store, query.memory.decoded)
         self._problem: StoreError | None = None
         self._whole: Sequence[ReadResult | Unreadable] = ()
         self._names: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] = ((), (), ())
@@ -171,10 +149,10 @@ class _Looking:
 
     def whole(self) -> list[Read]:
         """What there is of the group, and of the consumers it had."""
-        group = self._glance.group
-        self._asked = self._glance.decoded.consumers
+        group = self._query.memory.group
+        self._asked = self._query.memory.decoded.consumers
         return [
-            *(_reads_of_zxids(group) if self._glance.with_zxids else ()),  # before what they are the zxids of
+            *(_reads_of_zxids(group) if self._query.with_zxids else ()),  # before what they are the zxids of
             GetData(layout.group(group)),
             GetChildren(layout.ids(group)),
             GetChildren(layout.owners(group)),
@@ -183,21 +161,21 @@ class _Looking:
             GetData(layout.paused(group)),
             GetData(layout.PAUSED),
             *self._reads(self._asked),
-            *([GetData(layout.history(group))] if self._glance.with_history else []),
+            *([GetData(layout.history(group))] if self._query.with_history else []),
         ]
 
     def each(self) -> list[Read]:
         """Everybody else of it, once the answers to :meth:`whole` are there."""
-        count = _READS_ZXIDS if self._glance.with_zxids else 0
+        count = _READS_ZXIDS if self._query.with_zxids else 0
         self._listed, answers = self.answers[:count], self.answers[count:]
         self._whole = answers[:_READS_WHOLE]
         self._take(answers[_READS_WHOLE:])
-        self._history = self.answers[-1] if self._glance.with_history else None
+        self._history = self.answers[-1] if self._query.with_history else None
         group_node, ids, owners, channels, *_ = self._whole
         self._asked = ()
         if group_node is None:
             return []
-        group, reading = self._glance.group, self._reading
+        group, reading = self._query.memory.group, self._reading
         try:
             consumers = reading.names(layout.ids(group), ids)
             ledgered = reading.names(layout.owners(group), owners)
@@ -207,12 +185,12 @@ class _Looking:
             return []
         self._names = consumers, ledgered, channelled
         present = dict.fromkeys((*consumers, *ledgered, *channelled))
-        self._glance.decoded.consumers = tuple(present)
+        self._query.memory.decoded.consumers = tuple(present)
         self._asked = [c for c in present if c not in self._each]
         return self._reads(self._asked)
 
     def _reads(self, consumers: Iterable[str]) -> list[Read]:
-        group = self._glance.group
+        group = self._query.memory.group
         reads: list[Read] = []
         for c in consumers:
             reads += (
@@ -234,13 +212,12 @@ class _Looking:
         if self._whole[0] is None:
             return None
         try:
-            return self._look()
+            return self._snapshot()
         except StoreError as error:
             return error
 
-    def _look(self) -> Snapshot:
-        store, reading, group, timers = self._store, self._reading, self._glance.group, self._glance.timers
-        options = self._options
+    def _snapshot(self) -> Snapshot:
+        reading, group = self._reading, self._query.memory.group
         group_node, ids, owners, channels, assignment, paused, paused_everywhere = self._whole
         consumers, ledgered, channelled = self._names
         each = self._each
@@ -253,17 +230,21 @@ class _Looking:
         listings = {c: reading.listing(layout.channel(group, c), each[c][2]) for c in channelled}
         seen_channels = {c: _channel(listing) for c, listing in listings.items() if isinstance(listing, tuple)}
         settings = reading.decode(layout.group(group), group_node, _decode_settings)
-        for_how_long_is_known = settings is not None
-        settings = settings or GroupSettings()
         target = reading.decode(layout.assignment(group), assignment, _decode_assignment)
         pause = reading.decode(layout.PAUSED, paused_everywhere, _decode_pause, empty=Pause()) or reading.decode(
             layout.paused(group), paused, _decode_pause, empty=Pause()
         )
-        self._glance.decoded.replace(reading.values)
-        now = store.clock.monotonic()
-        timers.begin()
+        self._query.memory.decoded.replace(reading.values)
         # one that vanished between the two reads is gone, in its grace if it has one, and not merely unreadable
         registered = frozenset(c for c in consumers if each[c][0] is not None)
+        clock = self._store.clock
+        due = deadlines(
+            Seen(members, registered, ledgers, seen_channels, target, settings),
+            self._query.memory.timers,
+            self._options,
+            clock.monotonic(),
+            clock.time() * 1000,
+        )
         observation = Observation(
             group=group,
             epoch=self._epoch,
@@ -271,15 +252,14 @@ class _Looking:
             ledgers=ledgers,
             channels=seen_channels,
             assignment=target,
-            topics=self._glance.topics,
-            settings=settings,
+            topics=self._query.topics,
+            settings=settings or GroupSettings(),
             pause=pause,
-            requests=tuple(self._glance.requests),
-            in_grace=_in_grace(ledgers, registered, timers, now),
-            overdue=_overdue(members, seen_channels, settings, timers, now),
-            retired=_retired(seen_channels, registered, ledgers, timers, options, now),
-            # settings nobody can read may say to keep the offsets for longer than the default
-            expired=for_how_long_is_known and _expired(target, registered, ledgers, settings, timers, store),
+            requests=tuple(self._query.requests),
+            in_grace=due.in_grace,
+            overdue=due.overdue,
+            retired=due.retired,
+            expired=due.expired,
             generation_floor=_highest_decided(reading, group) if target is None else 0,
             unreadable=tuple(reading.unreadable),
         )
@@ -306,66 +286,6 @@ def _highest_decided(reading: _Reading, group: str) -> int:
         return max((d.generation for d in history_from_json(fields.load(node.data, path), path)), default=0)
     except MalformedValue:
         return 0  # it says so when it is replaced
-
-
-def _in_grace(
-    ledgers: Mapping[str, Ledger], registered: frozenset[str], timers: GroupTimers, now: float
-) -> frozenset[str]:
-    places = {c: led.place for c, led in ledgers.items() if led.place is not None and c not in registered}
-    timers.gone.look(places, now)
-    return frozenset(
-        c for c, place in places.items() if not timers.passed(timers.gone.since(c), place.rejoin_grace_ms, now)
-    )
-
-
-def _overdue(
-    members: Mapping[str, Member],
-    channels: Mapping[str, Channel],
-    settings: GroupSettings,
-    timers: GroupTimers,
-    now: float,
-) -> frozenset[str]:
-    outstanding = {
-        (c, members[c].incarnation, command.name): c
-        for c, channel in channels.items()
-        if c in members
-        for command in channel.commands
-    }
-    timers.commands.look(outstanding, now)
-    return frozenset(
-        c
-        for key, c in outstanding.items()
-        if timers.passed(timers.commands.since(key), settings.rebalance_timeout_ms, now)
-    )
-
-
-def _retired(
-    channels: Mapping[str, Channel],
-    registered: frozenset[str],
-    ledgers: Mapping[str, Ledger],
-    timers: GroupTimers,
-    options: CoordinatorOptions,
-    now: float,
-) -> frozenset[str]:
-    left = [c for c in channels if c not in registered and c not in ledgers]
-    timers.retiring.look(left, now)
-    return frozenset(c for c in left if timers.passed(timers.retiring.since(c), options.channel_retirement_ms, now))
-
-
-def _expired(
-    target: Assignment | None,
-    registered: frozenset[str],
-    ledgers: Mapping[str, Ledger],
-    settings: GroupSettings,
-    timers: GroupTimers,
-    store: Store,
-) -> bool:
-    """Empty since the wall-clock time of its last, empty target: a figure that outlives coordinators."""
-    if registered or ledgers or target is None or target.members:
-        return False
-    age_ms = store.clock.time() * 1000 - target.timestamp_ms
-    now = store.clock.monotonic()
-    return timers.passed(now - age_ms / 1000, settings.offsets_retention_ms, now)
 
 
 class _Reading:

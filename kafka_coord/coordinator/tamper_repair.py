@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.observe import Snapshot
 from kafka_coord.coordinator.steps import Plan, WriteLedger
-from kafka_coord.model import Ledger
+from kafka_coord.model import Observation
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, Op
@@ -14,60 +15,51 @@ from kafka_coord.zk.store import Create, Delete, Op
 log = logging.getLogger(__name__)
 
 
-class TamperRepair:
-    """Remembers what it saw in the ledgers of each group while this coordinator leads. One thread.
+def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
+    """What to write before deciding anything; usually nothing.
 
     A ledger that is gone while its incarnation lives would make partitions look free that are being read: it is
     written back. A live member with a ledger and without a channel can acknowledge nothing, and what it had not
     acknowledged would look as if it had: its registration is deleted, and it registers again.
     """
+    seen = snapshot.observation
+    group = seen.group
+    unreadable = {found.path for found in seen.unreadable}
+    units: list[list[Op]] = []
+    for consumer, ledger in memory.ledgers.items():
+        member, path = seen.members.get(consumer), layout.ledger(group, consumer)
+        if member is None or member.incarnation != ledger.incarnation or not ledger.held:
+            continue
+        if consumer not in seen.ledgers and path not in unreadable:
+            log.warning(
+                "wrote back a ledger that somebody deleted while its consumer lives path=%s holds=%s: to take its "
+                "partitions away, evict it (kafka-coord groups evict %s %s)",
+                path,
+                str(ledger.held)[:200],
+                group,
+                consumer,
+            )
+            units.append([Create(path, fields.dump(ledger.to_json()))])
+    if units and layout.owners(group) in snapshot.missing:
+        units.insert(0, [Create(layout.owners(group))])
+    for consumer, member in seen.members.items():
+        known = seen.ledgers.get(consumer)
+        if known is not None and known.incarnation == member.incarnation and consumer not in seen.channels:
+            log.warning(
+                "evicted consumer=%s group=%s: somebody deleted its channel %s, so it can acknowledge nothing; "
+                "it has to register again",
+                consumer,
+                group,
+                layout.channel(group, consumer),
+            )
+            units.append([Delete(layout.registration(group, consumer))])
+    return units
 
-    def __init__(self) -> None:
-        self._ledgers: dict[str, dict[str, Ledger]] = {}
 
-    def units(self, look: Snapshot) -> list[list[Op]]:
-        """What to write before deciding anything; usually nothing."""
-        seen = look.observation
-        group = seen.group
-        unreadable = {found.path for found in seen.unreadable}
-        units: list[list[Op]] = []
-        for consumer, ledger in self._ledgers.get(group, {}).items():
-            member, path = seen.members.get(consumer), layout.ledger(group, consumer)
-            if member is None or member.incarnation != ledger.incarnation or not ledger.held:
-                continue
-            if consumer not in seen.ledgers and path not in unreadable:
-                log.warning(
-                    "wrote back a ledger that somebody deleted while its consumer lives path=%s holds=%s: to take its "
-                    "partitions away, evict it (kafka-coord groups evict %s %s)",
-                    path,
-                    str(ledger.held)[:200],
-                    group,
-                    consumer,
-                )
-                units.append([Create(path, fields.dump(ledger.to_json()))])
-        if units and layout.owners(group) in look.missing:
-            units.insert(0, [Create(layout.owners(group))])
-        for consumer, member in seen.members.items():
-            known = seen.ledgers.get(consumer)
-            if known is not None and known.incarnation == member.incarnation and consumer not in seen.channels:
-                log.warning(
-                    "evicted consumer=%s group=%s: somebody deleted its channel %s, so it can acknowledge nothing; "
-                    "it has to register again",
-                    consumer,
-                    group,
-                    layout.channel(group, consumer),
-                )
-                units.append([Delete(layout.registration(group, consumer))])
-        return units
-
-    def remember(self, look: Snapshot, written: Plan | None) -> None:
-        """What the ledgers say now: as seen, and as the plan, if it was written, has changed them."""
-        seen = look.observation
-        ledgers = dict(seen.ledgers)
-        for step in written.steps if written is not None else ():
-            if isinstance(step, WriteLedger):
-                ledgers[step.ledger.consumer] = step.ledger
-        self._ledgers[seen.group] = ledgers
-
-    def forget(self, group: str) -> None:
-        self._ledgers.pop(group, None)
+def remember_ledgers(memory: GroupMemory, observation: Observation, written: Plan | None) -> None:
+    """What the ledgers say now: as seen, and as the plan, if it was written, has changed them."""
+    ledgers = dict(observation.ledgers)
+    for step in written.steps if written is not None else ():
+        if isinstance(step, WriteLedger):
+            ledgers[step.ledger.consumer] = step.ledger
+    memory.ledgers = ledgers

@@ -6,11 +6,12 @@ from kafka_coord.channel.operations import register_ops
 from kafka_coord.coordinator.assignors import built_in_assignors
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.execute import Executor
-from kafka_coord.coordinator.handler import Leading, RebalanceRequestHandler
+from kafka_coord.coordinator.handler import RebalanceRequestHandler
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests
+from kafka_coord.coordinator.writing import ActiveLeadership
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.model import TopicInfo
 from kafka_coord.zk import layout
@@ -39,7 +40,7 @@ class Led:
         self.requests = PendingRequests(self.store)
         self.handler = RebalanceRequestHandler(
             self.store,
-            Leading(1, Executor(self.store, Check(layout.COORDINATOR_EPOCH)), lambda: self.leads),
+            ActiveLeadership(1, Executor(self.store, Check(layout.COORDINATOR_EPOCH)), lambda: self.leads),
             self.queue,
             self.registry,
             self.catalog,

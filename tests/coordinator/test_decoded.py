@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_coord.coordinator.observe import Decoded
+from kafka_coord.coordinator.memory import Decoded
 from kafka_coord.model import Ledger
 from kafka_coord.zk.store import Node, Stat
 from tests.simulation.cluster import SimulatedCluster

@@ -7,8 +7,9 @@ import pytest
 from kafka_coord.channel.operations import register_ops
 from kafka_coord.coordinator.assignors import built_in_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
-from kafka_coord.coordinator.handler import GROUPS_AT_ONCE, LOOK_AGAIN_S
+from kafka_coord.coordinator.looking import GROUPS_AT_ONCE
 from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.scheduling import LOOK_AGAIN_S
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.errors import RequestTooLarge, StoreUnavailable
 from kafka_coord.model import Assignment, Request, RequestType, TopicInfo, history_from_json

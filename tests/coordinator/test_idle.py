@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from kafka_coord.coordinator.idle import IdleGroups, topics_digest
+from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import GroupSettings, Request, RequestType, Settled, Subscription, TopicInfo, Zxids
@@ -245,4 +246,4 @@ def test_the_digest_of_topics_tells_what_a_target_depends_on():
 
 
 def test_a_group_nobody_knows_does_not_rest(world: World):
-    assert not IdleGroups(world.store, None, SOON).rests("delays")  # type: ignore[arg-type]
+    assert not IdleGroups(world.store, None, SOON).is_idle(GroupMemory("delays"))  # type: ignore[arg-type]

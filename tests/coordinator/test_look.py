@@ -1,8 +1,8 @@
 """One look at a group: two reads, between which anything may happen."""
 
-from kafka_coord.coordinator.observe import Decoded, GroupQuery, Snapshot, observe
+from kafka_coord.coordinator.memory import GroupMemory
+from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
 from kafka_coord.coordinator.options import CoordinatorOptions
-from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.model import Ledger, Member, Subscription
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
@@ -36,8 +36,8 @@ def test_a_member_that_vanishes_between_the_two_reads_of_a_look_has_its_grace() 
     store.create(layout.registration("delays", "c1"), fields.dump(member.to_json()))
     store.create(layout.ledger("delays", "c1"), fields.dump(Ledger("c1", 1, place=member).to_json()))
 
-    glance = GroupQuery("delays", {}, (), GroupTimers(), Decoded())
-    (look,) = observe(store, [glance], epoch=1, options=CoordinatorOptions())
+    query = GroupQuery(GroupMemory("delays"), {}, ())
+    (look,) = observe(store, [query], epoch=1, options=CoordinatorOptions())
 
     assert around.reads >= 2
     assert isinstance(look, Snapshot)

@@ -145,3 +145,64 @@ def test_a_handler_that_ends_takes_its_instance_along_and_another_is_elected(wor
     with pytest.raises(KafkaCoordError, match="the rebalance request handler ended"):
         first.service.wait(10)
     assert first.service.handler_age_s() is None
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "has not settled" in record.getMessage()]
+
+
+def run(led: Led, seconds: int) -> None:
+    for _ in range(seconds):
+        led.clock.now += 1
+        while led.store.has_notification():
+            led.store.deliver()
+        while led.handler.step():
+            pass
+
+
+def test_a_partition_without_an_owner_is_logged_every_minute_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    led = Led("flights", 4)
+    led.store.ensure_path(layout.offset("g", "flights", 2))
+    led.store.set(layout.offset("g", "flights", 2), b"x")
+    led.join("g", "c1")
+    run(led, 1)
+    for command in led.store.children(layout.channel("g", "c1")):
+        led.store.delete(layout.command("g", "c1", command))
+    run(led, 20)
+    assert led.handler.stuck_groups() == [], "a rebalance may take its time"
+
+    run(led, 200)
+
+    said = warnings_of(caplog)
+    assert len(said) in {3, 4}
+    assert all("1 partition without an owner" in one for one in said)
+    assert all("offsets/flights/2 is unreadable" in one for one in said)
+    (found,) = led.handler.stuck_groups()
+    assert (found.group, found.ownerless) == ("g", 1)
+    assert found.for_s > 200
+
+    led.store.set(layout.offset("g", "flights", 2), b"7")
+    run(led, 5)
+    for command in led.store.children(layout.channel("g", "c1")):
+        led.store.delete(layout.command("g", "c1", command))
+    run(led, 5)
+    assert led.handler.stuck_groups() == []
+    assert len(warnings_of(caplog)) == len(said)
+
+
+def test_a_group_nobody_can_decide_is_logged_every_minute_with_the_reason(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    led = Led("flights", 4)
+    monkeypatch.setattr("kafka_coord.coordinator.observe._decode_settings", _only_of("g2"))
+    for group in ("g1", "g2"):
+        led.join(group, "c1")
+        led.store.set(layout.group(group), b'{"version":1}')
+    run(led, 200)
+    said = [one for one in warnings_of(caplog) if "group=g1" in one]
+    assert len(said) in {3, 4}
+    assert all("cannot be decided: a lone surrogate" in one for one in said)
+    assert "g1" in {found.group for found in led.handler.stuck_groups()}
+    monkeypatch.undo()
+    run(led, 10)
+    assert "g1" not in {found.group for found in led.handler.stuck_groups() if "cannot be decided" in found.reason}

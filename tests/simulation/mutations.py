@@ -14,7 +14,7 @@ from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator import decide, observe
 from kafka_coord.coordinator.execute import Executor
-from kafka_coord.coordinator.handler import RebalanceRequestHandler
+from kafka_coord.coordinator.looking import Looking
 from kafka_coord.coordinator.offsets import read_start_offsets
 from kafka_coord.coordinator.plan import member_update, target_decision
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
@@ -140,17 +140,17 @@ def _generation_not_increased() -> Patch:
 
 
 def _bit_cleared_after_looking() -> Patch:
-    original = RebalanceRequestHandler._look
+    original = Looking.snapshots
 
-    def look(self: Any, groups: Any) -> Any:
-        bits = self._queue._groups_being_rebalanced
+    def snapshots(self: Any, memories: Any) -> Any:
+        bits, groups = self._queue._groups_being_rebalanced, [memory.group for memory in memories]
         bits.update(groups)
         try:
-            return original(self, groups)
+            return original(self, memories)
         finally:
             bits.difference_update(groups)
 
-    return RebalanceRequestHandler, "_look", look
+    return Looking, "snapshots", snapshots
 
 
 def _heard_before_stored() -> Patch:
@@ -218,12 +218,12 @@ def _zxids_of_after_the_look() -> Patch:
     def as_of(self: Any) -> Any:
         if not self._listed:
             return None
-        group = self._glance.group
+        group = self._query.memory.group
         paths = (layout.group(group), layout.ids(group), layout.owners(group), layout.channels(group))
         found = self._store.read_many([GetData(path) for path in (*paths, layout.assignment(group))])
         return observe._zxids(*found)
 
-    return observe._Looking, "_as_of", as_of
+    return observe._SnapshotReader, "_as_of", as_of
 
 
 def _gateway_without_epoch_check() -> Patch:

@@ -111,7 +111,8 @@ def _warnings(
     if strays:
         found.append(f"left alone what is no command in the channel of {names(strays)}")
     prefix = layout.group(observation.group) + "/"
-    if observation.unreadable:
-        shown = [f.path.removeprefix(prefix) for f in observation.unreadable]
+    told = {unreadable_offsets(observation)[0]} if reconciled.blocked else set()
+    shown = [one.path.removeprefix(prefix) for one in observation.unreadable if one not in told]
+    if shown:
         found.append(f"cannot read {names(shown, 3)}")
     return found

@@ -1,0 +1,94 @@
+"""What is decided by how long something has lasted: grace, overdue commands, channel retirement, offsets retention.
+
+Pure: the moments come in (``now`` is monotonic seconds, ``wall_ms`` ms since 1970), and the timers remember when each
+thing was first seen. ``plan`` gets the answers and so needs no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.timers import GroupTimers
+from kafka_coord.model import Assignment, Channel, GroupSettings, Ledger, Member
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What of a look the deadlines depend on. ``registered`` are all consumers with a registration, readable or not;
+    ``settings`` are ``None`` where they cannot be read."""
+
+    members: Mapping[str, Member]
+    registered: Collection[str]
+    ledgers: Mapping[str, Ledger]
+    channels: Mapping[str, Channel]
+    target: Assignment | None
+    settings: GroupSettings | None
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """``in_grace``: gone, and their place is still kept. ``overdue``: with a command unacknowledged past the rebalance
+    timeout. ``retired``: gone for so long that their channel may be removed. ``expired``: the group has been empty for
+    longer than its offsets are kept."""
+
+    in_grace: frozenset[str]
+    overdue: frozenset[str]
+    retired: frozenset[str]
+    expired: bool
+
+
+def deadlines(seen: Seen, timers: GroupTimers, options: CoordinatorOptions, now: float, wall_ms: float) -> Deadlines:
+    """All four. ``timers.next_due`` is afterwards when the next one changes its answer."""
+    timers.begin()
+    return Deadlines(
+        in_grace=_in_grace(seen, timers, now),
+        overdue=_overdue(seen, timers, now),
+        retired=_retired(seen, timers, options, now),
+        expired=_expired(seen, timers, now, wall_ms),
+    )
+
+
+def _in_grace(seen: Seen, timers: GroupTimers, now: float) -> frozenset[str]:
+    places = {c: led.place for c, led in seen.ledgers.items() if led.place is not None and c not in seen.registered}
+    timers.gone.look(places, now)
+    return frozenset(
+        c for c, place in places.items() if not timers.passed(timers.gone.since(c), place.rejoin_grace_ms, now)
+    )
+
+
+def _overdue(seen: Seen, timers: GroupTimers, now: float) -> frozenset[str]:
+    settings = seen.settings or GroupSettings()
+    outstanding = {
+        (c, seen.members[c].incarnation, command.name): c
+        for c, channel in seen.channels.items()
+        if c in seen.members
+        for command in channel.commands
+    }
+    timers.commands.look(outstanding, now)
+    return frozenset(
+        c
+        for key, c in outstanding.items()
+        if timers.passed(timers.commands.since(key), settings.rebalance_timeout_ms, now)
+    )
+
+
+def _retired(seen: Seen, timers: GroupTimers, options: CoordinatorOptions, now: float) -> frozenset[str]:
+    left = [c for c in seen.channels if c not in seen.registered and c not in seen.ledgers]
+    timers.retiring.look(left, now)
+    return frozenset(c for c in left if timers.passed(timers.retiring.since(c), options.channel_retirement_ms, now))
+
+
+def _expired(seen: Seen, timers: GroupTimers, now: float, wall_ms: float) -> bool:
+    """Empty since the wall-clock time of its last target, which is empty: a moment that outlives coordinators.
+
+    A target that still names members is not that one. Whoever forgot the last member and died before the target was
+    emptied left it, and it may be older than the retention.
+    """
+    if seen.settings is None:  # what cannot be read may say to keep the offsets for longer than the default
+        return False
+    if seen.registered or seen.ledgers or seen.target is None or seen.target.members:
+        return False
+    empty_since = now - (wall_ms - seen.target.timestamp_ms) / 1000
+    return timers.passed(empty_since, seen.settings.offsets_retention_ms, now)

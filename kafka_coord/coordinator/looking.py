@@ -1,0 +1,124 @@
+"""What the handler looks at next: the groups that are due, those only checked for being idle, and their snapshots."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kafka_coord.coordinator.catalog import TopicCatalog
+from kafka_coord.coordinator.idle import IdleGroups
+from kafka_coord.coordinator.memory import GroupMemories, GroupMemory
+from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.coordinator.requests import PendingRequests
+from kafka_coord.errors import StoreError
+from kafka_coord.zk.store import Store
+
+log = logging.getLogger(__name__)
+
+GROUPS_AT_ONCE = 16
+"""How many groups that are due together are read together."""
+IDLE_CHECKS_AT_ONCE = 128
+"""How many, where it is only asked whether they still are at rest."""
+
+Look = Snapshot | Exception | None
+"""What a look at one group gave: ``None`` where there is no such group, the error where it could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Groups taken from the queue together. ``idle``: all that is asked is whether they still are at rest."""
+
+    memories: tuple[GroupMemory, ...]
+    idle: bool
+
+
+class Looking:
+    """Takes groups and reads them. The handler's thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        queue: RebalanceRequestQueue,
+        requests: PendingRequests,
+        catalog: TopicCatalog,
+        memories: GroupMemories,
+        idle: IdleGroups,
+        options: CoordinatorOptions,
+        epoch: int,
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._requests = requests
+        self._catalog = catalog
+        self._memories = memories
+        self._idle = idle
+        self._options = options
+        self._epoch = epoch
+
+    def take(self, timeout_s: float) -> Batch | None:
+        """The groups that are due, or the first one that is within ``timeout_s``; ``None`` where none is."""
+        first = self._queue.take(timeout_s) if timeout_s > 0 else self._queue.take_now()
+        if first is None:
+            return None
+        idle = self._may_be_idle(first)
+        groups = {first: None}
+        most = IDLE_CHECKS_AT_ONCE if idle else GROUPS_AT_ONCE
+        while len(groups) < most and (other := self._queue.take_now()) is not None:
+            if other in groups:  # something happened to it since it was taken
+                self._queue.request(other)
+                break
+            if self._may_be_idle(other) != idle:
+                if self._queue.last_was_calm:
+                    self._queue.put_back(other)
+                else:
+                    self._queue.request(other)
+                break
+            groups[other] = None
+        return Batch(tuple(self._memories.of(group) for group in groups), idle)
+
+    def _may_be_idle(self, group: str) -> bool:
+        """Whether it is enough to ask if the group that was taken last is still at rest."""
+        return (
+            self._queue.last_was_calm
+            and self._idle.is_idle(self._memories.of(group))
+            and not self._requests.of_group(group)
+        )
+
+    def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
+        """Whether these are still at rest. Raises :class:`StoreError`."""
+        try:
+            return self._idle.still_idle(memories)
+        except StoreError:
+            raise
+        except Exception:
+            log.exception("cannot tell whether groups are at rest groups=%d: looking at each", len(memories))
+            return [False] * len(memories)
+
+    def snapshots(self, memories: Sequence[GroupMemory]) -> list[Look]:
+        """All there is about these groups. Each is read by itself where no reader expected what one of them holds."""
+        try:
+            return list(self._observe(memories))
+        except StoreError as error:
+            return [error] * len(memories)
+        except Exception as error:  # noqa: BLE001  raised again, and logged, where this group is handled
+            if len(memories) == 1:
+                return [error]
+        return [look for memory in memories for look in self.snapshots([memory])]
+
+    def _observe(self, memories: Sequence[GroupMemory]) -> Sequence[Look]:
+        queries = []
+        for memory in memories:
+            requests = self._requests.of_group(memory.group)
+            queries.append(
+                GroupQuery(
+                    memory,
+                    self._catalog.topics,
+                    requests,
+                    with_history=bool(requests) and memory.history is None,
+                    with_zxids=self._idle.wants_zxids(memory),
+                )
+            )
+        return observe(self._store, queries, epoch=self._epoch, options=self._options)

@@ -1,0 +1,99 @@
+"""What is said of each group: the outcome of a pass, what cannot be read, and again and again what does not settle."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from kafka_coord.coordinator.memory import GroupMemory, Outcome, Unsettled
+from kafka_coord.coordinator.plan.reasons import counted, cut
+from kafka_coord.coordinator.reading import report
+from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan
+from kafka_coord.model import Observation, PartitionSet
+
+log = logging.getLogger(__name__)
+
+MAX_SUMMARY_CHARS = 2_000
+UNSETTLED_AFTER_S = 30.0
+"""How long a group may be on its way to its target before that is worth a warning: longer than most sessions."""
+SAY_AGAIN_S = 60.0
+"""How often the warning is repeated while it lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class StuckGroup:
+    """A group that has not reached its target for longer than :data:`UNSETTLED_AFTER_S`, and why. ``ownerless`` is how
+    many partitions nobody holds, as last seen."""
+
+    group: str
+    for_s: float
+    reason: str
+    ownerless: int
+
+
+def report_pass(memory: GroupMemory, plan: Plan, observation: Observation, now: float) -> None:
+    """Remembers and logs what a pass found. ``now`` is monotonic."""
+    # names and reasons in it are what somebody wrote: one line, however long and broken they are
+    outcome = Outcome(plan.state, cut(" ".join(plan.summary.split()), MAX_SUMMARY_CHARS))
+    changed = memory.outcome != outcome
+    memory.outcome = outcome
+    at_rest = plan.state in AT_REST and not observation.unreadable
+    level = logging.INFO if plan.steps or not at_rest else logging.DEBUG
+    if changed or plan.steps:
+        log.log(level, "%s group=%s state=%s", outcome.summary, memory.group, plan.state)
+    found = frozenset(observation.unreadable)
+    report("left alone unreadable", found - memory.unreadable)
+    memory.unreadable = found
+    if plan.state is GroupState.REBALANCING:
+        _report_unsettled(memory, outcome.summary, now, observation)
+    else:
+        memory.unsettled = None
+
+
+def report_failure(memory: GroupMemory, error: Exception, now: float) -> None:
+    """A pass over the group failed."""
+    _report_unsettled(memory, f"cannot be decided: {cut(' '.join(str(error).split()), MAX_SUMMARY_CHARS)}", now, None)
+
+
+def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
+    """Safe on any thread."""
+    unsettled = memory.unsettled
+    if unsettled is None or now - unsettled.since < UNSETTLED_AFTER_S:
+        return None
+    return StuckGroup(memory.group, now - unsettled.since, unsettled.reason, unsettled.ownerless)
+
+
+def say_again_at(memory: GroupMemory) -> float | None:
+    """When (monotonic) a group that does not settle is to be looked at again for that reason alone."""
+    unsettled = memory.unsettled
+    if unsettled is None:
+        return None
+    if unsettled.logged_at is None:
+        return unsettled.since + UNSETTLED_AFTER_S
+    return unsettled.logged_at + SAY_AGAIN_S
+
+
+def _report_unsettled(memory: GroupMemory, reason: str, now: float, observation: Observation | None) -> None:
+    unsettled = memory.unsettled = memory.unsettled or Unsettled(now)
+    unsettled.reason = reason
+    due = say_again_at(memory)
+    if due is None or now < due:
+        return
+    unsettled.logged_at = now
+    if observation is not None:
+        unsettled.ownerless = _ownerless(observation)
+    log.warning(
+        "has not settled for %.0f s, %s without an owner group=%s: %s",
+        now - unsettled.since,
+        counted(unsettled.ownerless, "partition"),
+        memory.group,
+        reason,
+    )
+
+
+def _ownerless(observation: Observation) -> int:
+    """How many partitions of the target nobody holds."""
+    if observation.assignment is None:
+        return 0
+    wanted = PartitionSet.union(observation.assignment.members.values())
+    return len(wanted - PartitionSet.union(ledger.held for ledger in observation.ledgers.values()))

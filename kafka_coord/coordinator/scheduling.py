@@ -1,0 +1,111 @@
+"""When a group is looked at again: at an acknowledgement, when a timer ends, after a failure, and now and then."""
+
+from __future__ import annotations
+
+import logging
+
+from kafka_coord.coordinator.execute import Written
+from kafka_coord.coordinator.idle import spread
+from kafka_coord.coordinator.memory import GroupMemory
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.queue import RebalanceRequestQueue
+from kafka_coord.coordinator.steps import AT_REST
+from kafka_coord.coordinator.writing import PreparedPlan
+from kafka_coord.errors import MultiFailed, StoreError, StoreUnavailable
+from kafka_coord.model import Observation
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Store, WatchEvent, WatchType
+
+log = logging.getLogger(__name__)
+
+GATHER_S = 0.01
+"""How long the handler waits for more acknowledgements when one of several has come: a look and a write for all cost
+less than for each. The last acknowledgement is handled immediately."""
+LOOK_AGAIN_S = 0.5
+"""How soon a group that was sent commands is looked at again, if no event of it comes before."""
+BLOCKED_LOOK_PART = 0.05
+"""Of the look interval: how soon a group is looked at again when an unreadable offset keeps a partition from its owner.
+Nothing watches offsets, so this bounds how long a healed one is waited for."""
+SEVERAL_AT_ONCE = 3
+"""How often in a row a group that changed between look and write is looked at again without a pause."""
+
+
+class Scheduling:
+    """Watches commands and sets the queue's timers. The handler's thread, and watch callbacks that set bits."""
+
+    def __init__(self, store: Store, queue: RebalanceRequestQueue, options: CoordinatorOptions) -> None:
+        self._store = store
+        self._queue = queue
+        self._options = options
+
+    def written(self, plan: PreparedPlan, written: Written, rest_due: float | None) -> None:
+        """After a pass. ``rest_due`` is when to look again to see whether the group is at rest."""
+        memory, now = plan.memory, self._store.clock.monotonic()
+        self._arm(memory, plan.snapshot.observation, written)
+        if rest_due is not None:
+            self._queue.request_at(memory.group, rest_due)
+        if plan.plan.steps:
+            if written.commands or plan.plan.state in AT_REST:
+                # the next event is the first acknowledgement, or somebody else's: until then there is nothing to see
+                self._queue.request_at(memory.group, now + LOOK_AGAIN_S)
+            else:
+                self._queue.request(memory.group)
+        due = memory.timers.next_due
+        if due is not None:
+            if memory.at_rest is not None:  # the whole group is read when the timer has something to say
+                memory.at_rest.whole_at = min(memory.at_rest.whole_at, due)
+            self._queue.request_at(memory.group, due)
+        self.now_and_then(memory, BLOCKED_LOOK_PART if plan.plan.blocked else 1.0)
+
+    def now_and_then(self, memory: GroupMemory, part: float = 1.0) -> None:
+        """The next look if nothing happens to the group, after a part of the look interval."""
+        interval_s = self._options.look_interval_ms * spread(memory.group) / 1000
+        self._queue.request_at(memory.group, self._store.clock.monotonic() + part * interval_s)
+
+    def after_failure(self, memory: GroupMemory, error: Exception | None) -> None:
+        """What was written is consistent by itself; what was not is decided anew from a fresh look."""
+        memory.failures += 1
+        if isinstance(error, MultiFailed):
+            log.debug("looking again group=%s: changed meanwhile (%s)", memory.group, error)
+            if memory.failures <= SEVERAL_AT_ONCE:
+                self._queue.request(memory.group)
+                return
+        backoff_ms = min(
+            self._options.retry_backoff_max_ms, self._options.retry_backoff_ms * 2 ** min(memory.failures - 1, 16)
+        )
+        if isinstance(error, StoreUnavailable):
+            log.info("looking again in %d ms group=%s: ZooKeeper did not answer (%s)", backoff_ms, memory.group, error)
+        elif isinstance(error, StoreError):
+            log.warning("looking again in %d ms group=%s: %s", backoff_ms, memory.group, error)
+        self._queue.request_at(memory.group, self._store.clock.monotonic() + backoff_ms / 1000)
+
+    def _arm(self, memory: GroupMemory, observation: Observation, written: Written) -> None:
+        """Watches for the deletion of every outstanding command that is not watched yet."""
+        group = memory.group
+        outstanding = [
+            layout.command(group, consumer, command.name)
+            for consumer, channel in observation.channels.items()
+            if consumer in observation.members
+            for command in channel.commands
+        ]
+        if not outstanding and not written.commands:
+            memory.armed = set()
+            return
+        armed = memory.armed
+        wanted = [path for path in (*outstanding, *written.commands) if path not in armed]
+        if not wanted:
+            return
+
+        def fired(event: WatchEvent) -> None:
+            armed.discard(event.path)
+            if armed and event.type is WatchType.DELETED:  # others are about to come: one look for all
+                self._queue.request_at(group, self._store.clock.monotonic() + GATHER_S, event=True)
+            else:
+                self._queue.request(group)
+
+        armed.update(wanted)
+        try:
+            self._store.watch_gone(wanted, fired)
+        except StoreError:
+            armed.difference_update(wanted)
+            raise

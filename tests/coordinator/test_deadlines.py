@@ -1,0 +1,92 @@
+"""Grace, overdue commands, channel retirement, retention: each by how long it has lasted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kafka_coord.coordinator.deadlines import Deadlines, Seen, deadlines
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.timers import GroupTimers
+from kafka_coord.model import (
+    Assignment,
+    Channel,
+    CommandId,
+    CommandType,
+    GroupSettings,
+    Ledger,
+    Member,
+    PartitionSet,
+    Subscription,
+)
+
+OPTIONS = CoordinatorOptions(channel_retirement_ms=600_000)
+SETTINGS = GroupSettings(rebalance_timeout_ms=60_000, offsets_retention_ms=1_000_000)
+MEMBER = Member("c1", 1, Subscription.to(["flights"]), rejoin_grace_ms=30_000)
+EMPTY_TARGET = Assignment(3, 1, "empty", "sticky", "no members left", {}, timestamp_ms=0)
+NOTHING = Seen({}, frozenset(), {}, {}, None, SETTINGS)
+
+
+class Looks:
+    """Looks at one group, at moments in s; the wall clock shows the same."""
+
+    def __init__(self) -> None:
+        self.timers = GroupTimers()
+
+    def at(self, now: float, seen: Seen) -> Deadlines:
+        return deadlines(seen, self.timers, OPTIONS, now, now * 1000)
+
+
+def test_a_place_is_kept_for_the_grace_of_its_member_and_no_longer() -> None:
+    looks, seen = Looks(), replace(NOTHING, ledgers={"c1": Ledger("c1", 1, place=MEMBER)})
+    assert looks.at(100, seen).in_grace == {"c1"}
+    assert looks.timers.next_due == 130
+    assert looks.at(129, seen).in_grace == {"c1"}
+    assert looks.at(130, seen).in_grace == frozenset()
+
+
+def test_a_member_that_came_back_begins_its_grace_anew() -> None:
+    looks, gone = Looks(), replace(NOTHING, ledgers={"c1": Ledger("c1", 1, place=MEMBER)})
+    looks.at(100, gone)
+    looks.at(120, replace(gone, registered={"c1"}))
+    assert looks.at(140, gone).in_grace == {"c1"}
+
+
+def test_a_command_is_overdue_after_the_rebalance_timeout_of_its_incarnation() -> None:
+    command = CommandId(7, CommandType.STOP_FETCHER, "stop-0000000007")
+    looks = Looks()
+    seen = replace(NOTHING, members={"c1": MEMBER}, registered={"c1"}, channels={"c1": Channel((command,))})
+    assert looks.at(0, seen).overdue == frozenset()
+    assert looks.at(59.9, seen).overdue == frozenset()
+    assert looks.at(60, seen).overdue == {"c1"}
+    assert looks.at(60, replace(seen, members={"c1": replace(MEMBER, incarnation=2)})).overdue == frozenset()
+
+
+def test_a_channel_is_retired_once_its_consumer_is_gone_for_long() -> None:
+    looks, seen = Looks(), replace(NOTHING, channels={"c1": Channel()})
+    assert looks.at(0, seen).retired == frozenset()
+    assert looks.at(599, seen).retired == frozenset()
+    assert looks.at(600, seen).retired == {"c1"}
+    assert Looks().at(600, seen).retired == frozenset(), "a new coordinator counts from its first look"
+
+
+def test_offsets_expire_once_the_group_is_empty_for_longer_than_they_are_kept() -> None:
+    empty = replace(NOTHING, target=EMPTY_TARGET)
+    assert not Looks().at(999, empty).expired
+    assert Looks().at(1_000, empty).expired, "the moment outlives coordinators"
+
+
+def test_offsets_of_a_group_whose_target_still_names_members_do_not_expire() -> None:
+    """A coordinator forgot the last member and died before it emptied the target, which is older than the retention."""
+    left = replace(EMPTY_TARGET, members={"c1": PartitionSet({"flights": [0]})})
+    assert not Looks().at(5_000, replace(NOTHING, target=left)).expired
+
+
+def test_offsets_expire_neither_with_a_consumer_nor_without_a_target_nor_with_settings_nobody_can_read() -> None:
+    empty = replace(NOTHING, target=EMPTY_TARGET)
+    for seen in (
+        replace(empty, registered={"c1"}),
+        replace(empty, ledgers={"c1": Ledger("c1", 1)}),
+        replace(empty, target=None),
+        replace(empty, settings=None),
+    ):
+        assert not Looks().at(5_000, seen).expired
