@@ -265,6 +265,8 @@ class ServeSettings:
     channel_cert_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
     channel_key_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
     channel_client_ca_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
+    listen_kafka: str | None = field(default=None, metadata=_allowed("host:port", _address))
+    broker_listener: str | None = field(default=None, metadata=_allowed("host:port", _address))
     log_level: str = field(
         default="INFO", metadata=_allowed("DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     )
@@ -281,6 +283,11 @@ class ServeSettings:
                 raise SettingsError(f"serve.{name} is set, but serve.listen_channel is not: nothing listens")
         if self.channel_cert_file is None and (self.channel_key_file or self.channel_client_ca_file):
             raise SettingsError("serve.channel_key_file and channel_client_ca_file need serve.channel_cert_file")
+        if (self.listen_kafka is None) != (self.broker_listener is None):
+            raise SettingsError(
+                "serve.listen_kafka and serve.broker_listener belong together: where Kafka clients connect, and where "
+                "the broker beside this instance listens for it"
+            )
 
 
 @dataclass(frozen=True, slots=True)

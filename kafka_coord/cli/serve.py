@@ -21,6 +21,7 @@ from kafka_coord.settings import ServeSettings, Settings
 if TYPE_CHECKING:
     from kafka_coord.coordinator.options import CoordinatorOptions
     from kafka_coord.coordinator.service import CoordinatorService
+    from kafka_coord.frontends.kafka.listener import KafkaListener
     from kafka_coord.frontends.socket.leadership_view import ServiceOffice
     from kafka_coord.frontends.socket.server import GatewayServer
     from kafka_coord.monitor.metrics import MetricsServer
@@ -56,6 +57,16 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option(
     "--channel-users-file", metavar="FILE", help="TOML: who may be a member of which group. [default: everybody of all]"
 )
+@click.option(
+    "--listen-kafka",
+    metavar="HOST:PORT",
+    help="Serve Kafka clients here: groups by this instance, all else by its broker. [default: off]",
+)
+@click.option(
+    "--broker-listener",
+    metavar="HOST:PORT",
+    help="With --listen-kafka: the broker's listener whose advertised address is --listen-kafka's.",
+)
 @click.option("--session-timeout-ms", metavar="MS", help="How soon a dead instance is noticed. [default: 10000]")
 @click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
 @click.option(
@@ -71,6 +82,8 @@ def serve(
     channel_key_file: str | None,
     channel_client_ca_file: str | None,
     channel_users_file: str | None,
+    listen_kafka: str | None,
+    broker_listener: str | None,
     session_timeout_ms: str | None,
     log_level: str | None,
     look_interval_ms: str | None,
@@ -94,6 +107,8 @@ def serve(
         serve__channel_key_file=channel_key_file,
         serve__channel_client_ca_file=channel_client_ca_file,
         serve__channel_users_file=channel_users_file,
+        serve__listen_kafka=listen_kafka,
+        serve__broker_listener=broker_listener,
         serve__log_level=log_level,
         serve__look_interval_ms=look_interval_ms,
         zookeeper__session_timeout_ms=session_timeout_ms,
@@ -124,6 +139,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
         try:
             office = ServiceOffice()
             gateway = _gateway(settings.serve, broker_id, office, store)
+            kafka = _kafka_listener(settings.serve, broker_id, store)
             published = endpoints(settings.serve, gateway)
             service = CoordinatorService(store, broker_id, published, options_of(settings.serve))
             office.service = service
@@ -143,6 +159,8 @@ def run_service(settings: Settings, broker_id: int) -> None:
                 service.stop()
                 if gateway is not None:
                     gateway.close()
+                if kafka is not None:
+                    kafka.close()
                 if metrics is not None:
                     metrics.close()
         finally:
@@ -184,6 +202,16 @@ def _gateway(
     return server
 
 
+def _kafka_listener(serve_settings: ServeSettings, broker_id: int, store: Store) -> KafkaListener | None:
+    if serve_settings.listen_kafka is None or serve_settings.broker_listener is None:
+        return None
+    from kafka_coord.frontends.kafka.listener import KafkaListener
+
+    listener = KafkaListener(serve_settings.listen_kafka, serve_settings.broker_listener, store, broker_id)
+    log.info("serving Kafka clients address=%s", listener.address)
+    return listener
+
+
 def tls_context(serve_settings: ServeSettings) -> ssl.SSLContext | None:
     """What consumers are spoken to with; with a client CA they must show a certificate it has signed."""
     certificate, key = serve_settings.channel_cert_file, serve_settings.channel_key_file
@@ -222,7 +250,7 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
 def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = None) -> dict[str, str]:
     """What the instance publishes about itself: where others reach it, so a name instead of "every address"."""
     channel = serve_settings.advertise_channel or (gateway.address if gateway is not None else None)
-    listening = {"http": serve_settings.listen_http, "channel": channel}
+    listening = {"http": serve_settings.listen_http, "channel": channel, "kafka": serve_settings.listen_kafka}
     published = {}
     for name, address in listening.items():
         if address is not None:

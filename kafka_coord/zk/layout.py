@@ -16,6 +16,7 @@ COORDINATORS = "/consumers/coordinators"
 REQUESTS = "/consumers/requests"
 PAUSED = "/consumers/paused"
 GROUPS = "/consumers/groups"
+LOG_PARTITIONS = "/consumers/kafka"
 
 PERSISTENT_ROOTS = (CONSUMERS, COORDINATORS, REQUESTS, GROUPS)
 """What every instance makes sure of before it elects."""
@@ -32,6 +33,11 @@ def broker_topic(topic: str) -> str:
 def instance(broker_id: int) -> str:
     """A running instance, elected or not."""
     return f"{COORDINATORS}/{broker_id}"
+
+
+def log_partition(partition: int) -> str:
+    """A partition of the groups log: its znode's version is the term in which it is written."""
+    return f"{LOG_PARTITIONS}/{partition}"
 
 
 def request(request_id: str) -> str:

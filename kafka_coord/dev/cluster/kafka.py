@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kafka_coord.dev.cluster.jars import kafka_class_path
 from kafka_coord.dev.cluster.metadata import ClusterView, view_of
-from kafka_coord.dev.cluster.ports import LOOPBACK
+from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.server import JvmProgram, JvmServer, Startable
 from kafka_coord.dev.cluster.zookeeper import await_no_ephemeral
 from kafka_coord.errors import DevClusterError
@@ -23,7 +23,8 @@ class KafkaSettings:
 
     ``zookeeper_session_ms`` is how long a killed broker is still listed, and cannot come back. ``properties`` are
     further lines of ``server.properties``. ``jars_directory``: see
-    :func:`kafka_coord.dev.cluster.jars.kafka_class_path`.
+    :func:`kafka_coord.dev.cluster.jars.kafka_class_path`. ``for_instances``: each broker has a second listener, whose
+    advertised address is that of the instance beside it (:attr:`KafkaBroker.instance_port`).
     """
 
     zookeeper_session_ms: int = 6_000
@@ -32,6 +33,7 @@ class KafkaSettings:
     log_level: str = "WARN"
     properties: Mapping[str, str] = field(default_factory=dict)
     jars_directory: Path | None = None
+    for_instances: bool = False
 
 
 class KafkaBroker(JvmServer):
@@ -53,6 +55,10 @@ class KafkaBroker(JvmServer):
         self.broker_id = broker_id
         self.zookeeper = zookeeper
         self.settings = settings or KafkaSettings()
+        self.instance_port = free_port() if self.settings.for_instances else 0
+        """Where an instance beside it listens for Kafka clients."""
+        self.listener_port = free_port() if self.settings.for_instances else 0
+        """Where it listens for that instance."""
 
     @property
     def address(self) -> str:
@@ -122,6 +128,13 @@ class KafkaBroker(JvmServer):
             "controlled.shutdown.max.retries": "1",
             "controlled.shutdown.retry.backoff.ms": "300",
         }
+        if self.settings.for_instances:
+            lines |= {
+                "listeners": f"PLAINTEXT://{self.address},COORD://{LOOPBACK}:{self.listener_port}",
+                "advertised.listeners": f"PLAINTEXT://{self.address},COORD://{LOOPBACK}:{self.instance_port}",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,COORD:PLAINTEXT",
+                "inter.broker.listener.name": "PLAINTEXT",
+            }
         return lines | dict(self.settings.properties)
 
 

@@ -1,0 +1,215 @@
+"""Answers about groups as Kafka's messages. Pure: what was found goes in, the message of that version comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kafka_coord.grouplog.records import CommittedOffset
+from kafka_coord.groups.errors import Error
+from kafka_coord.groups.events import Joined, Left, Synced
+from kafka_coord.groups.machine import Group
+from kafka_coord.groups.metadata import GroupMetadata, GroupState
+from kafka_coord.wire.messages import message
+
+NO_OFFSET = -1
+CLASSIC = "classic"
+Node = tuple[int, str, int]
+"""Broker id, host, port."""
+NOWHERE: Node = (-1, "", -1)
+
+
+def coordinators(found: Iterable[tuple[str, Error, Node]], version: int) -> Any:
+    """FindCoordinator: of several keys from version 4 on (KIP-699), of one before."""
+    form = message("FindCoordinatorResponse")
+    if version >= 4:
+        one = form.struct("Coordinator")
+        return form(
+            coordinators=tuple(
+                one(key=key, node_id=node[0], host=node[1], port=node[2], error_code=error, error_message=_words(error))
+                for key, error, node in found
+            )
+        )
+    ((_, error, node),) = found
+    words = _words(error) if version >= 1 else None
+    return form(error_code=error, error_message=words, node_id=node[0], host=node[1], port=node[2])
+
+
+def joined(found: Joined, version: int) -> Any:
+    form = message("JoinGroupResponse")
+    one = form.struct("JoinGroupResponseMember")
+    no_protocol = None if version >= 7 else ""
+    return form(
+        error_code=found.error,
+        generation_id=found.generation_id,
+        protocol_type=found.protocol_type,
+        protocol_name=no_protocol if found.protocol_name is None else found.protocol_name,
+        leader=found.leader_id,
+        skip_assignment=found.skip_assignment,
+        member_id=found.member_id,
+        members=tuple(
+            one(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
+            for member_id, instance_id, metadata in found.members
+        ),
+    )
+
+
+def synced(found: Synced) -> Any:
+    return message("SyncGroupResponse")(
+        error_code=found.error,
+        protocol_type=found.protocol_type,
+        protocol_name=found.protocol_name,
+        assignment=found.assignment,
+    )
+
+
+def left(found: Left, version: int) -> Any:
+    """Several members from version 3 on; before, the one member's error is the answer's."""
+    form = message("LeaveGroupResponse")
+    if version < 3:
+        return form(error_code=found.error or next((error for _, _, error in found.members), Error.NONE))
+    one = form.struct("MemberResponse")
+    members = tuple(one(member_id=m, group_instance_id=i, error_code=e) for m, i, e in found.members)
+    return form(error_code=found.error, members=members)
+
+
+def per_partition(name: str, topics: Any, error_of: Callable[[str, int], Error]) -> Any:
+    """OffsetCommit, OffsetDelete, TxnOffsetCommit: an error for each partition asked about."""
+    form = message(f"{name}Response")
+    of_topic, of_part = form.struct(f"{name}ResponseTopic"), form.struct(f"{name}ResponsePartition")
+    return form(
+        topics=tuple(
+            of_topic(
+                name=topic.name,
+                partitions=tuple(
+                    of_part(partition_index=part.partition_index, error_code=error_of(topic.name, part.partition_index))
+                    for part in topic.partitions
+                ),
+            )
+            for topic in topics
+        )
+    )
+
+
+Known = Mapping[tuple[str, int], CommittedOffset]
+
+
+def fetched(asked: Iterable[tuple[str, Any, Error, Known]], version: int) -> Any:
+    """OffsetFetch: for each group its topics asked for (``None``: all there are), an error, and what is known. Several
+    groups from version 8 on (KIP-709)."""
+    form = message("OffsetFetchResponse")
+    if version >= 8:
+        of_group = form.struct("OffsetFetchResponseGroup")
+        of_topic, of_part = form.struct("OffsetFetchResponseTopics"), form.struct("OffsetFetchResponsePartitions")
+        return form(
+            groups=tuple(
+                of_group(
+                    group_id=group_id,
+                    error_code=error,
+                    topics=() if error else _offsets(topics, known, of_topic, of_part, Error.NONE),
+                )
+                for group_id, topics, error, known in asked
+            )
+        )
+    ((_, topics, error, known),) = asked
+    of_topic, of_part = form.struct("OffsetFetchResponseTopic"), form.struct("OffsetFetchResponsePartition")
+    if version >= 2:
+        return form(topics=() if error else _offsets(topics, known, of_topic, of_part, error), error_code=error)
+    return form(topics=_offsets(topics, {} if error else known, of_topic, of_part, error))
+
+
+def _offsets(asked: Any, known: Known, of_topic: Any, of_part: Any, error: Error) -> tuple[Any, ...]:
+    wanted: dict[str, list[int]] = {}
+    for topic, partitions in (
+        ((topic, (partition,)) for topic, partition in known)
+        if asked is None
+        else ((one.name, one.partition_indexes) for one in asked)
+    ):
+        wanted.setdefault(topic, []).extend(partitions)
+    nothing = CommittedOffset(NO_OFFSET)
+    return tuple(
+        of_topic(
+            name=topic,
+            partitions=tuple(
+                of_part(
+                    partition_index=partition,
+                    committed_offset=value.offset,
+                    committed_leader_epoch=value.leader_epoch,
+                    metadata=value.metadata,
+                    error_code=error,
+                )
+                for partition in partitions
+                for value in (known.get((topic, partition), nothing),)
+            ),
+        )
+        for topic, partitions in wanted.items()
+    )
+
+
+def described(found: Iterable[tuple[str, Error, Group | None]]) -> Any:
+    """DescribeGroups: a group that does not exist is Dead."""
+    form = message("DescribeGroupsResponse")
+    one = form.struct("DescribedGroup")
+    groups = []
+    for group_id, error, group in found:
+        if error is not Error.NONE or group is None:
+            state = GroupState.DEAD.value if error is Error.NONE else ""
+            groups.append(one(error_code=error, group_id=group_id, group_state=state))
+            continue
+        metadata = group.metadata
+        stable = metadata.state is GroupState.STABLE
+        groups.append(
+            one(
+                group_id=group_id,
+                group_state=metadata.state.value,
+                protocol_type=metadata.protocol_type or "",
+                protocol_data=(metadata.protocol_name or "") if stable else "",
+                members=_members(metadata, form.struct("DescribedGroupMember"), stable=stable),
+            )
+        )
+    return form(groups=tuple(groups))
+
+
+def _members(metadata: GroupMetadata, one: Any, *, stable: bool) -> tuple[Any, ...]:
+    return tuple(
+        one(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata(metadata.protocol_name) if stable else b"",
+            member_assignment=member.assignment if stable else b"",
+        )
+        for member in metadata.members.values()
+    )
+
+
+def listed(groups: Mapping[str, Group], request: Any, error: Error) -> Any:
+    """ListGroups, by the states and types asked for."""
+    form = message("ListGroupsResponse")
+    one = form.struct("ListedGroup")
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    return form(
+        error_code=error,
+        groups=tuple(
+            one(
+                group_id=group_id,
+                protocol_type=group.metadata.protocol_type or "",
+                group_state=group.metadata.state.value,
+                group_type=CLASSIC,
+            )
+            for group_id, group in sorted(groups.items())
+            if (not states or group.metadata.state.value.lower() in states) and (not types or CLASSIC in types)
+        ),
+    )
+
+
+def deleted(results: Iterable[tuple[str, Error]]) -> Any:
+    form = message("DeleteGroupsResponse")
+    one = form.struct("DeletableGroupResult")
+    return form(results=tuple(one(group_id=group_id, error_code=error) for group_id, error in results))
+
+
+def _words(error: Error) -> str:
+    return "" if error is Error.NONE else error.name

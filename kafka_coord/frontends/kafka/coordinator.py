@@ -1,0 +1,365 @@
+"""The group coordinator for stock Kafka clients: one handler for each request about groups."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.frontends.kafka import answers
+from kafka_coord.frontends.kafka.instances import Instances
+from kafka_coord.frontends.kafka.routing import LOCAL
+from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
+from kafka_coord.grouplog.records import CommittedOffset
+from kafka_coord.groups.errors import Error
+from kafka_coord.groups.events import (
+    Answered,
+    Commit,
+    Event,
+    Heartbeat,
+    Instruction,
+    Join,
+    Joined,
+    Leave,
+    Left,
+    Store,
+    Stored,
+    Sync,
+    Synced,
+)
+from kafka_coord.groups.machine import Group
+from kafka_coord.groups.metadata import GroupState, Protocol
+from kafka_coord.wire.consumer_protocol import subscribed_topics
+from kafka_coord.wire.errors import BadMessage
+from kafka_coord.wire.frames import RequestHeader, answer_frame, read_header
+from kafka_coord.wire.messages import message
+
+log = logging.getLogger(__name__)
+
+MAX_OFFSET_METADATA_CHARS = 4096
+CONSUMER = "consumer"
+_GROUP, _TRANSACTION = 0, 1
+"""Kinds of keys that FindCoordinator looks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request: its header, its message, and the address it came from."""
+
+    header: RequestHeader
+    request: Any
+    host: str
+
+    @property
+    def version(self) -> int:
+        return self.header.version
+
+
+class GroupCoordinator:
+    """Answers requests about groups. One event loop.
+
+    ``manager`` has the groups this instance coordinates; ``instances`` knows where the others are.
+    """
+
+    def __init__(self, manager: GroupMetadataManager, instances: Instances) -> None:
+        self._manager, self._instances = manager, instances
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handlers: dict[str, Callable[[Call], Awaitable[Any]]] = {
+            "AddOffsetsToTxn": self.handle_add_offsets_to_transaction,
+            "DeleteGroups": self.handle_delete_groups,
+            "DescribeGroups": self.handle_describe_groups,
+            "FindCoordinator": self.handle_find_coordinator,
+            "Heartbeat": self.handle_heartbeat,
+            "JoinGroup": self.handle_join_group,
+            "LeaveGroup": self.handle_leave_group,
+            "ListGroups": self.handle_list_groups,
+            "OffsetCommit": self.handle_commit_offsets,
+            "OffsetDelete": self.handle_delete_offsets,
+            "OffsetFetch": self.handle_fetch_offsets,
+            "SyncGroup": self.handle_sync_group,
+            "TxnOffsetCommit": self.handle_commit_offsets_in_transaction,
+        }
+
+    async def answer(self, frame: bytes, host: str) -> bytes:
+        """The frame of the answer to a request's frame. Raises :class:`BadMessage`."""
+        name, versions = LOCAL[int.from_bytes(frame[:2], "big")]
+        version = int.from_bytes(frame[2:4], "big")
+        if version not in versions:
+            raise BadMessage(f"{name} version {version} is not served")
+        form = message(f"{name}Request")
+        header, at = read_header(frame, flexible=version in form.flexible)
+        found = await self._handlers[name](Call(header, form.decode(frame, version, at), host))
+        return answer_frame(header, message(f"{name}Response"), found)
+
+    async def handle_find_coordinator(self, call: Call) -> Any:
+        request = call.request
+        keys = request.coordinator_keys if call.version >= 4 else (request.key,)
+        found = [(key, *await self._coordinator_of(key, request.key_type)) for key in keys]
+        return answers.coordinators(found, call.version)
+
+    async def _coordinator_of(self, key: str, key_type: int) -> tuple[Error, answers.Node]:
+        if key_type == _TRANSACTION:
+            node = await self._instances.transaction_coordinator(key)
+        elif key_type == _GROUP:
+            node = await self._instances.coordinator_of(partition_of(key))
+        else:
+            return Error.INVALID_REQUEST, answers.NOWHERE
+        return (Error.COORDINATOR_NOT_AVAILABLE, answers.NOWHERE) if node is None else (Error.NONE, node)
+
+    # --- membership --------------------------------------------------------------------------------------------------
+
+    async def handle_join_group(self, call: Call) -> Any:
+        request = call.request
+        error, found = self._available(request.group_id), None
+        if error is Error.NONE:
+            found = await self._ask(request.group_id, lambda token: _join(token, call), make=not request.member_id)
+            error = Error.UNKNOWN_MEMBER_ID
+        if not isinstance(found, Joined):
+            found = Joined(None, error, request.member_id)
+        return answers.joined(found, call.version)
+
+    async def handle_sync_group(self, call: Call) -> Any:
+        request = call.request
+        error, found = self._available(request.group_id), None
+        if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+            error = Error.REBALANCE_IN_PROGRESS  # as Kafka does: the client joins again instead of giving up
+        elif error is Error.NONE:
+            assignments = {one.member_id: one.assignment for one in request.assignments}
+            who = request.member_id, request.group_instance_id, request.generation_id
+            protocol = request.protocol_type, request.protocol_name
+            found = await self._ask(request.group_id, lambda token: Sync(token, *who, *protocol, assignments))
+            error = Error.UNKNOWN_MEMBER_ID
+        return answers.synced(found if isinstance(found, Synced) else Synced(None, error))
+
+    async def handle_heartbeat(self, call: Call) -> Any:
+        request = call.request
+        error = self._available(request.group_id)
+        if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+            error = Error.NONE  # as Kafka does: its members' timers begin anew when it is loaded
+        elif error is Error.NONE:
+            who = request.member_id, request.group_instance_id, request.generation_id
+            found = await self._ask(request.group_id, lambda token: Heartbeat(token, *who))
+            error = found.error if isinstance(found, Answered) else Error.UNKNOWN_MEMBER_ID
+        return message("HeartbeatResponse")(error_code=error)
+
+    async def handle_leave_group(self, call: Call) -> Any:
+        request = call.request
+        leaving: tuple[tuple[str, str | None], ...] = ((request.member_id, None),)
+        if call.version >= 3:
+            leaving = tuple((one.member_id, one.group_instance_id) for one in request.members)
+        error = self._available(request.group_id)
+        if error is not Error.NONE:
+            return answers.left(Left(None, error), call.version)
+        found = await self._ask(request.group_id, lambda token: Leave(token, leaving))
+        if not isinstance(found, Left):
+            found = Left(None, Error.NONE, tuple((*who, Error.UNKNOWN_MEMBER_ID) for who in leaving))
+        return answers.left(found, call.version)
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    async def handle_commit_offsets(self, call: Call) -> Any:
+        """Partitions that do not exist are told first; the group is asked about the others only, as in Kafka."""
+        request = call.request
+        await self._instances.learn({topic.name for topic in request.topics})
+        offsets, errors = self._committed(request.topics)
+        error = await self._may_commit(request) if offsets else Error.NONE
+        if error is Error.NONE:
+            small = {where: one for where, one in offsets.items() if len(one.metadata) <= MAX_OFFSET_METADATA_CHARS}
+            errors |= dict.fromkeys(offsets.keys() - small.keys(), Error.OFFSET_METADATA_TOO_LARGE)
+            error = await self._manager.store_offsets(request.group_id, small)
+        return answers.per_partition("OffsetCommit", request.topics, lambda *where: errors.get(where, error))
+
+    async def _may_commit(self, request: Any) -> Error:
+        group_id, generation = request.group_id, request.generation_id_or_member_epoch
+        error = self._availability(group_id)
+        if error is not Error.NONE:
+            return error
+        who = request.member_id, request.group_instance_id, generation
+        found = await self._ask(group_id, lambda token: Commit(token, *who), make=generation < 0)
+        return found.error if isinstance(found, Answered) else Error.ILLEGAL_GENERATION
+
+    def _committed(self, topics: Any) -> tuple[Offsets, dict[tuple[str, int], Error]]:
+        offsets: Offsets = {}
+        errors: dict[tuple[str, int], Error] = {}
+        now_ms = round(time.time() * 1000)
+        for topic in topics:
+            for part in topic.partitions:
+                where = topic.name, part.partition_index
+                if self._instances.has_partition(*where):
+                    metadata, epoch = part.committed_metadata or "", part.committed_leader_epoch
+                    offsets[where] = CommittedOffset(part.committed_offset, epoch, metadata, now_ms)
+                else:
+                    errors[where] = Error.UNKNOWN_TOPIC_OR_PARTITION
+        return offsets, errors
+
+    async def handle_fetch_offsets(self, call: Call) -> Any:
+        request = call.request
+        asked = (
+            [(one.group_id, one.topics) for one in request.groups]
+            if call.version >= 8
+            else [(request.group_id, request.topics)]
+        )
+        known = self._manager.offsets_cache
+        return answers.fetched(
+            [(group, topics, self._availability(group), known.get(group, {})) for group, topics in asked], call.version
+        )
+
+    async def handle_delete_offsets(self, call: Call) -> Any:
+        """Partitions that do not exist are told first; topics that members have subscribed to keep their offsets."""
+        request, group_id = call.request, call.request.group_id
+        error, group = self._existing(group_id)
+        subscribed: frozenset[str] = frozenset()
+        if error is Error.NONE and group is not None and group.metadata.state is not GroupState.EMPTY:
+            metadata = group.metadata
+            if metadata.protocol_type != CONSUMER:
+                error = Error.NON_EMPTY_GROUP
+            subscribed = subscribed_topics(one.metadata(metadata.protocol_name) for one in metadata.members.values())
+        if error is not Error.NONE:
+            return message("OffsetDeleteResponse")(error_code=error)
+        await self._instances.learn({topic.name for topic in request.topics})
+        errors = {
+            (topic.name, part.partition_index): Error.GROUP_SUBSCRIBED_TO_TOPIC
+            if self._instances.has_partition(topic.name, part.partition_index)
+            else Error.UNKNOWN_TOPIC_OR_PARTITION
+            for topic in request.topics
+            for part in topic.partitions
+            if topic.name in subscribed or not self._instances.has_partition(topic.name, part.partition_index)
+        }
+        asked = [(topic.name, part.partition_index) for topic in request.topics for part in topic.partitions]
+        deleted = await self._manager.delete_offsets(group_id, [where for where in asked if where not in errors])
+        if deleted is Error.NONE and not self._manager.offsets_cache.get(group_id):
+            await self._delete(group_id)
+        return answers.per_partition("OffsetDelete", request.topics, lambda *where: errors.get(where, deleted))
+
+    async def handle_add_offsets_to_transaction(self, call: Call) -> Any:
+        """Offsets in transactions are not served: refused before anything is half done."""
+        log.warning("refused offsets of a transaction group=%s address=%s", call.request.group_id, call.host)
+        return message("AddOffsetsToTxnResponse")(error_code=Error.UNSUPPORTED_VERSION)
+
+    async def handle_commit_offsets_in_transaction(self, call: Call) -> Any:
+        """See :meth:`handle_add_offsets_to_transaction`."""
+        refused = Error.UNSUPPORTED_VERSION
+        return answers.per_partition("TxnOffsetCommit", call.request.topics, lambda _topic, _partition: refused)
+
+    # --- looking at groups, and removing them ------------------------------------------------------------------------
+
+    async def handle_describe_groups(self, call: Call) -> Any:
+        return answers.described(
+            (one, self._availability(one), self._manager.group(one)) for one in call.request.groups
+        )
+
+    async def handle_list_groups(self, call: Call) -> Any:
+        loading = Error.COORDINATOR_LOAD_IN_PROGRESS if self._manager.loading else Error.NONE
+        return answers.listed(self._manager.groups_cache, call.request, loading)
+
+    async def handle_delete_groups(self, call: Call) -> Any:
+        return answers.deleted([(one, await self._delete(one)) for one in call.request.groups_names])
+
+    async def _delete(self, group_id: str) -> Error:
+        error, group = self._existing(group_id)
+        if error is not Error.NONE or group is None:
+            return error
+        if group.metadata.state is not GroupState.EMPTY:
+            return Error.NON_EMPTY_GROUP
+        error = await self._manager.delete_group(group_id)
+        if error is Error.NONE:
+            self._carry_out(group_id, group, group.end(Error.COORDINATOR_NOT_AVAILABLE))
+        return error
+
+    # --- groups, their timers and what they ask for ------------------------------------------------------------------
+
+    def _available(self, group_id: str | None) -> Error:
+        return self._availability(group_id) if group_id else Error.INVALID_GROUP_ID
+
+    def _availability(self, group_id: str | None) -> Error:
+        """An empty group id is good for the offsets of consumers that assign themselves, as in Kafka."""
+        return Error.INVALID_GROUP_ID if group_id is None else self._manager.availability(group_id)
+
+    def _existing(self, group_id: str) -> tuple[Error, Group | None]:
+        error, group = self._availability(group_id), self._manager.group(group_id)
+        gone = group is None or group.metadata.state is GroupState.DEAD
+        return (Error.GROUP_ID_NOT_FOUND if error is Error.NONE and gone else error), group
+
+    async def _ask(self, group_id: str, event: Callable[[object], Event], *, make: bool = False) -> Instruction | None:
+        """The answer to an event; ``None`` where there is no such group and none may be made."""
+        group = self._manager.add_group(group_id) if make else self._manager.group(group_id)
+        if group is None:
+            return None
+        answer: asyncio.Future[Instruction] = asyncio.get_running_loop().create_future()
+        self._carry_out(group_id, group, group.handle(event(answer), time.monotonic()))
+        return await answer
+
+    def _carry_out(self, group_id: str, group: Group, instructions: Iterable[Instruction]) -> None:
+        for one in instructions:
+            if isinstance(one, Store):
+                task = asyncio.create_task(self._store(group_id, group, one))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            elif isinstance(one.token, asyncio.Future) and not one.token.done():
+                one.token.set_result(one)
+        self._set_timer(group_id, group)
+
+    async def _store(self, group_id: str, group: Group, store: Store) -> None:
+        group.metadata.state_since_ms = round(time.time() * 1000)
+        error = await self._manager.store_group(group.metadata, store.assignments)
+        self._carry_out(group_id, group, group.handle(Stored(store, error), time.monotonic()))
+
+    def _set_timer(self, group_id: str, group: Group) -> None:
+        before = self._timers.pop(group_id, None)
+        if before is not None:
+            before.cancel()
+        if self._manager.group(group_id) is not group or group.due == math.inf:
+            return
+        delay_s = max(0.0, group.due - time.monotonic())
+        self._timers[group_id] = asyncio.get_running_loop().call_later(delay_s, self._tick, group_id, group)
+
+    def _tick(self, group_id: str, group: Group) -> None:
+        self._timers.pop(group_id, None)
+        if self._manager.group(group_id) is group:
+            self._carry_out(group_id, group, group.tick(time.monotonic()))
+
+    def begin_partition(self, partition: int) -> None:
+        """Its groups have been loaded: their members' timers run."""
+        for group_id, group in self._groups_of(partition):
+            self._set_timer(group_id, group)
+
+    def end_partition(self, partition: int) -> None:
+        """Its groups are coordinated elsewhere: whoever waits is told to look for the coordinator again."""
+        for group_id, group in self._groups_of(partition):
+            self._carry_out(group_id, group, group.end(Error.NOT_COORDINATOR))
+
+    def _groups_of(self, partition: int) -> list[tuple[str, Group]]:
+        return [one for one in self._manager.groups_cache.items() if partition_of(one[0]) == partition]
+
+    async def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _join(token: object, call: Call) -> Join:
+    request, version = call.request, call.version
+    client_id, instance_id = call.header.client_id or "", request.group_instance_id
+    rebalance_ms = request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms
+    return Join(
+        token,
+        request.member_id,
+        instance_id,
+        client_id,
+        f"/{call.host}",
+        request.session_timeout_ms / 1000,
+        rebalance_ms / 1000,
+        request.protocol_type,
+        tuple(Protocol(one.name, one.metadata) for one in request.protocols),
+        fresh_id=f"{client_id if instance_id is None else instance_id}-{uuid.uuid4()}",
+        must_know_id=version >= 4 and instance_id is None,
+        can_skip_assignment=version >= 9,
+    )

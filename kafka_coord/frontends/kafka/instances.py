@@ -1,0 +1,113 @@
+"""Where things are: which instance coordinates which groups, which partitions there are.
+
+All of it is asked of the own broker, on the listener whose advertised addresses are the instances': a node's address
+there is that of the instance beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kafka_coord.errors import BrokerError
+from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.wire.messages import message
+
+Node = tuple[int, str, int]
+"""Broker id, host, port."""
+
+_METADATA, _FIND_COORDINATOR, _CREATE_TOPICS = 4, 2, 2
+_KNOWN_FOR_S = 30.0
+_TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
+_MOST_REPLICAS = 3
+_LOG_SETTINGS = {
+    "cleanup.policy": "compact",
+    "compression.type": "producer",
+    "segment.bytes": str(100 << 20),
+    "unclean.leader.election.enable": "false",
+}
+
+
+class Instances:
+    """See above. One event loop. ``connect`` makes a connection to the own broker's listener for instances."""
+
+    def __init__(self, connect: Callable[[], BrokerConnection], broker_id: int) -> None:
+        self._connect = connect
+        self._connection: BrokerConnection | None = None
+        self.broker_id = broker_id
+        self.nodes: dict[int, Node] = {}
+        self.leaders: dict[int, int] = {}
+        """Of the log's partitions: broker ids."""
+        self._partitions: dict[str, tuple[float, int]] = {}
+
+    async def _ask(self, name: str, version: int, value: Any) -> Any:
+        if self._connection is None or self._connection.closed:
+            self._connection = self._connect()
+        return await self._connection.ask(name, version, value)
+
+    async def _metadata(self, topics: Iterable[str]) -> Any:
+        form = message("MetadataRequest")
+        named = tuple(form.struct("MetadataRequestTopic")(name=topic) for topic in topics)
+        answer = await self._ask("Metadata", _METADATA, form(topics=named, allow_auto_topic_creation=False))
+        self.nodes = {node.node_id: (node.node_id, node.host, node.port) for node in answer.brokers}
+        now = time.monotonic()
+        for topic in answer.topics:
+            self._partitions[topic.name] = now, len(topic.partitions) if not topic.error_code else 0
+        return answer
+
+    async def look(self) -> None:
+        """Looks who leads the log's partitions; makes the topic if there is none. Raises :class:`BrokerError`."""
+        answer = await self._metadata([TOPIC])
+        (topic,) = answer.topics
+        self.leaders = {one.partition_index: one.leader_id for one in topic.partitions if one.leader_id >= 0}
+        if not topic.partitions and not self.leaders:
+            await self._make_topic(answer.controller_id)
+
+    async def _make_topic(self, controller: int) -> None:
+        """Only the controller makes topics, and its instance asks for it."""
+        if controller != self.broker_id:
+            return
+        replicas = min(_MOST_REPLICAS, len(self.nodes))
+        settings = _LOG_SETTINGS | ({"min.insync.replicas": "2"} if replicas == _MOST_REPLICAS else {})
+        form = message("CreateTopicsRequest")
+        setting = form.struct("CreatableTopicConfig")
+        topic = form.struct("CreatableTopic")(
+            name=TOPIC,
+            num_partitions=PARTITIONS,
+            replication_factor=replicas,
+            configs=tuple(setting(name=name, value=value) for name, value in settings.items()),
+        )
+        answer = await self._ask("CreateTopics", _CREATE_TOPICS, form(topics=(topic,), timeout_ms=15_000))
+        error = answer.topics[0].error_code
+        if error not in {0, _TOPIC_EXISTS, _INVALID_REPLICATION}:
+            raise BrokerError(f"cannot create topic {TOPIC}: error {error}")
+
+    async def coordinator_of(self, partition: int) -> Node | None:
+        """The instance beside the broker that leads this partition of the log."""
+        if partition not in self.leaders:
+            await self.look()
+        return self.nodes.get(self.leaders.get(partition, -1))
+
+    async def transaction_coordinator(self, transactional_id: str) -> Node | None:
+        """The broker's own answer."""
+        form = message("FindCoordinatorRequest")
+        answer = await self._ask("FindCoordinator", _FIND_COORDINATOR, form(key=transactional_id, key_type=1))
+        return None if answer.error_code else (answer.node_id, answer.host, answer.port)
+
+    async def learn(self, topics: Iterable[str]) -> None:
+        """Asks for the partitions of topics that are not known, or have not been asked for lately."""
+        now = time.monotonic()
+        unknown = [
+            topic for topic in topics if now - self._partitions.get(topic, (-_KNOWN_FOR_S, 0))[0] >= _KNOWN_FOR_S
+        ]
+        if unknown:
+            await self._metadata(unknown)
+
+    def has_partition(self, topic: str, partition: int) -> bool:
+        return 0 <= partition < self._partitions.get(topic, (0.0, 0))[1]
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()

@@ -1,0 +1,182 @@
+"""The listener for Kafka clients: one thread, an event loop in it, and the terms of the partitions its broker leads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from concurrent.futures import Future
+
+from kafka_coord.errors import BrokerError, KafkaCoordError, NodeExists, NoNode, SettingsError
+from kafka_coord.frontends.kafka.connection import ClientConnection
+from kafka_coord.frontends.kafka.coordinator import GroupCoordinator
+from kafka_coord.frontends.kafka.instances import Instances
+from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.grouplog.manager import GroupMetadataManager
+from kafka_coord.groups.machine import GroupLimits
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Store
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+"""How often it looks which partitions its broker leads."""
+EXPIRY_CHECK_S = 600.0
+"""How often offsets that are too old are removed: a broker's ``offsets.retention.check.interval.ms``."""
+DEFAULT_RETENTION_MS = 7 * 24 * 3600 * 1000
+
+
+class KafkaListener:
+    """Serves Kafka clients at ``address`` until :meth:`close`. ``broker_listener`` is where the own broker listens for
+    its instance. Raises :class:`SettingsError` where it cannot listen."""
+
+    def __init__(
+        self,
+        address: str,
+        broker_listener: str,
+        store: Store,
+        broker_id: int,
+        *,
+        limits: GroupLimits | None = None,
+        retention_ms: int = DEFAULT_RETENTION_MS,
+    ) -> None:
+        self._host, self._port = _split(address)
+        self._broker_host, self._broker_port = _split(broker_listener)
+        self._store, self._broker_id, self._retention_ms = store, broker_id, retention_ms
+        self.instances = Instances(self._to_broker, broker_id)
+        self.manager = GroupMetadataManager(
+            self._to_broker, self._claim, f"{broker_id}@{address}", limits or GroupLimits(), self._term_ended
+        )
+        self.coordinator = GroupCoordinator(self.manager, self.instances)
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started: Future[str] = Future()
+        self._claims: dict[int, asyncio.Task[None]] = {}
+        self._clients: set[ClientConnection] = set()
+        self._thread = threading.Thread(target=self._run, name="kafka-listener", daemon=True)
+        self._thread.start()
+        self.address = self._started.result()
+
+    def close(self) -> None:
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    # --- the loop's thread -------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                log.critical("the listener for Kafka clients has ended", exc_info=True)
+            else:
+                self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            server = await self._loop.create_server(self._accept, self._host, self._port, backlog=1024)
+        except OSError as error:
+            raise SettingsError(f"cannot listen for Kafka clients at {self._host}:{self._port}: {error}") from None
+        host, port, *_ = server.sockets[0].getsockname()
+        looking = asyncio.create_task(self._look_always())
+        self._started.set_result(f"{host}:{port}")
+        async with server:
+            await self._stop.wait()
+        looking.cancel()
+        for task in self._claims.values():
+            task.cancel()
+        for client in list(self._clients):
+            client.end()
+        self.manager.close()
+        await self.coordinator.close()
+        self.instances.close()
+        await asyncio.gather(looking, *self._claims.values(), return_exceptions=True)
+
+    def _accept(self) -> ClientConnection:
+        client = ClientConnection(self, self._connect_broker)
+        self._clients.add(client)
+        return client
+
+    async def answer(self, frame: bytes, host: str) -> bytes:
+        return await self.coordinator.answer(frame, host)
+
+    def departed(self, client: ClientConnection) -> None:
+        self._clients.discard(client)
+
+    async def _connect_broker(self, protocol: asyncio.Protocol) -> None:
+        await asyncio.get_running_loop().create_connection(lambda: protocol, self._broker_host, self._broker_port)
+
+    def _to_broker(self) -> BrokerConnection:
+        return BrokerConnection(self._broker_host, self._broker_port)
+
+    # --- terms -------------------------------------------------------------------------------------------------------
+
+    async def _look_always(self) -> None:
+        """Claims what its broker leads, gives up what it does not; removes what is too old."""
+        expire_at = EXPIRY_CHECK_S
+        complained = False
+        loop = asyncio.get_running_loop()
+        expire_at += loop.time()
+        while True:
+            try:
+                await self.instances.look()
+                complained = False
+            except BrokerError as error:
+                if not complained:
+                    log.warning("cannot ask the broker which partitions it leads: %s", error)
+                complained = True
+            else:
+                self._follow_leaders()
+            if loop.time() >= expire_at:
+                expire_at = loop.time() + EXPIRY_CHECK_S
+                await self.manager.delete_expired_consumer_offsets(self._retention_ms)
+            await asyncio.sleep(LOOK_S)
+
+    def _follow_leaders(self) -> None:
+        led = {partition for partition, leader in self.instances.leaders.items() if leader == self._broker_id}
+        for partition in self.manager.terms.keys() - led:
+            self.manager.resign(partition, "its broker does not lead it any more")
+        for partition in sorted(led - self.manager.terms.keys() - self._claims.keys()):
+            self._claims[partition] = asyncio.create_task(self._begin(partition))
+
+    async def _begin(self, partition: int) -> None:
+        try:
+            await self.manager.load_groups_for_partition(partition)
+            self.coordinator.begin_partition(partition)
+        except KafkaCoordError as error:
+            log.warning("cannot coordinate partition=%d yet: %s", partition, error)
+            await asyncio.sleep(LOOK_S)
+        except Exception:
+            log.exception("cannot coordinate partition=%d yet", partition)
+            await asyncio.sleep(LOOK_S)
+        finally:
+            self._claims.pop(partition, None)
+
+    def _term_ended(self, partition: int) -> None:
+        self.coordinator.end_partition(partition)
+
+    async def _claim(self, partition: int) -> int:
+        return await asyncio.to_thread(claim_term, self._store, partition, self._broker_id)
+
+
+def claim_term(store: Store, partition: int, broker_id: int) -> int:
+    """Sets the partition's znode by compare-and-set; its new version is the term. Raises :class:`BadVersion` where
+    another instance was faster, and :class:`StoreUnavailable`."""
+    path = layout.log_partition(partition)
+    data = f'{{"version": 1, "broker": {broker_id}}}'.encode()
+    try:
+        version = store.get(path).stat.version
+    except NoNode:
+        store.ensure_path(path.rpartition("/")[0])
+        with contextlib.suppress(NodeExists):
+            store.create(path, b"")
+        version = store.get(path).stat.version
+    return store.set(path, data, version).version
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

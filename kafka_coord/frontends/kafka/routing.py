@@ -1,0 +1,89 @@
+"""Which requests are answered here, in which versions, and what is patched on its way from the broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka_coord.wire.definition import Versions
+from kafka_coord.wire.errors import BadMessage
+from kafka_coord.wire.frames import answer_start, peek, read_header
+from kafka_coord.wire.messages import message
+
+PRODUCE, SASL_HANDSHAKE = 0, 17
+_ENOUGH_BYTES = 2048
+"""Of a Produce: its client id, its transactional id and its acks are in these."""
+
+LOCAL = {
+    8: ("OffsetCommit", Versions(0, 9)),
+    9: ("OffsetFetch", Versions(1, 9)),
+    10: ("FindCoordinator", Versions(0, 6)),
+    11: ("JoinGroup", Versions(0, 9)),
+    12: ("Heartbeat", Versions(0, 4)),
+    13: ("LeaveGroup", Versions(0, 5)),
+    14: ("SyncGroup", Versions(0, 5)),
+    15: ("DescribeGroups", Versions(0, 5)),
+    16: ("ListGroups", Versions(0, 5)),
+    42: ("DeleteGroups", Versions(0, 2)),
+    47: ("OffsetDelete", Versions(0, 0)),
+    25: ("AddOffsetsToTxn", Versions(0, 4)),
+    28: ("TxnOffsetCommit", Versions(0, 4)),
+}
+"""By api key: the request's name and the versions that are answered here. OffsetFetch 0 reads ZooKeeper, and is the
+broker's."""
+GROUPS_OF_LATER = frozenset({68, 69, 76, 77, 78, 79, 88, 89, 90, 91, 92})
+"""KIP-848, share groups, streams groups: not served, so a broker's ranges for them are taken out."""
+SASL_HANDSHAKE_VERSION = 1
+"""Version 0 is followed by bytes without a header: nothing that frames could be told from."""
+
+
+def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool | None:
+    """Whether the broker answers this frame: not a Produce with acks = 0. ``None``: more of it is needed to tell.
+    Raises :class:`BadMessage`."""
+    api_key, version, _ = peek(frame)
+    if api_key != PRODUCE:
+        return True
+    if len(frame) < min(length, _ENOUGH_BYTES):
+        return None
+    form = message("ProduceRequest")
+    if version not in form.versions:
+        return True
+    _, at = read_header(bytes(frame[:_ENOUGH_BYTES]), flexible=version in form.flexible)
+    if version in form.flexible:
+        size = frame[at]  # a transactional id of 127 bytes or more is told from a null by its first byte
+        if size > 127:
+            return True
+        at += 1 + max(0, size - 1)
+    elif version >= 3:
+        size = int.from_bytes(frame[at : at + 2], "big", signed=True)
+        at += 2 + max(0, size)
+    if at + 2 > len(frame):
+        raise BadMessage("a Produce ends before its acks")
+    return bytes(frame[at : at + 2]) != b"\0\0"
+
+
+def is_local(api_key: int, version: int) -> bool:
+    """Whether it is answered here: also a version nobody knows of a request that is ours, to be refused."""
+    return api_key in LOCAL and not (api_key == 9 and version == 0)
+
+
+def patch_api_versions(frame: bytes, version: int) -> bytes:
+    """The body of an ApiVersions answer with this instance's ranges. An error's answer stays as it is: it is of
+    version 0, whatever was asked."""
+    form = message("ApiVersionsResponse")
+    start = answer_start(form, version)
+    if int.from_bytes(frame[start : start + 2], "big") or version not in form.versions:
+        return frame
+    answer = form.decode(frame, version, start)
+    entry = form.struct("ApiVersion")
+    ranges: dict[int, Any] = {one.api_key: one for one in answer.api_keys if one.api_key not in GROUPS_OF_LATER}
+    for api_key, (_, versions) in LOCAL.items():
+        if api_key not in ranges:
+            continue  # this broker's clients do not expect it
+        first = 0 if api_key == 9 else versions.first
+        ranges[api_key] = entry(api_key=api_key, min_version=first, max_version=versions.last)
+    if SASL_HANDSHAKE in ranges:
+        ranges[SASL_HANDSHAKE] = entry(
+            api_key=SASL_HANDSHAKE, min_version=SASL_HANDSHAKE_VERSION, max_version=SASL_HANDSHAKE_VERSION
+        )
+    answer.api_keys = tuple(ranges.values())
+    return bytes(form.encode(answer, version, bytearray(frame[:start])))

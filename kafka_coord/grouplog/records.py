@@ -1,0 +1,188 @@
+"""The records of the groups log, in Kafka's own formats: what reads ``__consumer_offsets`` reads them.
+
+A key begins with its version (int16): 0 and 1 are a committed offset's, 2 is a group's. Versions from 100 on are this
+project's: 100 is a claim, 101 a keep-alive. A value begins with its version too; no value removes what the key names.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
+from kafka_coord.wire.batches import LogRecord
+from kafka_coord.wire.errors import BadMessage
+from kafka_coord.wire.messages import message
+
+OFFSET_KEY, GROUP_KEY, CLAIM_KEY, KEEP_ALIVE_KEY = 1, 2, 100, 101
+OFFSET_VALUE, GROUP_VALUE = 3, 3
+_VERSION = struct.Struct(">h")
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """``leader_epoch`` is -1 where the client gave none."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    committed_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetEntry:
+    group: str
+    topic: str
+    partition: int
+    value: CommittedOffset | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEntry:
+    group: str
+    value: GroupMetadata | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A term's first record: ``term`` is the version of the partition's znode."""
+
+    term: int
+    instance: str
+    nonce: str
+
+
+Entry = OffsetEntry | GroupEntry | Claim | None
+
+
+def offset_record(entry: OffsetEntry) -> LogRecord:
+    key = message("OffsetCommitKey")(group=entry.group, topic=entry.topic, partition=entry.partition)
+    return LogRecord(_versioned("OffsetCommitKey", OFFSET_KEY, key), _offset_value(entry.value))
+
+
+def _offset_value(value: CommittedOffset | None) -> bytes | None:
+    if value is None:
+        return None
+    found = message("OffsetCommitValue")(
+        offset=value.offset,
+        leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        commit_timestamp=value.committed_at_ms,
+    )
+    return _versioned("OffsetCommitValue", OFFSET_VALUE, found)
+
+
+def group_record(group: GroupMetadata, assignments: Mapping[str, bytes], now_ms: int) -> LogRecord:
+    """The group as it is, with these assignments."""
+    form = message("GroupMetadataValue")
+    member_of = form.struct("MemberMetadata")
+    members = tuple(
+        member_of(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout=round(member.rebalance_timeout_s * 1000),
+            session_timeout=round(member.session_timeout_s * 1000),
+            subscription=member.metadata(group.protocol_name),
+            assignment=assignments.get(member.member_id, b""),
+        )
+        for member in group.members.values()
+    )
+    value = form(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation_id,
+        protocol=group.protocol_name,
+        leader=group.leader_id,
+        current_state_timestamp=now_ms,
+        members=members,
+    )
+    return LogRecord(_group_key(group.group_id), _versioned("GroupMetadataValue", GROUP_VALUE, value))
+
+
+def group_removal(group_id: str) -> LogRecord:
+    return LogRecord(_group_key(group_id), None)
+
+
+def claim_record(claim: Claim) -> LogRecord:
+    value = {"version": 1, "term": claim.term, "instance": claim.instance, "nonce": claim.nonce}
+    return LogRecord(_VERSION.pack(CLAIM_KEY), json.dumps(value).encode())
+
+
+def keep_alive_record() -> LogRecord:
+    return LogRecord(_VERSION.pack(KEEP_ALIVE_KEY), b"")
+
+
+def read_record(record: LogRecord) -> Entry:
+    """What a record says; ``None`` for one of a kind unknown here. Raises :class:`BadMessage`."""
+    key, value = record.key, record.value
+    if key is None or len(key) < _VERSION.size:
+        raise BadMessage(f"offset {record.offset}: a record without a key")
+    (kind,) = _VERSION.unpack_from(key)
+    if kind in {0, OFFSET_KEY}:
+        name = message("OffsetCommitKey").decode(key, kind, _VERSION.size)
+        return OffsetEntry(name.group, name.topic, name.partition, _read_offset(value))
+    if kind == GROUP_KEY:
+        group = message("GroupMetadataKey").decode(key, kind, _VERSION.size).group
+        return GroupEntry(group, _read_group(group, value))
+    if kind == CLAIM_KEY and value is not None:
+        try:
+            said = json.loads(value)
+            return Claim(int(said["term"]), str(said["instance"]), str(said["nonce"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadMessage(f"offset {record.offset}: an unreadable claim: {error}") from None
+    return None
+
+
+def _read_offset(value: bytes | None) -> CommittedOffset | None:
+    if value is None:
+        return None
+    found = _read("OffsetCommitValue", value)
+    return CommittedOffset(found.offset, found.leader_epoch, found.metadata, found.commit_timestamp)
+
+
+def _read_group(group_id: str, value: bytes | None) -> GroupMetadata | None:
+    if value is None:
+        return None
+    found = _read("GroupMetadataValue", value)
+    group = GroupMetadata(
+        group_id,
+        GroupState.STABLE if found.members else GroupState.EMPTY,
+        state_since_ms=found.current_state_timestamp,
+        generation_id=found.generation,
+        protocol_type=found.protocol_type or None,
+        protocol_name=found.protocol,
+    )
+    for one in found.members:
+        member = MemberMetadata(
+            one.member_id,
+            one.group_instance_id,
+            one.client_id,
+            one.client_host,
+            one.session_timeout / 1000,
+            (one.rebalance_timeout if one.rebalance_timeout >= 0 else one.session_timeout) / 1000,
+            (Protocol(found.protocol or "", one.subscription),),
+            assignment=one.assignment,
+            is_new=False,
+        )
+        group.add(member, found.protocol_type)
+    group.leader_id = found.leader if found.leader in group.members else group.leader_id
+    return group
+
+
+def _read(name: str, value: bytes) -> Any:
+    if len(value) < _VERSION.size:
+        raise BadMessage(f"a {name} without its version")
+    (version,) = _VERSION.unpack_from(value)
+    return message(name).decode(value, version, _VERSION.size)
+
+
+def _group_key(group_id: str) -> bytes:
+    return _versioned("GroupMetadataKey", GROUP_KEY, message("GroupMetadataKey")(group=group_id))
+
+
+def _versioned(name: str, version: int, value: Any) -> bytes:
+    return bytes(message(name).encode(value, version, bytearray(_VERSION.pack(version))))

@@ -1,0 +1,556 @@
+"""The state machine of one client-assigned group: Kafka 3.9's classic group coordinator, as far as a client can tell.
+
+::
+
+                      first Join                all joined, or the
+     ┌─────────┐  ─────────────────▶  ┌────────────────────┐  rebalance timeout   ┌──────────────────────┐
+     │  Empty  │                      │ PreparingRebalance │ ───────────────────▶ │ CompletingRebalance  │
+     └─────────┘  ◀─────────────────  └────────────────────┘   (generation + 1)   └──────────────────────┘
+          │         nobody is left             ▲    ▲                                │           │
+          │ expired, deleted                   │    └────────────────────────────────┘           │ leader's Sync,
+          ▼                                    │      Join, Leave, expiry, no Sync in time       │ stored
+     ┌─────────┐                               │                                                 ▼
+     │  Dead   │                               └─────────────────────────────────────────── ┌────────┐
+     └─────────┘                                 Join with news, Leave, expiry              │ Stable │
+                                                                                            └────────┘
+
+- *Empty*: no members; offsets may be there. Commits of consumers that assign themselves.
+- *PreparingRebalance*: joins are held until everybody has joined, or the largest rebalance timeout is over: who has not
+  joined by then is removed, but for static members. The first rebalance of an empty group also waits for
+  ``group.initial.rebalance.delay.ms``, again while more come. Heartbeats are told REBALANCE_IN_PROGRESS.
+- *CompletingRebalance*: the leader computes the assignment; the others' syncs are held until it is in the log.
+- *Stable*: syncs are answered at once.
+
+One :class:`Group` is stepped by one thread: :meth:`Group.handle` for what comes, :meth:`Group.tick` when
+:attr:`Group.due` is reached. ``now`` is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import assert_never
+
+from kafka_coord.groups.errors import Error
+from kafka_coord.groups.events import (
+    NO_MEMBER,
+    Answered,
+    Commit,
+    Event,
+    Gone,
+    Heartbeat,
+    Instruction,
+    Join,
+    Joined,
+    Leave,
+    Left,
+    StaticReturn,
+    Store,
+    Stored,
+    Sync,
+    Synced,
+)
+from kafka_coord.groups.metadata import GroupMetadata, GroupState, MemberMetadata
+
+NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
+"""A new member whose first join is held is removed after so long: its client has certainly gone."""
+
+EMPTY, PREPARING, COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
+STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """A broker's settings of the same names."""
+
+    min_session_timeout_s: float = 6.0
+    max_session_timeout_s: float = 1800.0
+    max_size: int = 1 << 31
+    initial_rebalance_delay_s: float = 3.0
+
+
+class Group:
+    """One group: its metadata, its timers, and the rules."""
+
+    def __init__(self, metadata: GroupMetadata, limits: GroupLimits) -> None:
+        self.metadata = metadata
+        self._limits = limits
+        self._out: list[Instruction] = []
+        self._join_by = math.inf
+        """When the rebalance is completed whoever has joined."""
+        self._sync_by = math.inf
+        self._initial_left_s = 0.0
+        """Of the rebalance timeout, for an empty group's first rebalance that more members prolong."""
+        self._prolonged = False
+        self._initial = False
+
+    @property
+    def due(self) -> float:
+        """When :meth:`tick` has something to do."""
+        group = self.metadata
+        expiries = (member.expires_at for member in group.members.values() if self._may_expire(member))
+        return min(self._join_by, self._sync_by, *expiries, *group.pending.values(), math.inf)
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """What is to be done about an event, in order."""
+        match event:
+            case Join():
+                self._join(event, now)
+            case Sync():
+                self._sync(event, now)
+            case Heartbeat():
+                self._answer(event.token, self._heartbeat(event, now))
+            case Leave():
+                self._leave(event, now)
+            case Commit():
+                self._answer(event.token, self._commit(event, now))
+            case Stored():
+                self._stored(event, now)
+            case Gone():
+                self._gone(event)
+            case _:
+                assert_never(event)
+        return self._taken()
+
+    def tick(self, now: float) -> list[Instruction]:
+        """Whatever is due: members that were not heard of, joins and syncs that have waited long enough."""
+        group = self.metadata
+        for member_id in [pending for pending, at in group.pending.items() if at <= now]:
+            del group.pending[member_id]
+            self._complete_join_if_all_joined(now)
+        for member in list(group.members.values()):
+            if member.expires_at <= now and self._may_expire(member) and member.member_id in group.members:
+                self._remove(member, now)
+        if self._sync_by <= now:
+            self._sync_expired(now)
+        if self._join_by <= now:
+            self._join_expired(now)
+        return self._taken()
+
+    def end(self, error: Error) -> list[Instruction]:
+        """Nothing more is answered here (the group moves, or is deleted): whoever waits is told so."""
+        for member in self.metadata.members.values():
+            self._answer_join(member, error)
+            self._answer_sync(member, error)
+        self.metadata.state = DEAD
+        self._join_by = self._sync_by = math.inf
+        return self._taken()
+
+    # --- joining -----------------------------------------------------------------------------------------------------
+
+    def _join(self, join: Join, now: float) -> None:
+        group, limits = self.metadata, self._limits
+        if not limits.min_session_timeout_s <= join.session_timeout_s <= limits.max_session_timeout_s:
+            self._refuse_join(join, Error.INVALID_SESSION_TIMEOUT)
+        elif group.state is DEAD:
+            self._refuse_join(join, Error.COORDINATOR_NOT_AVAILABLE)
+        elif not self._has_room_for(join):
+            group.remove(join.member_id)
+            self._refuse_join(join, Error.GROUP_MAX_SIZE_REACHED, member_id=NO_MEMBER)
+        elif not group.supports(join.protocol_type, join.protocols):
+            self._refuse_join(join, Error.INCONSISTENT_GROUP_PROTOCOL)
+        elif not join.member_id:
+            self._new_member(join, now)
+        elif join.member_id in group.pending:
+            self._add(join, join.member_id, now)
+        else:
+            self._known_member(join, now)
+        self._complete_join_if_all_joined(now)
+
+    def _has_room_for(self, join: Join) -> bool:
+        group, most = self.metadata, self._limits.max_size
+        if join.member_id in group.members or group.static_members.get(join.instance_id or ""):
+            if group.state is PREPARING:  # one more than fit may have joined before the limit was lowered
+                member = group.members.get(join.member_id)
+                joined = sum(one.join_token is not None for one in group.members.values())
+                return (member is not None and member.join_token is not None) or joined < most
+            return True
+        return len(group.members) < most
+
+    def _new_member(self, join: Join, now: float) -> None:
+        group = self.metadata
+        if join.instance_id is not None:
+            if join.instance_id in group.static_members:
+                self._static_return(join, now)
+            else:
+                self._add(join, join.fresh_id, now)
+        elif join.must_know_id:
+            group.pending[join.fresh_id] = now + join.session_timeout_s
+            self._refuse_join(join, Error.MEMBER_ID_REQUIRED, member_id=join.fresh_id)
+        else:
+            self._add(join, join.fresh_id, now)
+
+    def _add(self, join: Join, member_id: str, now: float) -> None:
+        group = self.metadata
+        if group.state is PREPARING and group.generation_id == 0:
+            self._prolonged = True
+        member = MemberMetadata(
+            member_id,
+            join.instance_id,
+            join.client_id,
+            join.client_host,
+            join.session_timeout_s,
+            join.rebalance_timeout_s,
+            join.protocols,
+            join_token=join.token,
+            expires_at=now + NEW_MEMBER_JOIN_TIMEOUT_S,
+        )
+        group.add(member, join.protocol_type)
+        self._rebalance(now)
+
+    def _known_member(self, join: Join, now: float) -> None:
+        group = self.metadata
+        error = self._check_member(join.member_id, join.instance_id)
+        if error is not Error.NONE:
+            self._refuse_join(join, error)
+            return
+        member = group.members[join.member_id]
+        unchanged = member.protocols == join.protocols
+        if group.state is EMPTY:
+            self._refuse_join(join, Error.UNKNOWN_MEMBER_ID)
+        elif (group.state is COMPLETING and unchanged) or (
+            group.state is STABLE and unchanged and group.leader_id != join.member_id
+        ):
+            # Its answer was lost, or it has nothing to say: it is told again what holds.
+            with_members = group.state is COMPLETING and group.leader_id == join.member_id
+            self._out.append(self._joined(member, join.token, with_members=with_members))
+        else:
+            self._update(member, join)
+            self._rebalance(now)
+
+    def _update(self, member: MemberMetadata, join: Join) -> None:
+        if member.join_token is not None and member.join_token != join.token:
+            self._answer_join(member, Error.REBALANCE_IN_PROGRESS)  # an earlier request of the same member
+        member.protocols = join.protocols
+        member.rebalance_timeout_s, member.session_timeout_s = join.rebalance_timeout_s, join.session_timeout_s
+        member.join_token = join.token
+
+    def _static_return(self, join: Join, now: float) -> None:
+        """A static member is back, in a new process: under its place and assignment, and under a new member id."""
+        group = self.metadata
+        instance_id = join.instance_id or ""
+        old_id, old_leader = group.static_members[instance_id], group.leader_id
+        member = group.members[old_id]
+        self._answer_join(member, Error.FENCED_INSTANCE_ID)
+        self._answer_sync(member, Error.FENCED_INSTANCE_ID)
+        group.replace_static(instance_id, join.fresh_id)
+        self._heard_from(member, now)
+        before = (member.protocols, member.rebalance_timeout_s, member.session_timeout_s)
+        self._update(member, join)
+        if group.state is STABLE and group.protocol_name == group.select_protocol():
+            member.join_token = None
+            leads = group.leader_id == member.member_id
+            answer = self._joined(
+                member,
+                join.token,
+                with_members=leads and join.can_skip_assignment,
+                skip_assignment=leads and join.can_skip_assignment,
+                leader_id=group.leader_id if join.can_skip_assignment else old_leader,
+            )
+            self._store(because=StaticReturn(join, old_id, join.fresh_id, answer, before))
+        else:
+            self._rebalance(now)
+
+    def _joined(
+        self,
+        member: MemberMetadata,
+        token: object,
+        *,
+        with_members: bool,
+        skip_assignment: bool = False,
+        leader_id: str | None = None,
+    ) -> Joined:
+        group = self.metadata
+        return Joined(
+            token,
+            Error.NONE,
+            member.member_id,
+            group.generation_id,
+            group.protocol_type,
+            group.protocol_name,
+            leader_id or group.leader_id or NO_MEMBER,
+            skip_assignment,
+            tuple((m.member_id, m.instance_id, m.metadata(group.protocol_name)) for m in group.members.values())
+            if with_members
+            else (),
+        )
+
+    def _refuse_join(self, join: Join, error: Error, member_id: str | None = None) -> None:
+        self._out.append(Joined(join.token, error, join.member_id if member_id is None else member_id))
+
+    # --- rebalancing -------------------------------------------------------------------------------------------------
+
+    def _rebalance(self, now: float) -> None:
+        """Begins a rebalance, unless one is under way."""
+        group = self.metadata
+        if group.state not in {EMPTY, STABLE, COMPLETING}:
+            return
+        for member in group.members.values():
+            member.assignment = b"" if group.state is COMPLETING else member.assignment
+            self._answer_sync(member, Error.REBALANCE_IN_PROGRESS)
+        group.unsynced.clear()
+        self._sync_by = math.inf
+        delay_s = self._limits.initial_rebalance_delay_s
+        self._initial = group.state is EMPTY and delay_s > 0
+        self._prolonged = False
+        self._initial_left_s = max(group.rebalance_timeout_s - delay_s, 0.0)
+        self._join_by = now + (delay_s if self._initial else group.rebalance_timeout_s)
+        group.state = PREPARING
+
+    def _complete_join_if_all_joined(self, now: float) -> None:
+        if self.metadata.state is PREPARING and not self._initial and self.metadata.has_all_joined:
+            self._complete_join(now)
+
+    def _join_expired(self, now: float) -> None:
+        if self._initial and self._prolonged and self._initial_left_s > 0:
+            delay_s = min(self._limits.initial_rebalance_delay_s, self._initial_left_s)
+            self._initial_left_s -= delay_s
+            self._prolonged = False
+            self._join_by = now + delay_s
+        else:
+            self._complete_join(now)
+
+    def _complete_join(self, now: float) -> None:
+        group = self.metadata
+        self._join_by, self._initial = math.inf, False
+        for member in [m for m in group.members.values() if m.join_token is None and m.instance_id is None]:
+            group.remove(member.member_id)
+        joined = [member for member in group.members.values() if member.join_token is not None]
+        if group.members and not joined:  # static members only, all away: wait for them once more
+            self._join_by = now + group.rebalance_timeout_s
+            return
+        if joined and group.members[group.leader_id or ""].join_token is None:
+            group.leader_id = joined[0].member_id
+        group.generation_id += 1
+        if not group.members:
+            group.protocol_name, group.state = None, EMPTY
+            self._store()
+            return
+        group.protocol_name, group.state = group.select_protocol(), COMPLETING
+        group.unsynced = set(group.members)
+        self._sync_by = now + group.rebalance_timeout_s
+        for member in joined:
+            leads = member.member_id == group.leader_id
+            self._out.append(self._joined(member, member.join_token, with_members=leads))
+            member.join_token, member.is_new = None, False
+            self._heard_from(member, now)
+
+    def _sync_expired(self, now: float) -> None:
+        """Who has joined and never synced holds up a rebalance no longer."""
+        group = self.metadata
+        self._sync_by = math.inf
+        if group.state not in {COMPLETING, STABLE} or not group.unsynced:
+            return
+        for member_id in list(group.unsynced):
+            group.remove(member_id)
+        self._rebalance(now)
+        self._complete_join_if_all_joined(now)
+
+    # --- syncing -----------------------------------------------------------------------------------------------------
+
+    def _sync(self, sync: Sync, now: float) -> None:
+        group = self.metadata
+        error = self._check_sync(sync)
+        if error is not Error.NONE:
+            self._out.append(Synced(sync.token, error))
+            return
+        member = group.members[sync.member_id]
+        group.unsynced.discard(sync.member_id)
+        if not group.unsynced and group.state is STABLE:
+            self._sync_by = math.inf
+        if group.state is STABLE:
+            self._heard_from(member, now)
+            self._out.append(
+                Synced(sync.token, Error.NONE, group.protocol_type, group.protocol_name, member.assignment)
+            )
+            return
+        self._answer_sync(member, Error.REBALANCE_IN_PROGRESS)
+        member.sync_token = sync.token
+        if sync.member_id == group.leader_id:
+            self._store({one: sync.assignments.get(one, b"") for one in group.members}, by_leader=True)
+
+    def _check_sync(self, sync: Sync) -> Error:
+        group = self.metadata
+        if group.state is DEAD:
+            return Error.COORDINATOR_NOT_AVAILABLE
+        error = self._check_member(sync.member_id, sync.instance_id)
+        if error is not Error.NONE:
+            return error
+        if sync.generation_id != group.generation_id:
+            return Error.ILLEGAL_GENERATION
+        named = (sync.protocol_type, group.protocol_type), (sync.protocol_name, group.protocol_name)
+        if any(said is not None and said != holds for said, holds in named):
+            return Error.INCONSISTENT_GROUP_PROTOCOL
+        if group.state is EMPTY:
+            return Error.UNKNOWN_MEMBER_ID
+        return Error.REBALANCE_IN_PROGRESS if group.state is PREPARING else Error.NONE
+
+    def _store(
+        self,
+        assignments: dict[str, bytes] | None = None,
+        because: StaticReturn | None = None,
+        *,
+        by_leader: bool = False,
+    ) -> None:
+        group = self.metadata
+        if assignments is None:
+            assignments = {member.member_id: member.assignment for member in group.members.values()}
+        self._out.append(Store(group.generation_id, assignments, because, by_leader))
+
+    def _stored(self, stored: Stored, now: float) -> None:
+        group, store = self.metadata, stored.store
+        if store.because is not None:
+            self._static_return_stored(store.because, stored.error)
+            return
+        if not store.by_leader or group.state is not COMPLETING or group.generation_id != store.generation_id:
+            return  # another rebalance has begun since
+        if stored.error is not Error.NONE:
+            for member in group.members.values():
+                member.assignment = b""
+                self._answer_sync(member, stored.error)
+            self._rebalance(now)
+            return
+        group.state = STABLE
+        if not group.unsynced:
+            self._sync_by = math.inf
+        for member in group.members.values():
+            member.assignment = store.assignments.get(member.member_id, b"")
+            if member.sync_token is not None:
+                self._out.append(
+                    Synced(member.sync_token, Error.NONE, group.protocol_type, group.protocol_name, member.assignment)
+                )
+                member.sync_token = None
+                self._heard_from(member, now)
+
+    def _static_return_stored(self, back: StaticReturn, error: Error) -> None:
+        group = self.metadata
+        if error is Error.NONE:
+            self._out.append(back.answer)
+            return
+        member = group.members.get(back.new_id)
+        if member is not None and member.instance_id is not None:
+            group.replace_static(member.instance_id, back.old_id)
+            member.protocols, member.rebalance_timeout_s, member.session_timeout_s = back.before
+        self._refuse_join(back.join, error)
+
+    # --- heartbeats, commits, leaving --------------------------------------------------------------------------------
+
+    def _heartbeat(self, beat: Heartbeat, now: float) -> Error:
+        group = self.metadata
+        error = self._check_current(beat.member_id, beat.instance_id, beat.generation_id)
+        if error is not Error.NONE:
+            return error
+        self._heard_from(group.members[beat.member_id], now)
+        return Error.REBALANCE_IN_PROGRESS if group.state is PREPARING else Error.NONE
+
+    def _commit(self, commit: Commit, now: float) -> Error:
+        group = self.metadata
+        if group.state is DEAD:
+            return Error.COORDINATOR_NOT_AVAILABLE
+        named = commit.generation_id >= 0 or commit.member_id or commit.instance_id is not None
+        if not named:
+            alone = group.state is EMPTY or commit.transactional
+            return Error.NONE if alone else Error.UNKNOWN_MEMBER_ID
+        if commit.generation_id < 0 and group.state is EMPTY:
+            return Error.NONE
+        error = self._check_current(commit.member_id, commit.instance_id, commit.generation_id)
+        if error is not Error.NONE:
+            return error
+        if group.state is COMPLETING:
+            return Error.REBALANCE_IN_PROGRESS
+        self._heard_from(group.members[commit.member_id], now)
+        return Error.NONE
+
+    def _leave(self, leave: Leave, now: float) -> None:
+        if self.metadata.state is DEAD:
+            self._out.append(Left(leave.token, Error.COORDINATOR_NOT_AVAILABLE))
+            return
+        outcomes = tuple((*who, self._leave_one(*who, now)) for who in leave.leaving)
+        self._out.append(Left(leave.token, Error.NONE, outcomes))
+
+    def _leave_one(self, member_id: str, instance_id: str | None, now: float) -> Error:
+        group = self.metadata
+        if member_id in group.pending and instance_id is None:
+            del group.pending[member_id]
+            self._complete_join_if_all_joined(now)
+            return Error.NONE
+        if instance_id is not None:
+            known = group.static_members.get(instance_id)
+            if known is None:
+                return Error.UNKNOWN_MEMBER_ID
+            if member_id not in {NO_MEMBER, known}:
+                return Error.FENCED_INSTANCE_ID
+            member_id = known
+        member = group.members.get(member_id)
+        if member is None:
+            return Error.UNKNOWN_MEMBER_ID
+        self._remove(member, now)
+        return Error.NONE
+
+    def _remove(self, member: MemberMetadata, now: float) -> None:
+        """It left, or was not heard of: what it had is given to the others."""
+        self._answer_join(member, Error.UNKNOWN_MEMBER_ID, NO_MEMBER)
+        self._answer_sync(member, Error.UNKNOWN_MEMBER_ID)
+        self.metadata.remove(member.member_id)
+        if self.metadata.state in {STABLE, COMPLETING}:
+            self._rebalance(now)
+        self._complete_join_if_all_joined(now)
+
+    def _gone(self, gone: Gone) -> None:
+        """As in Kafka, a lost connection by itself removes nobody; the requests it held are forgotten."""
+        for member in self.metadata.members.values():
+            if member.sync_token in gone.tokens:
+                member.sync_token = None
+
+    # --- what they share ---------------------------------------------------------------------------------------------
+
+    def _check_member(self, member_id: str, instance_id: str | None) -> Error:
+        group = self.metadata
+        if instance_id is not None:
+            known = group.static_members.get(instance_id)
+            if known is None:
+                return Error.UNKNOWN_MEMBER_ID
+            if known != member_id:
+                return Error.FENCED_INSTANCE_ID
+        return Error.NONE if member_id in group.members else Error.UNKNOWN_MEMBER_ID
+
+    def _check_current(self, member_id: str, instance_id: str | None, generation_id: int) -> Error:
+        if self.metadata.state is DEAD:
+            return Error.COORDINATOR_NOT_AVAILABLE
+        error = self._check_member(member_id, instance_id)
+        if error is Error.NONE and generation_id != self.metadata.generation_id:
+            return Error.ILLEGAL_GENERATION
+        return error
+
+    def _may_expire(self, member: MemberMetadata) -> bool:
+        """One whose request is held here is not silent, but for a new one, whose client may have gone for good."""
+        return member.is_new or not member.waits
+
+    def _heard_from(self, member: MemberMetadata, now: float) -> None:
+        member.expires_at = now + member.session_timeout_s
+
+    def _answer(self, token: object, error: Error) -> None:
+        self._out.append(Answered(token, error))
+
+    def _answer_join(self, member: MemberMetadata, error: Error, member_id: str | None = None) -> None:
+        if member.join_token is not None:
+            self._out.append(Joined(member.join_token, error, member.member_id if member_id is None else member_id))
+            member.join_token = None
+
+    def _answer_sync(self, member: MemberMetadata, error: Error) -> None:
+        if member.sync_token is not None:
+            self._out.append(Synced(member.sync_token, error))
+            member.sync_token = None
+
+    def _taken(self) -> list[Instruction]:
+        out, self._out = self._out, []
+        return out
+
+
+def load_members(group: Group, members: Iterable[MemberMetadata], protocol_type: str, now: float) -> None:
+    """Puts members read from the log into a group: each is given its whole session timeout again."""
+    for member in members:
+        member.is_new = False
+        member.expires_at = now + member.session_timeout_s
+        group.metadata.add(member, protocol_type)

@@ -1,0 +1,137 @@
+"""What a coordinator knows of one client-assigned group and its members. Names are those of Kafka's 0.9 design."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class GroupState(StrEnum):
+    """By the names that DescribeGroups and ListGroups answer with."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """An assignor that a member offers, with the member's metadata for it (for consumers: its subscription)."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(slots=True)
+class MemberMetadata:
+    """One member. ``join_token`` and ``sync_token`` name its request that waits for an answer. ``expires_at`` is when
+    it is removed unless something comes from it (monotonic seconds). ``is_new``: its first join is not answered yet."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_s: float
+    rebalance_timeout_s: float
+    protocols: tuple[Protocol, ...]
+    assignment: bytes = b""
+    join_token: object = None
+    sync_token: object = None
+    expires_at: float = 0.0
+    is_new: bool = True
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")
+
+    def vote(self, candidates: frozenset[str]) -> str:
+        """The first of its protocols that everybody supports."""
+        return next(offered.name for offered in self.protocols if offered.name in candidates)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request of it is held here: then its silence is ours."""
+        return self.join_token is not None or self.sync_token is not None
+
+
+@dataclass(slots=True)
+class GroupMetadata:
+    """One group. ``pending`` are members that were given an id and have not joined with it yet, and when each is
+    forgotten; ``unsynced`` are those whose SyncGroup has not come since the last join."""
+
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    state_since_ms: int = 0
+    generation_id: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    members: dict[str, MemberMetadata] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    pending: dict[str, float] = field(default_factory=dict)
+    unsynced: set[str] = field(default_factory=set)
+
+    def add(self, member: MemberMetadata, protocol_type: str) -> None:
+        """The first member leads, and says of which protocol type the group is."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+        self.pending.pop(member.member_id, None)
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+
+    def remove(self, member_id: str) -> None:
+        member = self.members.pop(member_id, None)
+        if member is not None and member.instance_id is not None:
+            self.static_members.pop(member.instance_id, None)
+        self.unsynced.discard(member_id)
+        self.pending.pop(member_id, None)
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+
+    def replace_static(self, instance_id: str, new_id: str) -> MemberMetadata:
+        """The static member of that instance, from now on under another member id, in the same place."""
+        old_id = self.static_members[instance_id]
+        self.static_members[instance_id] = new_id
+        self.members = {(new_id if key == old_id else key): member for key, member in self.members.items()}
+        member = self.members[new_id]
+        member.member_id = new_id
+        if old_id in self.unsynced:
+            self.unsynced.remove(old_id)
+        if self.leader_id == old_id:
+            self.leader_id = new_id
+        return member
+
+    @property
+    def rebalance_timeout_s(self) -> float:
+        """The largest of its members'."""
+        return max((member.rebalance_timeout_s for member in self.members.values()), default=0.0)
+
+    @property
+    def has_all_joined(self) -> bool:
+        return not self.pending and all(member.join_token is not None for member in self.members.values())
+
+    def candidates(self) -> frozenset[str]:
+        """The protocols that every member supports."""
+        offered = Counter(name for member in self.members.values() for name in {p.name for p in member.protocols})
+        return frozenset(name for name, count in offered.items() if count == len(self.members))
+
+    def select_protocol(self) -> str:
+        """The protocol all support that most vote for; of several, the one that was voted for first."""
+        candidates = self.candidates()
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    def supports(self, protocol_type: str, protocols: Sequence[Protocol]) -> bool:
+        """Whether a member with these could join: the group's type, and one protocol that all the others support."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        offered = {protocol.name for protocol in protocols}
+        if not self.members:
+            return protocol_type == self.protocol_type and bool(offered)
+        return protocol_type == self.protocol_type and not self.candidates().isdisjoint(offered)

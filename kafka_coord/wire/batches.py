@@ -1,0 +1,146 @@
+"""Record batches (magic 2): what a log's partition is made of.
+
+Layout: ``baseOffset int64, batchLength int32, partitionLeaderEpoch int32, magic int8, crc uint32 (CRC-32C of all behind
+it), attributes int16, lastOffsetDelta int32, baseTimestamp int64, maxTimestamp int64, producerId int64,
+producerEpoch int16, baseSequence int32, records``. A record is ``length, attributes int8, timestampDelta, offsetDelta,
+key, value, headers``, lengths and deltas as zigzag varints.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from kafka_coord.wire.errors import BadMessage
+
+_HEAD = struct.Struct(">qiibIhiqqqhii")
+_AFTER_CRC = 21
+_BEFORE_LENGTH_ENDS = 12
+_CONTROL, _TRANSACTIONAL, _COMPRESSION = 0x20, 0x10, 0x07
+NO_PRODUCER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One record of a batch. ``offset`` is the log's; while it is written, its place in the batch."""
+
+    key: bytes | None
+    value: bytes | None
+    offset: int = 0
+    timestamp_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch, its records decoded. ``end`` is the offset behind its last record: compaction may have removed that."""
+
+    base_offset: int
+    end: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    is_control: bool
+    is_transactional: bool
+    records: tuple[LogRecord, ...]
+
+
+def encode_batch(
+    records: Sequence[LogRecord],
+    *,
+    now_ms: int,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+) -> bytes:
+    """The bytes of a batch as a producer sends it: uncompressed, base offset 0."""
+    body = bytearray()
+    for number, record in enumerate(records):
+        one = bytearray(1)
+        _varint(0, one)
+        _varint(number, one)
+        for part in (record.key, record.value):
+            _varint(-1 if part is None else len(part), one)
+            one += part or b""
+        _varint(0, one)
+        _varint(len(one), body)
+        body += one
+    last = len(records) - 1
+    head = (_TRANSACTIONAL if transactional else 0, last, now_ms, now_ms, producer_id, producer_epoch, base_sequence)
+    out = bytearray(_HEAD.pack(0, _HEAD.size - _BEFORE_LENGTH_ENDS + len(body), -1, 2, 0, *head, len(records))) + body
+    struct.pack_into(">I", out, _AFTER_CRC - 4, crc32c(bytes(out[_AFTER_CRC:])))
+    return bytes(out)
+
+
+def decode_batches(data: bytes) -> Iterator[Batch]:
+    """The whole batches in ``data``, as a fetch gives them: the last one may be cut off, and is left out then. Raises
+    :class:`BadMessage` for a broken one, and for a compressed one (nobody writes such to the logs read here)."""
+    at = 0
+    while len(data) - at >= _HEAD.size:
+        fields = _HEAD.unpack_from(data, at)
+        base, length, _, magic, crc, attributes, last, base_ms, _, producer_id, epoch, sequence, count = fields
+        end = at + _BEFORE_LENGTH_ENDS + length
+        if length < _HEAD.size - _BEFORE_LENGTH_ENDS or magic != 2:
+            raise BadMessage(f"offset {base}: no batch of magic 2 (magic {magic}, length {length})")
+        if end > len(data):
+            return
+        if crc32c(data[at + _AFTER_CRC : end]) != crc:
+            raise BadMessage(f"offset {base}: the batch's checksum is wrong")
+        if attributes & _COMPRESSION:
+            raise BadMessage(f"offset {base}: the batch is compressed")
+        records = tuple(_records(data, at + _HEAD.size, end, count, base, base_ms))
+        yield Batch(
+            base, base + last + 1, producer_id, epoch, sequence,
+            bool(attributes & _CONTROL), bool(attributes & _TRANSACTIONAL), records,
+        )  # fmt: skip
+        at = end
+
+
+def _records(data: bytes, at: int, end: int, count: int, base: int, base_ms: int) -> Iterator[LogRecord]:
+    try:
+        for _ in range(count):
+            length, at = _read_varint(data, at)
+            stop = at + length
+            if length < 0 or stop > end:
+                raise BadMessage(f"offset {base}: a record is longer than its batch")
+            delta_ms, at = _read_varint(data, at + 1)
+            delta, at = _read_varint(data, at)
+            key, at = _read_bytes(data, at, stop)
+            value, at = _read_bytes(data, at, stop)
+            yield LogRecord(key, value, base + delta, base_ms + delta_ms)
+            at = stop
+    except IndexError:
+        raise BadMessage(f"offset {base}: the batch ends within a record") from None
+
+
+def _read_bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    length, at = _read_varint(data, at)
+    if length < 0:
+        return None, at
+    if at + length > end:
+        raise BadMessage("a record's key or value is longer than the record")
+    return data[at : at + length], at + length
+
+
+def _varint(value: int, out: bytearray) -> None:
+    value = (value << 1) ^ (value >> 63)
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise BadMessage("a varint has more than ten bytes")

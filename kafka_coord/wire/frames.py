@@ -1,0 +1,92 @@
+"""Frames and headers: where a request or an answer begins and ends, and whose it is.
+
+A frame is a length (4 bytes, big-endian) and as many bytes. A request's begin with its header (api key, version,
+correlation id, client id), an answer's with the correlation id.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.wire.errors import BadMessage
+from kafka_coord.wire.messages import Message, message
+
+API_VERSIONS = 18
+_LENGTH = struct.Struct(">i")
+_START = struct.Struct(">hhi")
+_CORRELATION = struct.Struct(">i")
+HEADER_BYTES = _START.size
+"""Of a request's frame: so many say which request it is, in which version."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    """``flexible``: the header ends with tagged fields, and so does its answer's (but that of ApiVersions)."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None = None
+    flexible: bool = False
+
+
+def frame_length(data: bytes | bytearray | memoryview, at: int = 0) -> int:
+    """The length that the four bytes at ``at`` say. Raises :class:`BadMessage` for a negative one."""
+    (length,) = _LENGTH.unpack_from(data, at)
+    if length < 0:
+        raise BadMessage(f"a frame's length is {length}")
+    return int(length)
+
+
+def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
+    """(api key, version, correlation id) of a request's frame, of which the first 8 bytes are enough. Raises
+    :class:`BadMessage` for fewer."""
+    if len(frame) < HEADER_BYTES:
+        raise BadMessage("a request's frame is shorter than its header")
+    api_key, version, correlation_id = _START.unpack_from(frame)
+    return api_key, version, correlation_id
+
+
+def read_header(frame: bytes, *, flexible: bool) -> tuple[RequestHeader, int]:
+    """The header of a request's frame, and where the request begins. ``flexible`` as the request's version is. Raises
+    :class:`BadMessage`."""
+    header, at = message("RequestHeader").decode_at(frame, 2 if flexible else 1)
+    read = RequestHeader(
+        header.request_api_key, header.request_api_version, header.correlation_id, header.client_id, flexible
+    )
+    return read, at
+
+
+def request_frame(header: RequestHeader, request: Message, value: Any) -> bytes:
+    """A whole frame, length and all."""
+    start = message("RequestHeader")(
+        request_api_key=header.api_key,
+        request_api_version=header.version,
+        correlation_id=header.correlation_id,
+        client_id=header.client_id,
+    )
+    out = bytearray(_LENGTH.size)
+    message("RequestHeader").encode(start, 2 if header.version in request.flexible else 1, out)
+    return _framed(request.encode(value, header.version, out))
+
+
+def answer_frame(header: RequestHeader, answer: Message, value: Any, version: int | None = None) -> bytes:
+    """The whole frame of an answer. ``version`` is the answer's where that is not the request's."""
+    version = header.version if version is None else version
+    out = bytearray(_LENGTH.size)
+    out += _CORRELATION.pack(header.correlation_id)
+    if header.api_key != API_VERSIONS and version in answer.flexible:
+        out.append(0)
+    return _framed(answer.encode(value, version, out))
+
+
+def answer_start(answer: Message, version: int) -> int:
+    """How many bytes of an answer's frame come before the answer itself."""
+    return _CORRELATION.size + (answer.api_key != API_VERSIONS and version in answer.flexible)
+
+
+def _framed(out: bytearray) -> bytes:
+    _LENGTH.pack_into(out, 0, len(out) - _LENGTH.size)
+    return bytes(out)

@@ -1,0 +1,61 @@
+"""The messages, by name: ``message("JoinGroupRequest")`` has its classes, decoders and encoders.
+
+Compiled when first asked for, each version by itself: what nobody sends costs nothing.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from kafka_coord.wire.compiler import Compiler, Decode, Encode, Record
+from kafka_coord.wire.definition import Versions, read_definition
+
+
+class Message:
+    """One message in all its versions."""
+
+    def __init__(self, name: str) -> None:
+        definition = read_definition(name)
+        self.name = name
+        self.api_key = definition.api_key
+        self.versions = definition.versions
+        self.flexible: Versions = definition.flexible
+        self._compiler = Compiler(definition)
+        self._decoders: dict[int, Decode] = {}
+        self._encoders: dict[int, Encode] = {}
+
+    def __call__(self, **fields: Any) -> Record:
+        """A message of these fields; the others have their defaults."""
+        made: Record = self.struct(self.name)(**fields)
+        return made
+
+    def struct(self, name: str) -> type[Any]:
+        """The class of a structure of it, by the definition's name."""
+        return self._compiler.classes[name]
+
+    def decode(self, data: bytes, version: int, at: int = 0) -> Any:
+        """The message that begins at ``at``. Raises :class:`~kafka_coord.wire.errors.BadMessage`."""
+        return self.decode_at(data, version, at)[0]
+
+    def decode_at(self, data: bytes, version: int, at: int = 0) -> tuple[Any, int]:
+        """The message that begins at ``at``, and where it ends."""
+        decode = self._decoders.get(version)
+        if decode is None:
+            decode = self._decoders[version] = self._compiler.decoder(version)
+        return decode(data, at)
+
+    def encode(self, message: Any, version: int, out: bytearray | None = None) -> bytearray:
+        """Appends it to ``out``, which it returns. Raises :class:`~kafka_coord.wire.errors.BadMessage`."""
+        encode = self._encoders.get(version)
+        if encode is None:
+            encode = self._encoders[version] = self._compiler.encoder(version)
+        out = bytearray() if out is None else out
+        encode(message, out)
+        return out
+
+
+@cache
+def message(name: str) -> Message:
+    """The message of that name, such as ``OffsetCommitResponse``."""
+    return Message(name)

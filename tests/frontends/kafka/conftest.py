@@ -1,0 +1,79 @@
+"""Three brokers with a listener for Kafka clients beside each, shared by the tests of this folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.frontends.kafka.listener import KafkaListener
+from kafka_coord.grouplog.term import PARTITIONS
+from kafka_coord.groups.machine import GroupLimits
+from kafka_coord.zk import connect
+from kafka_coord.zk.store import Store
+from tests.waiting import eventually
+
+LIMITS = GroupLimits(initial_rebalance_delay_s=0)
+
+
+@dataclass
+class Front:
+    """The cluster, and the listeners by broker id."""
+
+    cluster: KafkaCluster
+    store: Store
+    listeners: dict[int, KafkaListener]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(listener.address for listener in self.listeners.values())
+
+    def start(self, broker_id: int) -> KafkaListener:
+        broker = self.cluster.broker(broker_id)
+        at, behind = f"127.0.0.1:{broker.instance_port}", f"127.0.0.1:{broker.listener_port}"
+        self.listeners[broker_id] = KafkaListener(at, behind, self.store, broker_id, limits=LIMITS)
+        return self.listeners[broker_id]
+
+    def stop(self, broker_id: int) -> None:
+        self.listeners.pop(broker_id).close()
+
+    def serves_every_group(self) -> bool:
+        return sum(len(listener.manager.terms) for listener in self.listeners.values()) == PARTITIONS
+
+
+@pytest.fixture(scope="session")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    with started(tmp_path_factory.mktemp("kafka-front")) as made:
+        yield made
+
+
+@pytest.fixture
+def own_front(tmp_path: Path) -> Iterator[Front]:
+    """A cluster of this test's own, whose brokers may be killed."""
+    with started(tmp_path) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def started(directory: Path) -> Iterator[Front]:
+    settings = KafkaSettings(replication=3, for_instances=True)
+    with (
+        ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
+        KafkaCluster(directory, server.connect_string, brokers=3, settings=settings) as cluster,
+    ):
+        store = connect(server.connect_string)
+        made = Front(cluster, store, {})
+        try:
+            for broker in cluster.brokers:
+                made.start(broker.broker_id)
+            eventually(made.serves_every_group, within_s=60)
+            yield made
+        finally:
+            for broker_id in list(made.listeners):
+                made.stop(broker_id)
+            store.close()

@@ -1,0 +1,203 @@
+"""The same requests to Kafka's own group coordinator and to this project's, and what differs in the answers.
+
+A *play* is a coroutine that sends requests through a :class:`Side` and is run once for each side, with a group of its
+own. What a side answers is written down with member ids, group ids and times made comparable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.wire.compiler import Record
+from kafka_coord.wire.messages import message
+
+SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x06groups\xff\xff\xff\xff"
+"""ConsumerProtocolSubscription 0 of the one topic ``groups``, without user data."""
+
+
+@dataclass
+class Side:
+    """One side, for one play: its coordinator, the group's name there, and the answers so far."""
+
+    bootstrap: tuple[str, int]
+    group: str
+    topic: str
+    heard: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    open: list[BrokerConnection] = field(default_factory=list)
+    coordinator: tuple[str, int] | None = None
+    held: list[asyncio.Task[Any]] = field(default_factory=list)
+    """Requests whose answers nobody waits for."""
+
+    async def find(self) -> None:
+        asking = self.connect(*self.bootstrap)
+        for _ in range(100):
+            found = await asking.ask(
+                "FindCoordinator", 1, message("FindCoordinatorRequest")(key=self.group, key_type=0)
+            )
+            if not found.error_code:
+                self.coordinator = found.host, found.port
+                looked = await self.ask("DescribeGroups", 0, quiet=True, groups=(self.group,))
+                if not looked.groups[0].error_code:  # it may still have to load its groups
+                    return
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"no coordinator: error {found.error_code}")
+
+    def connect(self, host: str = "", port: int = 0) -> BrokerConnection:
+        """A connection, to the coordinator unless told."""
+        where = (host, port) if host else self.coordinator
+        assert where is not None
+        made = BrokerConnection(*where)
+        self.open.append(made)
+        return made
+
+    async def ask(
+        self, name: str, version: int, on: BrokerConnection | None = None, quiet: bool = False, **fields: Any
+    ) -> Any:
+        """The answer; written down unless ``quiet``. Each request has a connection of its own unless told ``on``."""
+        form = message(f"{name}Request")
+        answer = await (on or self.connect()).ask(name, version, form(**fields), timeout_s=60.0)
+        if not quiet:
+            self.heard.append(f"{name} {version}: {self.plain(answer)}")
+        return answer
+
+    def plain(self, value: Any) -> str:
+        """An answer with what differs by nature made comparable."""
+        if isinstance(value, Record):
+            shown = []
+            for name in value._fields:
+                if name in {"throttle_time_ms", "node_id", "host", "port", "error_message", "client_host"}:
+                    continue
+                shown.append(f"{name}={self.plain(getattr(value, name))}")
+            return f"{type(value).__name__}({', '.join(shown)})"
+        if isinstance(value, tuple):
+            return f"({', '.join(sorted(self.plain(one) for one in value))})"
+        if isinstance(value, str):
+            return repr(self.names.get(value, value.replace(self.group, "GROUP").replace(self.topic, "TOPIC")))
+        return repr(value)
+
+    def name(self, member_id: str, name: str) -> str:
+        """From now on this member id is written down as ``name``."""
+        if member_id:
+            self.names[member_id] = name
+        return member_id
+
+    async def join(self, name: str, version: int = 5, member_id: str = "", quiet: bool = False, **fields: Any) -> Any:
+        """Joins, with the id that the coordinator gives where it asks for that (KIP-394)."""
+        given = {
+            "group_id": self.group, "session_timeout_ms": 10_000, "protocol_type": "consumer",
+            "protocols": self.protocols("range"), "member_id": member_id,
+        } | ({"rebalance_timeout_ms": 3_000} if version >= 1 else {}) | fields  # fmt: skip
+        answer = await self.ask("JoinGroup", version, quiet=True, **given)
+        self.name(answer.member_id, name)
+        if answer.error_code == 79 and not member_id:
+            if not quiet:
+                self.heard.append(f"JoinGroup {version}: {self.plain(answer)}")
+            answer = await self.ask("JoinGroup", version, quiet=True, **{**given, "member_id": answer.member_id})
+        if not quiet:
+            self.heard.append(f"JoinGroup {version}: {self.plain(answer)}")
+        return answer
+
+    def protocols(self, *names: str, metadata: bytes = SUBSCRIPTION) -> tuple[Any, ...]:
+        one = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")
+        return tuple(one(name=name, metadata=metadata) for name in names)
+
+    async def sync(self, joined: Any, version: int = 3, quiet: bool = False, assign: bool = True, **fields: Any) -> Any:
+        """The leader assigns each member its own id, as bytes that are the same on both sides."""
+        one = message("SyncGroupRequest").struct("SyncGroupRequestAssignment")
+        assignments = tuple(
+            one(member_id=m.member_id, assignment=f"for {self.names.get(m.member_id)}".encode()) for m in joined.members
+        )
+        given = {
+            "group_id": self.group, "generation_id": joined.generation_id, "member_id": joined.member_id,
+            "assignments": assignments if assign else (),
+        } | ({"protocol_type": "consumer", "protocol_name": joined.protocol_name} if version >= 5 else {})  # fmt: skip
+        return await self.ask("SyncGroup", version, quiet=quiet, **{**given, **fields})
+
+    async def stable(self, *names: str, **fields: Any) -> list[Any]:
+        """A stable group of these members; the first leads."""
+        first = await self.join(names[0], quiet=True, **fields)
+        await self.sync(first, quiet=True)
+        joined = [first]
+        for name in names[1:]:
+            again = [asyncio.create_task(self._rejoin(one, quiet=True, **fields)) for one in joined]
+            new = await self.join(name, quiet=True, **fields)
+            joined = [*[await one for one in again], new]
+            await asyncio.gather(*(self.sync(one, quiet=True) for one in joined))
+        return joined
+
+    async def _rejoin(self, joined: Any, **fields: Any) -> Any:
+        for _ in range(200):
+            beat = await self.heartbeat(joined, quiet=True)
+            if beat.error_code == 27:
+                break
+            await asyncio.sleep(0.02)
+        return await self.join(self.names[joined.member_id], member_id=joined.member_id, **fields)
+
+    async def heartbeat(self, joined: Any, version: int = 3, **fields: Any) -> Any:
+        given = {"group_id": self.group, "generation_id": joined.generation_id, "member_id": joined.member_id}
+        return await self.ask("Heartbeat", version, **{**given, **fields})
+
+    async def commit(
+        self, joined: Any = None, version: int = 7, offset: int = 5, partition: int = 0, **fields: Any
+    ) -> Any:
+        form = message("OffsetCommitRequest")
+        part = form.struct("OffsetCommitRequestPartition")(
+            partition_index=partition, committed_offset=offset, committed_metadata=fields.pop("metadata", "")
+        )
+        topic = form.struct("OffsetCommitRequestTopic")(name=fields.pop("topic", self.topic), partitions=(part,))
+        given = {"group_id": self.group, "topics": (topic,)}
+        if joined is not None and version >= 1:
+            given |= {"generation_id_or_member_epoch": joined.generation_id, "member_id": joined.member_id}
+        return await self.ask("OffsetCommit", version, **{**given, **fields})
+
+    async def offsets(self, version: int = 7, partitions: tuple[int, ...] | None = (0, 1), **fields: Any) -> Any:
+        form = message("OffsetFetchRequest")
+        if version >= 8:
+            topic = form.struct("OffsetFetchRequestTopics")(name=self.topic, partition_indexes=partitions or ())
+            asked = form.struct("OffsetFetchRequestGroup")(
+                group_id=self.group, topics=None if partitions is None else (topic,)
+            )
+            return await self.ask("OffsetFetch", version, groups=(asked,), **fields)
+        topic = form.struct("OffsetFetchRequestTopic")(name=self.topic, partition_indexes=partitions or ())
+        given = {"group_id": self.group, "topics": None if partitions is None else (topic,)}
+        return await self.ask("OffsetFetch", version, **{**given, **fields})
+
+    async def leave(self, joined: Any, version: int = 1, **fields: Any) -> Any:
+        if version >= 3:
+            one = message("LeaveGroupRequest").struct("MemberIdentity")
+            member = one(member_id=joined.member_id, group_instance_id=fields.pop("instance", None))
+            return await self.ask("LeaveGroup", version, **{"group_id": self.group, "members": (member,), **fields})
+        return await self.ask(
+            "LeaveGroup", version, **{"group_id": self.group, "member_id": joined.member_id, **fields}
+        )
+
+    async def describe(self, version: int = 4) -> Any:
+        return await self.ask("DescribeGroups", version, groups=(self.group,))
+
+
+Play = Callable[[Side], Awaitable[Any]]
+
+
+async def both(
+    play: Play, kafka: tuple[str, int], ours: tuple[str, int], name: str, topic: str
+) -> tuple[list[str], list[str]]:
+    """What Kafka answered, and what this project did."""
+    sides = [Side(kafka, name, topic), Side(ours, name, topic)]
+
+    async def run(side: Side) -> list[str]:
+        try:
+            await side.find()
+            await play(side)
+        finally:
+            for connection in side.open:
+                connection.close()
+            await asyncio.gather(*side.held, return_exceptions=True)
+        return side.heard
+
+    theirs, own = await asyncio.gather(*(run(side) for side in sides))
+    return theirs, own

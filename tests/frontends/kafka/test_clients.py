@@ -1,0 +1,187 @@
+"""Stock clients, configured with nothing but ``bootstrap.servers``."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.grouplog.manager import partition_of
+from tests.frontends.kafka.conftest import Front
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+_numbers = itertools.count(1)
+RECORDS, PARTITIONS = 3_000, 6
+
+
+def filled(front: Front) -> str:
+    """A topic with all records in it, written through the instances."""
+    name = f"stock-{next(_numbers)}"
+    TopicAdmin(front.cluster.bootstrap_servers).create(name, PARTITIONS, replication=3)
+    producer = Producer({"bootstrap.servers": front.bootstrap, "enable.idempotence": True})
+    for number in range(RECORDS):
+        producer.produce(name, key=str(number), value=str(number))
+    assert producer.flush(60) == 0
+    return name
+
+
+@pytest.fixture(scope="module")
+def topic(front: Front) -> str:
+    return filled(front)
+
+
+@pytest.fixture
+def consumer(front: Front, topic: str) -> Iterator[Callable[..., Consumer]]:
+    made: list[Consumer] = []
+
+    def make(group: str, **settings: Any) -> Consumer:
+        given = {"bootstrap.servers": front.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+        one = Consumer(given | {name.replace("_", "."): value for name, value in settings.items()})
+        one.subscribe([topic])
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def read(consumers: list[Consumer], count: int, within_s: float = 60.0) -> list[int]:
+    found: list[int] = []
+    deadline = time.monotonic() + within_s
+    while len(found) < count and time.monotonic() < deadline:
+        for one in consumers:
+            found += [int(m.value()) for m in one.consume(500, 0.05) if not m.error()]
+    return found
+
+
+def test_a_group_consumes_everything_once_through_joins_and_leaves(consumer: Callable[..., Consumer]) -> None:
+    group = f"group-{next(_numbers)}"
+    first, second = consumer(group), consumer(group)
+    found = read([first, second], RECORDS)
+    assert sorted(found) == list(range(RECORDS))
+    eventually(lambda: first.poll(0.05) or len(first.assignment()) == len(second.assignment()) == PARTITIONS // 2)
+
+    first.close()
+
+    eventually(lambda: second.poll(0.05) or len(second.assignment()) == PARTITIONS)
+
+
+def test_offsets_outlive_the_instance_and_its_broker(own_front: Front) -> None:
+    """Instance and broker are killed: another broker leads the partition, and its instance loads what was committed."""
+    front, topic = own_front, filled(own_front)
+    group = "survives"
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    one = Consumer({"bootstrap.servers": front.bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
+    one.subscribe([topic])
+    assert len(read([one], RECORDS)) == RECORDS
+    one.commit(asynchronous=False)
+    before = {one.partition: one.offset for one in one.committed(partitions, 30)}
+    assert sum(before.values()) == RECORDS
+    leader = next(iter(front.listeners.values())).instances.leaders[partition_of(group)]
+    front.stop(leader)
+    front.cluster.broker(leader).kill()
+
+    def committed() -> bool:
+        try:
+            found = one.committed(partitions, 10)
+        except KafkaException:
+            return False
+        return {each.partition: each.offset for each in found if not each.error} == before
+
+    eventually(committed, within_s=60)
+    one.close()
+
+
+def test_a_consumer_that_assigns_itself_commits_and_an_operator_moves_its_offsets(front: Front, topic: str) -> None:
+    group = f"alone-{next(_numbers)}"
+    one = Consumer({"bootstrap.servers": front.bootstrap, "group.id": group, "enable.auto.commit": False})
+    one.assign([TopicPartition(topic, 0, 0)])
+    one.commit(offsets=[TopicPartition(topic, 0, 5)], asynchronous=False)
+    admin = AdminClient({"bootstrap.servers": front.bootstrap})
+    wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 3)])
+    (moved,) = admin.alter_consumer_group_offsets([wanted]).values()
+    assert not moved.result(30).topic_partitions[0].error
+    (found,) = one.committed([TopicPartition(topic, 0)], 30)
+    assert found.offset == 3
+    one.close()
+
+
+def test_operators_see_and_delete_groups(front: Front, topic: str, consumer: Callable[..., Consumer]) -> None:
+    group = f"seen-{next(_numbers)}"
+    one = consumer(group)
+    read([one], 1)
+    admin = AdminClient({"bootstrap.servers": front.bootstrap})
+    listed = {found.group_id: found.state.name for found in admin.list_consumer_groups().result(30).valid}
+    assert listed[group] == "STABLE"
+    (described,) = admin.describe_consumer_groups([group]).values()
+    (member,) = described.result(30).members
+    assert len(member.assignment.topic_partitions) == PARTITIONS
+    (refused,) = admin.delete_consumer_groups([group]).values()
+    with pytest.raises(KafkaException, match=r"NON_EMPTY_GROUP|not empty"):
+        refused.result(30)
+    one.close()
+    (deleted,) = admin.delete_consumer_groups([group]).values()
+    deleted.result(30)
+    assert group not in {found.group_id for found in admin.list_consumer_groups().result(30).valid}
+
+
+def test_a_static_member_that_restarts_keeps_its_place(front: Front, consumer: Callable[..., Consumer]) -> None:
+    group = f"static-{next(_numbers)}"
+    stays = consumer(group, group_instance_id="stays")
+    restarts = consumer(group, group_instance_id="restarts")
+    eventually(
+        lambda: (stays.poll(0.05), restarts.poll(0.05), len(stays.assignment()) == len(restarts.assignment()) == 3)[2],
+        within_s=60,
+    )
+    held = {p.partition for p in restarts.assignment()}
+    restarts.close()
+    again = consumer(group, group_instance_id="restarts")
+    eventually(lambda: (stays.poll(0.05), again.poll(0.05), len(again.assignment()) == 3)[2], within_s=60)
+    assert {p.partition for p in again.assignment()} == held
+
+
+def test_a_transactional_commit_of_offsets_is_refused_before_anything_is_written(front: Front, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": front.bootstrap, "transactional.id": f"tx-{next(_numbers)}"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    one = Consumer({"bootstrap.servers": front.bootstrap, "group.id": "in-transaction"})
+    with pytest.raises(KafkaException) as raised:
+        producer.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], one.consumer_group_metadata(), 30)
+    assert not raised.value.args[0].retriable()
+    producer.abort_transaction(30)
+    one.close()
+    check = Consumer({"bootstrap.servers": front.bootstrap, "group.id": "in-transaction"})
+    assert check.committed([TopicPartition(topic, 0)], 30)[0].offset < 0
+    check.close()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x7f\xff\xff\xff" + b"\0" * 100,
+        b"\xff\xff\xff\xff",
+        b"\0\0\0\x02\0\0",
+        b"\0\0\0\x0c" + b"\0\x0b\0\x63" + b"\0" * 8,  # JoinGroup version 99
+        b"\0\0\0\x14" + b"\0\x0b\0\x05" + b"\0\0\0\x01" + b"\0\x01a" + b"\0\xff" + b"\x7f" * 7,  # JoinGroup of nonsense
+        b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"x" * 500,  # a TLS handshake
+    ],
+)
+def test_garbage_ends_its_own_connection_and_nobody_elses(front: Front, topic: str, garbage: bytes) -> None:
+    listener = next(iter(front.listeners.values()))
+    host, _, port = listener.address.rpartition(":")
+    bystander = AdminClient({"bootstrap.servers": front.bootstrap})
+    with socket.create_connection((host, int(port)), timeout=20) as peer:
+        peer.sendall(garbage)
+        peer.shutdown(socket.SHUT_WR)
+        assert peer.recv(65_536) == b""
+    assert topic in bystander.list_topics(timeout=20).topics

@@ -1,0 +1,155 @@
+"""Terms of the groups log, on real brokers: an older term's acknowledged writes stay, its later ones are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from kafka_coord.dev.cluster.kafka import KafkaBroker
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.errors import BrokerError
+from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.grouplog.errors import TermEnded
+from kafka_coord.grouplog.records import CommittedOffset, OffsetEntry, offset_record, read_record
+from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, producer_of
+from kafka_coord.wire.batches import LogRecord
+from tests.frontends.kafka.conftest import Front
+from tests.waiting import answered
+
+pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+_numbers = itertools.count(1)
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(coroutine)
+
+
+class Claimant:
+    """An instance that claims the partition, by a term number of its own."""
+
+    def __init__(self, log: Log, name: str) -> None:
+        self.log, self.name = log, name
+        self.connection = BrokerConnection("127.0.0.1", log.leader.listener_port)
+        self.ended: list[str] = []
+
+    async def claim(self, number: int) -> LogTerm:
+        now_ms = lambda: time.time_ns() // 10**6  # noqa: E731
+        term = LogTerm(self.connection, 0, number, self.name, now_ms, self.ended.append, self.log.topic)
+        self.claimed_at = await term.claim()
+        return term
+
+    async def loaded(self, term: LogTerm) -> list[LogRecord]:
+        return [record async for record in term.load(self.claimed_at)]
+
+
+@dataclass(frozen=True)
+class Log:
+    """A log of this test's own, of one partition."""
+
+    topic: str
+    leader: KafkaBroker
+    other: KafkaBroker
+
+
+@pytest.fixture
+def log(front: Front) -> Log:
+    topic = f"terms-{next(_numbers)}"
+    TopicAdmin(front.cluster.bootstrap_servers).create(topic, 1, replication=3)
+    producer = Producer({"bootstrap.servers": front.cluster.bootstrap_servers})
+    leader = answered(producer, topic).partitions[0].leader
+    other = next(broker for broker in front.cluster.brokers if broker.broker_id != leader)
+    return Log(topic, front.cluster.broker(leader), other)
+
+
+def record(number: int, group: str = "terms") -> LogRecord:
+    return offset_record(OffsetEntry(group, "t", number, CommittedOffset(number)))
+
+
+def committed(records: list[LogRecord]) -> list[int]:
+    entries = [read_record(one) for one in records]
+    return [one.value.offset for one in entries if isinstance(one, OffsetEntry) and one.value]
+
+
+def test_a_newer_term_loads_what_the_older_was_acknowledged_and_the_older_is_refused(log: Log) -> None:
+    async def play() -> None:
+        older, newer = Claimant(log, "older"), Claimant(log, "newer")
+        first = await older.claim(1_000_000)
+        first.serve()
+        await first.append([record(1), record(2)])
+        second = await newer.claim(1_000_001)
+        assert committed(await newer.loaded(second))[-2:] == [1, 2]
+
+        with pytest.raises(TermEnded):
+            await first.append([record(3)])
+
+        assert older.ended
+        third = await Claimant(log, "third").claim(1_000_002)
+        third.end("done")
+        last = Claimant(log, "last")
+        assert committed(await last.loaded(await last.claim(1_000_003)))[-2:] == [1, 2]
+        for one in (older, newer, last):
+            one.connection.close()
+
+    run(play())
+
+
+def test_one_term_has_one_owner(log: Log) -> None:
+    async def play() -> None:
+        one, other = Claimant(log, "one"), Claimant(log, "other")
+        await one.claim(2_000_000)
+        with pytest.raises((TermEnded, BrokerError)):
+            await other.claim(2_000_000)
+        one.connection.close()
+        other.connection.close()
+
+    run(play())
+
+
+def test_many_appends_at_once_share_batches_and_keep_their_order(log: Log) -> None:
+    async def play() -> None:
+        claimant = Claimant(log, "busy")
+        term = await claimant.claim(3_000_000)
+        term.serve()
+        await asyncio.gather(*(term.append([record(number)]) for number in range(2_000)))
+        after = Claimant(log, "after")
+        found = committed(await after.loaded(await after.claim(3_000_001)))
+        assert found[-2_000:] == list(range(2_000))
+        claimant.connection.close()
+        after.connection.close()
+
+    run(play())
+
+
+def test_a_broker_that_does_not_lead_the_partition_takes_no_claim(log: Log) -> None:
+    async def play() -> None:
+        claimant = Claimant(log, "elsewhere")
+        claimant.connection = BrokerConnection("127.0.0.1", log.other.listener_port)
+        with pytest.raises(BrokerError):
+            await claimant.claim(4_000_000)
+        claimant.connection.close()
+
+    run(play())
+
+
+def test_greater_terms_have_greater_epochs_or_other_producers() -> None:
+    terms = [0, 1, 32_766, 32_767, 32_768, 32_769, 1 << 30]
+    assert [producer_of(3, term) for term in terms] == sorted(producer_of(3, term) for term in terms)
+    assert len({producer_of(partition, term) for partition in range(PARTITIONS) for term in terms}) == 50 * len(terms)
+
+
+def test_the_log_is_compacted_and_no_unclean_leader_is_elected(front: Front) -> None:
+    from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+    admin = AdminClient({"bootstrap.servers": front.cluster.bootstrap_servers})
+    (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, TOPIC)]).values()
+    settings = {name: entry.value for name, entry in found.result(30).items()}
+    assert settings["cleanup.policy"] == "compact"
+    assert settings["min.insync.replicas"] == "2"
+    assert settings["unclean.leader.election.enable"] == "false"

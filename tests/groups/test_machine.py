@@ -1,0 +1,348 @@
+"""The state machine of a client-assigned group: what a client is told, and when."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from kafka_coord.groups.errors import Error
+from kafka_coord.groups.events import (
+    Answered,
+    Commit,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Left,
+    Store,
+    Stored,
+    Sync,
+    Synced,
+)
+from kafka_coord.groups.machine import NEW_MEMBER_JOIN_TIMEOUT_S, Group, GroupLimits
+from kafka_coord.groups.metadata import GroupMetadata, GroupState, Protocol
+
+SESSION_S, REBALANCE_S = 10.0, 60.0
+
+
+class Played:
+    """A group, its clock, and the answers by token."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.group = Group(GroupMetadata("g"), GroupLimits(**{"initial_rebalance_delay_s": 0.0, **limits}))
+        self.now = 1000.0
+        self.answers: dict[object, Any] = {}
+        self.stores: list[Store] = []
+        self.store_error = Error.NONE
+        self.holds_stores = False
+        self._numbers = itertools.count(1)
+
+    def do(self, event: Any) -> Any:
+        self._take(self.group.handle(event, self.now))
+        return self.answers.get(getattr(event, "token", None))
+
+    def _take(self, instructions: list[Any]) -> None:
+        for one in instructions:
+            if isinstance(one, Store):
+                self.stores.append(one)
+                if not self.holds_stores:
+                    self.do(Stored(one, self.store_error))
+            else:
+                assert one.token not in self.answers, "answered twice"
+                self.answers[one.token] = one
+
+    def pass_time(self, seconds: float) -> None:
+        """Time goes by, and whatever is due is done in its order."""
+        end = self.now + seconds
+        while self.group.due <= end:
+            self.now = max(self.now, self.group.due)
+            self._take(self.group.tick(self.now))
+        self.now = end
+
+    def join(self, member_id: str = "", *, fresh: str = "", protocols: str = "range", **fields: Any) -> int:
+        """The token of a join."""
+        token = next(self._numbers)
+        given = {
+            "instance_id": None, "client_id": "c", "client_host": "/h", "session_timeout_s": SESSION_S,
+            "rebalance_timeout_s": REBALANCE_S, "protocol_type": "consumer",
+            "protocols": tuple(Protocol(name, fresh.encode()) for name in protocols.split()),
+        }  # fmt: skip
+        self.do(Join(token, member_id, fresh_id=fresh, **{**given, **fields}))
+        return token
+
+    def sync(self, member_id: str, assignments: dict[str, bytes] | None = None, generation: int | None = None) -> int:
+        token = next(self._numbers)
+        generation = self.group.metadata.generation_id if generation is None else generation
+        self.do(Sync(token, member_id, None, generation, assignments=assignments or {}))
+        return token
+
+    def beat(self, member_id: str) -> Error:
+        found = self.do(Heartbeat(next(self._numbers), member_id, None, self.group.metadata.generation_id))
+        assert isinstance(found, Answered)
+        return found.error
+
+    @property
+    def state(self) -> GroupState:
+        return self.group.metadata.state
+
+    def stable(self, *names: str) -> Played:
+        """A stable group of these members; the first leads."""
+        self.join(fresh=names[0])
+        for name in names[1:]:
+            self.join(fresh=name)
+            for other in self.group.metadata.members.copy():
+                if self.group.metadata.members[other].join_token is None:
+                    self.join(other, fresh=other)
+        for name in reversed(names):
+            self.sync(name, {one: f"for {one}".encode() for one in names})
+        assert self.state is GroupState.STABLE
+        return self
+
+
+def test_the_first_join_is_answered_at_once_and_its_member_leads() -> None:
+    played = Played()
+    found = played.answers[played.join(fresh="m1")]
+
+    assert isinstance(found, Joined)
+    assert (found.error, found.member_id, found.leader_id, found.generation_id) == (Error.NONE, "m1", "m1", 1)
+    assert [member_id for member_id, _, _ in found.members] == ["m1"]
+    assert played.state is GroupState.COMPLETING_REBALANCE
+
+
+def test_a_second_member_waits_until_the_first_has_joined_again() -> None:
+    played = Played().stable("m1")
+    second = played.join(fresh="m2")
+
+    assert second not in played.answers
+    assert played.beat("m1") is Error.REBALANCE_IN_PROGRESS
+    first = played.join("m1", fresh="m1")
+    assert played.answers[first].generation_id == played.answers[second].generation_id == 2
+    assert len(played.answers[first].members) == 2
+    assert played.answers[second].members == ()
+
+
+def test_who_does_not_join_in_time_is_removed_and_the_others_go_on() -> None:
+    played = Played().stable("m1", "m2")
+    third = played.join(fresh="m3")
+    played.join("m1", fresh="m1")
+    for _ in range(12):  # m2 lives, and does not join
+        played.pass_time(REBALANCE_S / 12)
+        if "m2" in played.group.metadata.members:
+            played.beat("m2")
+
+    assert set(played.group.metadata.members) == {"m1", "m3"}
+    assert played.answers[third].error is Error.NONE
+
+
+def test_syncs_of_followers_wait_for_the_leaders() -> None:
+    played = Played().stable("m1")
+    second, first = played.join(fresh="m2"), played.join("m1", fresh="m1")
+    assert played.answers[first].leader_id == "m1"
+    waiting = played.sync("m2")
+    assert waiting not in played.answers
+
+    leaders = played.sync("m1", {"m1": b"one", "m2": b"two"})
+
+    assert played.answers[waiting] == Synced(waiting, Error.NONE, "consumer", "range", b"two")
+    assert played.answers[leaders].assignment == b"one"
+    assert second in played.answers
+
+
+def test_nothing_is_told_before_the_assignment_is_stored() -> None:
+    played = Played()
+    played.join(fresh="m1")
+    played.holds_stores = True
+    token = played.sync("m1", {"m1": b"one"})
+    assert token not in played.answers
+    assert played.state is GroupState.COMPLETING_REBALANCE
+
+    played.do(Stored(played.stores[-1], Error.NONE))
+
+    assert played.answers[token].assignment == b"one"
+    assert played.state is GroupState.STABLE
+
+
+def test_an_assignment_that_could_not_be_stored_is_not_told_and_the_group_rebalances() -> None:
+    played = Played()
+    played.join(fresh="m1")
+    played.store_error = Error.NOT_COORDINATOR
+    token = played.sync("m1", {"m1": b"one"})
+
+    assert played.answers[token].error is Error.NOT_COORDINATOR
+    assert played.state is GroupState.PREPARING_REBALANCE
+
+
+def test_a_store_of_an_older_generation_changes_nothing() -> None:
+    played = Played()
+    played.join(fresh="m1")
+    played.holds_stores = True
+    played.sync("m1", {"m1": b"old"})
+    late = played.stores[-1]
+    again = played.join("m1", fresh="changed")
+    assert played.answers[again].generation_id == 2
+
+    played.do(Stored(late, Error.NONE))
+
+    assert played.state is GroupState.COMPLETING_REBALANCE
+    assert played.group.metadata.members["m1"].assignment == b""
+
+
+def test_a_member_that_is_not_heard_of_is_removed_after_its_session() -> None:
+    played = Played().stable("m1", "m2")
+    for _ in range(4):
+        played.pass_time(SESSION_S / 3)
+        assert played.beat("m1") in {Error.NONE, Error.REBALANCE_IN_PROGRESS}
+    assert set(played.group.metadata.members) == {"m1"}
+    assert played.state is GroupState.PREPARING_REBALANCE
+
+
+def test_a_member_whose_request_is_held_here_does_not_expire() -> None:
+    played = Played().stable("m1")
+    waiting = played.join(fresh="m2")
+    for _ in range(5):
+        played.pass_time(SESSION_S / 2)
+        played.beat("m1")
+
+    assert "m2" in played.group.metadata.members
+    assert waiting not in played.answers
+
+
+def test_a_new_member_whose_join_is_held_for_minutes_is_forgotten() -> None:
+    played = Played().stable("m1")
+    played.join("m1", fresh="m1x")  # prepares a rebalance that m1 itself completes
+    played.sync("m1", {"m1": b""})
+    held = played.join(fresh="m2", rebalance_timeout_s=NEW_MEMBER_JOIN_TIMEOUT_S * 3)
+    for _ in range(int(NEW_MEMBER_JOIN_TIMEOUT_S // 5) + 1):
+        played.pass_time(5)
+        played.beat("m1")
+
+    assert played.answers[held].error is Error.UNKNOWN_MEMBER_ID
+    assert set(played.group.metadata.members) == {"m1"}
+
+
+def test_an_id_is_asked_for_before_a_member_is_made() -> None:
+    played = Played()
+    first = played.join(fresh="m1", must_know_id=True)
+    assert played.answers[first].error is Error.MEMBER_ID_REQUIRED
+    assert played.group.metadata.members == {}
+
+    second = played.join("m1", fresh="unused", must_know_id=True)
+    assert (played.answers[second].error, played.answers[second].member_id) == (Error.NONE, "m1")
+
+
+def test_an_id_that_was_asked_for_and_never_used_is_forgotten() -> None:
+    played = Played()
+    played.join(fresh="m1", must_know_id=True)
+    played.pass_time(SESSION_S + 1)
+    late = played.join("m1", fresh="m1")
+    assert played.answers[late].error is Error.UNKNOWN_MEMBER_ID
+
+
+def test_a_static_member_that_returns_gets_its_assignment_and_nobody_is_disturbed() -> None:
+    played = Played()
+    played.join(fresh="s1", instance_id="i1")
+    token = 901
+    played.do(Sync(token, "s1", "i1", 1, assignments={"s1": b"mine"}))
+    generation = played.group.metadata.generation_id
+
+    back = played.join(fresh="s2", instance_id="i1", can_skip_assignment=True)
+
+    found = played.answers[back]
+    assert (found.error, found.member_id, found.generation_id) == (Error.NONE, "s2", generation)
+    assert (found.skip_assignment, found.leader_id) == (True, "s2")
+    assert played.state is GroupState.STABLE
+    old = played.do(Heartbeat(902, "s1", "i1", generation))
+    assert old.error is Error.FENCED_INSTANCE_ID
+    synced = played.sync("s2")
+    assert played.answers[synced].assignment == b"mine"
+
+
+def test_a_static_return_that_could_not_be_stored_is_taken_back() -> None:
+    played = Played()
+    played.join(fresh="s1", instance_id="i1")
+    played.do(Sync(901, "s1", "i1", 1, assignments={"s1": b"mine"}))
+    played.store_error = Error.NOT_COORDINATOR
+
+    back = played.join(fresh="s2", instance_id="i1")
+
+    assert played.answers[back].error is Error.NOT_COORDINATOR
+    assert set(played.group.metadata.members) == {"s1"}
+    assert played.do(Heartbeat(902, "s1", "i1", 1)).error is Error.NONE
+
+
+def test_the_protocol_is_what_all_support_and_most_vote_for() -> None:
+    played = Played()
+    played.join(fresh="m1", protocols="sticky range")
+    second = played.join(fresh="m2", protocols="range roundrobin sticky")
+    third = played.join(fresh="m3", protocols="range sticky")
+    played.join("m1", fresh="m1", protocols="sticky range")
+
+    assert played.answers[second].protocol_name == "range"
+    refused = played.join(fresh="m4", protocols="roundrobin")
+    assert played.answers[refused].error is Error.INCONSISTENT_GROUP_PROTOCOL
+    assert third in played.answers
+
+
+def test_an_empty_groups_first_rebalance_waits_for_more_members() -> None:
+    played = Played(initial_rebalance_delay_s=3.0)
+    first = played.join(fresh="m1")
+    played.pass_time(2)
+    second = played.join(fresh="m2")
+    played.pass_time(2)
+    assert first not in played.answers
+    played.pass_time(2.5)
+    assert played.answers[first].generation_id == played.answers[second].generation_id == 1
+
+
+def test_a_member_that_never_syncs_is_removed() -> None:
+    played = Played().stable("m1")
+    played.join(fresh="m2")
+    played.join("m1", fresh="m1")
+    played.sync("m1", {"m1": b"", "m2": b""})
+    for _ in range(14):
+        played.pass_time(REBALANCE_S / 12)
+        for member in ("m1", "m2"):
+            if member in played.group.metadata.members:
+                played.beat(member)
+
+    assert set(played.group.metadata.members) == {"m1"}
+
+
+@pytest.mark.parametrize(
+    ("member_id", "generation", "expected"),
+    [
+        ("m1", 1, Error.NONE),
+        ("m1", 0, Error.ILLEGAL_GENERATION),
+        ("m1", 2, Error.ILLEGAL_GENERATION),
+        ("stranger", 1, Error.UNKNOWN_MEMBER_ID),
+        ("", -1, Error.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_only_members_of_the_generation_commit(member_id: str, generation: int, expected: Error) -> None:
+    played = Played().stable("m1")
+    assert played.do(Commit(901, member_id, None, generation)).error is expected
+
+
+def test_nobody_commits_between_join_and_sync() -> None:
+    played = Played()
+    played.join(fresh="m1")
+    assert played.do(Commit(901, "m1", None, 1)).error is Error.REBALANCE_IN_PROGRESS
+
+
+def test_the_last_member_that_leaves_leaves_an_empty_group_that_is_stored() -> None:
+    played = Played().stable("m1")
+    found = played.do(Leave(901, (("m1", None), ("stranger", None))))
+
+    assert isinstance(found, Left)
+    assert [error for _, _, error in found.members] == [Error.NONE, Error.UNKNOWN_MEMBER_ID]
+    assert played.state is GroupState.EMPTY
+    assert played.stores[-1].assignments == {}
+
+
+def test_a_group_that_moves_tells_everybody_who_waits() -> None:
+    played = Played().stable("m1")
+    waiting = played.join(fresh="m2")
+    played._take(played.group.end(Error.NOT_COORDINATOR))
+    assert played.answers[waiting].error is Error.NOT_COORDINATOR

@@ -1,0 +1,113 @@
+"""Kafka's messages: what is encoded is decoded, by us and by kio; bad bytes are refused, and nothing else happens."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import random
+import re
+
+import pytest
+
+from kafka_coord.wire.definition import snake_case
+from kafka_coord.wire.errors import BadMessage
+from kafka_coord.wire.messages import message
+from tests.wire.values import SmallNumbers, definitions, random_message
+
+VERSIONS = [(name, version) for name in definitions() for version in message(name).versions]
+
+
+def _kio_module(name: str, version: int) -> str:
+    """Where kio has it; empty for the oldest versions, which kio has left out."""
+    kind = "request" if name.endswith("Request") else "response"
+    message_name = snake_case(re.sub("(Request|Response)$", "", name))
+    module = f"kio.schema.{message_name}.v{version}.{kind}"
+    try:
+        return module if importlib.util.find_spec(module) else ""
+    except ModuleNotFoundError:
+        return ""
+
+
+REQUESTS = [(name, version) for name, version in VERSIONS if name.endswith(("Request", "Response"))]
+
+
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+def test_a_message_comes_back_as_it_was(name: str, version: int) -> None:
+    chance = random.Random(f"{name} {version}")
+    for _ in range(20):
+        value = random_message(name, version, chance)
+        data = bytes(message(name).encode(value, version))
+
+        again, end = message(name).decode_at(b"before" + data + b"behind", version, 6)
+
+        assert again == value
+        assert end == 6 + len(data)
+
+
+@pytest.mark.parametrize(("name", "version"), [one for one in REQUESTS if _kio_module(*one)])
+def test_kio_reads_and_writes_the_same_bytes(name: str, version: int) -> None:
+    read, write = _kio(name, version)
+    chance = SmallNumbers(f"kio {name} {version}")
+    for _ in range(5):
+        data = bytes(message(name).encode(random_message(name, version, chance), version))
+
+        assert write(read(data)) == data
+
+
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+def test_what_is_cut_off_is_refused(name: str, version: int) -> None:
+    chance = random.Random(f"cut {name} {version}")
+    data = bytes(message(name).encode(random_message(name, version, chance), version))
+    for length in sorted({chance.randrange(len(data)) for _ in range(30)} if data else set()):
+        with pytest.raises(BadMessage):
+            message(name).decode(data[:length], version)
+
+
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+def test_spoilt_bytes_are_read_or_refused_and_nothing_else(name: str, version: int) -> None:
+    chance = random.Random(f"spoilt {name} {version}")
+    for _ in range(50):
+        data = bytearray(message(name).encode(random_message(name, version, chance), version))
+        for _ in range(chance.choice((1, 2, 5))):
+            if data:
+                data[chance.randrange(len(data))] = chance.randrange(256)
+        try:
+            message(name).decode(bytes(data), version)
+        except BadMessage:
+            continue
+
+
+def test_an_array_of_more_elements_than_bytes_is_refused_before_anything_is_made() -> None:
+    data = b"\0\1g" + b"\x7f\xff\xff\xff"  # DescribeGroups 0 has its array first: read 0x00016700 ... as its count
+    with pytest.raises(BadMessage, match="more elements than there are bytes"):
+        message("DescribeGroupsRequest").decode(b"\x7f\xff\xff\xff" + data, 0)
+
+
+def test_a_value_that_a_version_would_lose_is_refused() -> None:
+    lost = message("JoinGroupResponse")(skip_assignment=True)
+    with pytest.raises(BadMessage, match="version 5 has no skip_assignment"):
+        message("JoinGroupResponse").encode(lost, 5)
+
+
+def test_a_null_that_a_version_does_not_know_is_refused() -> None:
+    with pytest.raises(BadMessage, match="protocol_name may not be null"):
+        message("JoinGroupResponse").encode(message("JoinGroupResponse")(protocol_name=None), 6)
+
+
+def test_text_that_is_not_utf_8_is_read_as_kafka_reads_it() -> None:
+    request = message("FindCoordinatorRequest").decode(b"\0\3a\xffb", 0)
+    assert request.key == "a\N{REPLACEMENT CHARACTER}b"
+
+
+def _kio(name: str, version: int):
+    entity = getattr(importlib.import_module(_kio_module(name, version)), name)
+    serial = importlib.import_module("kio.serial")
+    reader, writer = serial.entity_reader(entity), serial.entity_writer(entity)
+
+    def write(value: object) -> bytes:
+        buffer = io.BytesIO()
+        writer(buffer, value)
+        return buffer.getvalue()
+
+    return (lambda data: reader(data, 0)[0]), write
