@@ -52,7 +52,7 @@ _HISTORY = {
     "rebalances": (
         Column("source"),
         Column("group"),
-        Column("reason"),
+        Column("cause"),
         number("decisions"),
         number("moved"),
         number("settled_p50_ms"),

@@ -1,4 +1,4 @@
-"""What a Spark query needs of the machine it runs on: said at once, before Spark fails at it in its own words."""
+"""Checks at the start what a Spark query needs from its machine, before Spark fails with an error of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a query, and who watches it, reaches a ZooKeeper: what its options say, a settings file, the environment."""
+"""How a query reaches ZooKeeper and the brokers: its options, a settings file and the environment."""
 
 from __future__ import annotations
 

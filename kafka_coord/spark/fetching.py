@@ -1,4 +1,4 @@
-"""Fetching exact ranges of offsets, on Spark's executors, as Arrow batches."""
+"""Fetches exact ranges of offsets on Spark's executors, as Arrow batches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _clients: dict[tuple[tuple[str, str], ...], Consumer] = {}
 
 @dataclass(slots=True)
 class _Reading:
-    """Where the reading of a range is: ``at`` is the next offset, ``end`` the one after the last."""
+    """How far a range has been read: ``at`` is the next offset, ``end`` the one after the last."""
 
     topic: str
     partition: int
@@ -54,11 +54,11 @@ _Readings = dict[tuple[str | None, int | None], _Reading]
 def fetch(
     ranges: Sequence[Range], settings: Mapping[str, str], *, headers: bool, fail: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The records of these ranges as record batches with the source's columns; those of a partition in order, the
-    partitions mixed.
+    """The records of these ranges as record batches with the source's columns.
 
-    ``fail`` is whether records that are no longer in the log fail the task (:class:`NoOffset`) or are passed over.
-    One client for each set of settings is kept as long as the worker process lives.
+    Records of one partition are in order; partitions are mixed. With ``fail``, records that are no longer in the log
+    fail the task (:class:`NoOffset`); otherwise they are skipped. One client for each set of settings is kept for as
+    long as the worker process lives.
     """
     client = _client(settings)
     try:
@@ -74,7 +74,7 @@ def fetch(
 
 
 def _apart(ranges: Sequence[Range]) -> list[list[Range]]:
-    """What can be read at the same time: a client is at one place of a partition only."""
+    """Groups of ranges that can be read at the same time. A client has one position in a partition."""
     rounds: list[list[Range]] = []
     seen: Counter[tuple[str, int]] = Counter()
     for topic, partition, first, end in ranges:
@@ -88,8 +88,9 @@ def _apart(ranges: Sequence[Range]) -> list[list[Range]]:
 def _fetch_together(
     client: Consumer, ranges: Sequence[Range], *, headers: bool, fail: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """All at once, not one after the other: a client has one request at a broker at a time, and the one that waits at
-    the end of a log for what comes next would hold up the next range for as long as it may (fetch.wait.max.ms)."""
+    """Reads all ranges at once. A client has one request at a broker at a time: read one after the other, a request
+    that waits at the end of a log would delay the next range by up to ``fetch.wait.max.ms``.
+    """
     left: _Readings = {(topic, partition): _Reading(topic, partition, at, end) for topic, partition, at, end in ranges}
     client.assign([one.assigned for one in left.values()])
     heard = time.monotonic()
@@ -103,7 +104,7 @@ def _fetch_together(
             heard = time.monotonic()
             yield to_arrow(good, headers=headers)
         for fault in faults:
-            _heed(fault, client, left, fail=fail)
+            _handle_error(fault, client, left, fail=fail)
         through = [one for one in left.values() if one.at >= one.end]
         for one in through:
             del left[one.topic, one.partition]
@@ -115,8 +116,9 @@ def _fetch_together(
 
 
 def _within(messages: Sequence[Any], left: _Readings) -> Sequence[Any]:
-    """Those that lie in the ranges. Moves the readings on; one that sees an offset behind its end is through: the last
-    offsets of its range hold no records (compaction, the end of a transaction)."""
+    """The messages inside the ranges. Advances the readings. A reading that sees an offset beyond its end is finished,
+    because the last offsets of its range hold no records (compaction, the end of a transaction).
+    """
     offsets = [message.offset() for message in messages]
     kept: list[tuple[int, int]] = []
     begin = 0
@@ -133,8 +135,8 @@ def _within(messages: Sequence[Any], left: _Readings) -> Sequence[Any]:
     return [message for first, after in kept for message in messages[first:after]]
 
 
-def _heed(fault: Any, client: Consumer, left: _Readings, *, fail: bool) -> None:
-    """Moves the reading on that an error is of, where it can go on; raises the others."""
+def _handle_error(fault: Any, client: Consumer, left: _Readings, *, fail: bool) -> None:
+    """Advances the reading that an error belongs to, if it can continue; raises other errors."""
     error, reading = fault.error(), left.get((fault.topic(), fault.partition()))
     if error.code() == KafkaError._PARTITION_EOF:
         if reading is None or reading.at >= reading.end:
@@ -151,8 +153,9 @@ def _heed(fault: Any, client: Consumer, left: _Readings, *, fail: bool) -> None:
 
 
 def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
-    """There are no records from here to the end, or so it seems: a broker just elected to lead the partition may not
-    know yet how far it goes (KIP-207), but then it does not tell where it ends either."""
+    """There seem to be no records from here to the end. A broker that has just been elected leader may not know how far
+    the log goes (KIP-207); in that case it does not tell the log's end either.
+    """
     at, end = reading.at, reading.end
     try:
         low, high = client.get_watermark_offsets(reading.assigned, timeout=10)

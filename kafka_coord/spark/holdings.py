@@ -1,4 +1,4 @@
-"""The partitions a query owns, between the coordinator's commands and Spark's micro-batches. No I/O of its own."""
+"""The partitions that a query owns, between the coordinator's commands and Spark's micro-batches. Does no I/O."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ log = logging.getLogger(__name__)
 class BatchHoldings:
     """Implements :class:`kafka_coord.consumer.fetching.Fetchers` for a query that reads in micro-batches.
 
-    Records are in the application's hands from the moment a micro-batch with them is planned until Spark plans the
-    next one: only then is it committed in the checkpoint. So a stop-fetcher is acknowledged between two micro-batches,
-    with the end offsets of the last. The connector's thread commands; Spark's plans; both under one lock.
+    The application has records in hand from the moment a micro-batch with them is planned until Spark plans the next
+    one, because only then has the checkpoint stored the former. So a stop-fetcher is acknowledged between two micro-
+    batches, with the end offsets of the last. The connector's thread gives commands and Spark's thread plans; one lock
+    covers both.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -36,8 +37,9 @@ class BatchHoldings:
     # --- Spark's thread ----------------------------------------------------------------------------------------------
 
     def done(self) -> frozenset[TopicPartition]:
-        """Spark has committed the micro-batch it was working on. The partitions of it that were lost meanwhile: what
-        was read of them is not committed to the group, also where they have come back since."""
+        """Spark has stored the micro-batch it was working on. Returns the partitions of it that were lost meanwhile:
+        what was read of them is not committed to the group, even if they have come back since.
+        """
         with self._lock:
             for partition in self._in_batch - self._orphans:
                 holding = self._held.get(partition)
@@ -53,12 +55,14 @@ class BatchHoldings:
         return lost
 
     def wanted(self) -> dict[TopicPartition, int]:
-        """The partitions a micro-batch may read from now, and where each goes on (``NO_OFFSET``: not known)."""
+        """The partitions that a micro-batch may read now, and where each continues (``NO_OFFSET``: unknown)."""
         with self._lock:
             return {tp: holding.position for tp, holding in self._held.items() if holding.wanted}
 
     def take(self, ranges: OffsetRanges) -> OffsetRanges:
-        """Plan these: what is not held any more, or not at that position, is left out. What was planned."""
+        """Plans these ranges, except of partitions that are no longer held, or not at that position. Returns what was
+        planned.
+        """
         with self._lock:
             taken: dict[TopicPartition, list[tuple[int, int]]] = {}
             for partition in ranges.partitions:
@@ -72,8 +76,9 @@ class BatchHoldings:
             return OffsetRanges(taken)
 
     def skip(self, ranges: OffsetRanges) -> OffsetRanges:
-        """These were read and committed by an earlier run of this very query, which did not come to say so to the
-        group. What of them is held moves on behind them, to be committed; what did."""
+        """An earlier run of this query read and stored these ranges but could not commit them to the group. Partitions
+        that are held continue after them and are committed. Returns which of the ranges those are.
+        """
         with self._lock:
             skipped: dict[TopicPartition, list[tuple[int, int]]] = {}
             for partition in ranges.partitions:
@@ -88,7 +93,7 @@ class BatchHoldings:
         return OffsetRanges(skipped) if skipped else NO_RANGES
 
     def move(self, partition: TopicPartition, offset: int) -> None:
-        """Goes on from there: what was not known is found out now, or the log no longer holds it."""
+        """Continues at this offset: the position was unknown, or the log no longer holds it."""
         with self._lock:
             holding = self._held.get(partition)
             if holding is not None:
@@ -96,8 +101,7 @@ class BatchHoldings:
         self._wake()
 
     def stored_up_to(self, partition: TopicPartition) -> int | None:
-        """Where the group has it stored that this partition goes on (``NO_OFFSET``: nowhere); ``None`` of one that is
-        not held."""
+        """The group's stored offset of this partition (``NO_OFFSET``: none); ``None`` if the partition is not held."""
         with self._lock:
             holding = self._held.get(partition)
             return None if holding is None else holding.committed

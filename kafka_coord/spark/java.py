@@ -1,4 +1,4 @@
-"""Finding a Java that can run ZooKeeper and Kafka."""
+"""Finds a Java that can run ZooKeeper, Kafka and Spark."""
 
 from __future__ import annotations
 

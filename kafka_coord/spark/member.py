@@ -1,4 +1,4 @@
-"""The query as a member of its group: registered, obeying the channel, planning micro-batches. On Spark's driver."""
+"""The query as a member of its group: it registers, carries out commands and plans micro-batches, on Spark's driver."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ _IDLE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class _Unsaid:
-    """Read and done, by the checkpoint, in a micro-batch planned at ``planned_ms``; the group may not know it."""
+class _FinishedRange:
+    """A range that the checkpoint counts as finished, in a micro-batch planned at ``planned_ms``. The group may not
+    have its offset yet.
+    """
 
     ranges: tuple[OffsetRange, ...]
     planned_ms: int
@@ -59,7 +61,9 @@ class _Unsaid:
 
 
 class QueryMember:
-    """Registers at once; :meth:`close` leaves. All but the connector's own thread is one thread's, Spark's planner."""
+    """Registers when it is made; :meth:`close` leaves the group. All methods are for one thread, Spark's planner; the
+    connector has a thread of its own.
+    """
 
     def __init__(self, options: SourceOptions, holdings: type[BatchHoldings] = BatchHoldings) -> None:
         self._options = options
@@ -89,7 +93,7 @@ class QueryMember:
         self._begins: dict[TopicPartition, int] = {}
         self._begins_until = 0.0
         self._idle_since = float("-inf")
-        self._unsaid: dict[TopicPartition, list[_Unsaid]] = {}
+        self._finished: dict[TopicPartition, list[_FinishedRange]] = {}
         """In the order they were done."""
         self._beyond: dict[TopicPartition, float] = {}
         """Since when (monotonic) their offsets have been beyond the end of the log."""
@@ -107,18 +111,17 @@ class QueryMember:
     # --- planning ----------------------------------------------------------------------------------------------------
 
     def plan(self, most: int, upto: Mapping[TopicPartition, int] | None = None) -> OffsetRanges:
-        """What the next micro-batch reads: of the partitions that are this query's now, at most ``most`` offsets in
-        all, fairly shared, and none past ``upto`` (partitions not in it: none). Empty when there is nothing new, and
-        while no broker tells where the partitions end, or ZooKeeper what it has to be asked (told in the log: they come
-        back, and of topics that are deleted the coordinator takes the partitions away).
+        """What the next micro-batch reads: at most ``most`` offsets in all, shared fairly among the partitions that the
+        query owns now, and none beyond ``upto`` (nothing of a partition that is not in it).
 
-        Raises what ended the membership for good, and :class:`NoOffset` where records are gone that were to be read
-        and the options say to fail.
+        Empty when there is nothing new, and while the brokers' log ends or ZooKeeper's offsets cannot be read. That is
+        logged; both come back, or the coordinator revokes the partitions of deleted topics. Raises what ended the
+        membership for good, and :class:`NoOffset` where records to be read are gone and the options say to fail.
         """
         self._check()
         self._pause_if_idle()
         try:
-            self._say_what_is_done()
+            self._commit_finished()
             wanted = self.holdings.wanted()
             if upto is not None:
                 wanted = {tp: position for tp, position in wanted.items() if tp in upto}
@@ -145,8 +148,9 @@ class QueryMember:
         return self.holdings.take(OffsetRanges(planned))
 
     def plan_all(self, most: int, upto: Mapping[TopicPartition, int]) -> OffsetRanges:
-        """As :meth:`plan`, for a run that ends when nothing is planned: that a broker or ZooKeeper is away, or the
-        membership just lost, is waited out for the options' ``waitMs`` while something of ``upto`` is left."""
+        """As :meth:`plan`, for a run that ends when nothing is planned. While something of ``upto`` is left, it waits
+        for up to the options' ``waitMs`` for an unavailable broker or ZooKeeper, or a membership that was just lost.
+        """
         deadline = time.monotonic() + self._options.wait_ms / 1000
         while True:
             if upto and (self._connector.registration is None or not self.holdings.wanted()):
@@ -167,8 +171,9 @@ class QueryMember:
                 return ranges
 
     def ends_now(self) -> dict[TopicPartition, int]:
-        """Where what is this query's ends. Waits for brokers as :meth:`plan_all` does, then raises
-        :class:`BrokerError` where none answers."""
+        """Where the query's partitions end. Waits for brokers as :meth:`plan_all` does, then raises
+        :class:`BrokerError` if none answers.
+        """
         deadline = time.monotonic() + self._options.wait_ms / 1000
         while True:
             self.await_partitions()
@@ -185,14 +190,14 @@ class QueryMember:
             time.sleep(_RETRY_S)
 
     def _pause_if_idle(self) -> None:
-        """Brokers are not asked a hundred times a second; new partitions are looked at at once."""
+        """Limits how often an idle query asks the brokers. New partitions are read at once."""
         left_s = self._idle_since + _IDLE_S - time.monotonic()
         if left_s > 0:
             self.holdings.changed.clear()
             self.holdings.changed.wait(left_s)
 
     def done(self, batch: PlannedBatch) -> None:
-        """The checkpoint has this micro-batch, the last that was planned."""
+        """The checkpoint has stored this micro-batch, the last one planned."""
         lost = self.holdings.done()
         self.resume_behind(batch)  # should a partition of it be lost, and come back, before the group is told
         if not lost:
@@ -209,14 +214,14 @@ class QueryMember:
         )
 
     def replay(self, batch: PlannedBatch) -> OffsetRanges:
-        """What of a logged micro-batch, whose outcome is not known, is to be read again.
+        """The part of a logged micro-batch of unknown outcome that this query reads again.
 
-        The group's offsets decide: what lies below them was done by somebody; what lies above and is this query's
-        again, at exactly that point, is read again; the rest is another member's to read. Nothing is lost by it: all
-        above the group's offsets is read by whoever is started there.
+        The group's offsets decide. What lies below them was finished by somebody. What lies above, in a partition that
+        this query owns again at exactly that offset, is read again here. The rest belongs to other members. No record
+        is lost: whoever starts at the group's offset reads everything above it.
         """
         self.await_partitions()
-        self._say_what_is_done()
+        self._commit_finished()
         wanted = self.holdings.wanted()
         mine: dict[TopicPartition, list[tuple[int, int]]] = {}
         for partition in batch.ranges.partitions:
@@ -230,21 +235,24 @@ class QueryMember:
         return again
 
     def resume_behind(self, batch: PlannedBatch) -> None:
-        """The checkpoint says that this micro-batch is done. Where the group does not know of it yet, because the query
-        ended before it could say so, it is told once the partition is this query's; where somebody wrote the offset
-        since (another owner, an operator), their word stands."""
+        """The checkpoint says that this micro-batch is finished. The query may have ended before it committed the
+        offsets to the group; they are committed once the partition is this query's. If another owner or an operator has
+        written the offset since, theirs stands.
+        """
         for partition in batch.ranges.partitions:
-            unsaid = _Unsaid(batch.ranges.of_partition(partition), batch.planned_ms)
-            before = self._unsaid.setdefault(partition, [])
-            if unsaid not in before[-1:]:  # Spark asks what is next again and again, behind the same micro-batch
-                before.append(unsaid)
+            finished = _FinishedRange(batch.ranges.of_partition(partition), batch.planned_ms)
+            before = self._finished.setdefault(partition, [])
+            if finished not in before[-1:]:  # Spark asks what is next again and again, behind the same micro-batch
+                before.append(finished)
 
-    def _say_what_is_done(self) -> None:
-        """Goes on behind what is done by the checkpoint and not by the group. Raises :class:`StoreUnavailable`."""
+    def _commit_finished(self) -> None:
+        """Continues after what is finished by the checkpoint and not committed by the group. Raises
+        :class:`StoreUnavailable`.
+        """
         wanted = self.holdings.wanted()
-        for partition in wanted.keys() & self._unsaid.keys():
-            unsaid, position = self._unsaid[partition], wanted[partition]
-            done = unsaid[-1].end
+        for partition in wanted.keys() & self._finished.keys():
+            finished, position = self._finished[partition], wanted[partition]
+            done = finished[-1].end
             if position == NO_OFFSET:
                 # It had one before the micro-batch was planned, so somebody removed it: as of a topic that is another
                 # now under its old name, or that an operator wants read anew.
@@ -255,7 +263,7 @@ class QueryMember:
                     done,
                     self._options.starting_offsets,
                 )
-            for batch in unsaid:
+            for batch in finished:
                 if batch.holds(position) and not self._written_since(partition, batch.planned_ms):
                     skipped = self.holdings.skip(OffsetRanges({partition: batch.ranges}))
                     log.info("goes on behind %s: done by the checkpoint, and not by the group", skipped)
@@ -263,20 +271,21 @@ class QueryMember:
             stored = self.holdings.stored_up_to(partition)
             if stored is None:
                 continue  # lost just now
-            # Until the group has it stored, a membership that ends leaves it unsaid.
-            left = [batch for batch in unsaid if batch.end > stored] if position == done else []
+            # Until the group has it stored, a membership that ends leaves it finished.
+            left = [batch for batch in finished if batch.end > stored] if position == done else []
             if left:
-                self._unsaid[partition] = left
+                self._finished[partition] = left
             else:
-                del self._unsaid[partition]
+                del self._finished[partition]
 
     def _written_since(self, partition: TopicPartition, planned_ms: int) -> bool:
         found = self._store.exists(layout.offset(self._options.group, partition.topic, partition.partition))
         return found is not None and found.mtime_ms > planned_ms + _CLOCK_TOLERANCE_MS
 
     def await_partitions(self) -> None:
-        """Until the coordinator has given this query something, or the options' ``waitMs`` are over. They are counted
-        from when it is registered, which takes a while where its name is still held by a driver that was killed."""
+        """Waits until the coordinator has assigned partitions, or for the options' ``waitMs``. The time counts from the
+        registration, which is delayed while the session of a killed driver still holds the name.
+        """
         wait_s = self._options.wait_ms / 1000
         deadline = time.monotonic() + wait_s
         latest = deadline + 2.0 + self._options.session_timeout_ms * 1.5 / 1000
@@ -292,7 +301,9 @@ class QueryMember:
                 self.holdings.changed.wait(min(deadline - now, 0.2))
 
     def latest(self, partitions: PartitionSet) -> dict[TopicPartition, int]:
-        """The end of each partition's log, of those whose broker answers. Raises :class:`BrokerError` if none does."""
+        """Where the log of each partition ends, of those whose broker answers. Raises :class:`BrokerError` if none
+        does.
+        """
         found = self._reader().latest(partitions)
         if found.note and found.offsets:
             self._warn(f"reads nothing of some partitions for now: {found.note}")
@@ -302,7 +313,7 @@ class QueryMember:
         return dict(found.offsets)
 
     def last_ends(self) -> dict[TopicPartition, int]:
-        """The ends as of the last plan, without asking anybody."""
+        """The ends as of the last plan; asks nobody."""
         return dict(self._ends)
 
     @property
@@ -315,7 +326,7 @@ class QueryMember:
     def _positions(
         self, wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Where each goes on: what was not known, or is no longer in the log, is settled by the options."""
+        """Where each partition continues. The options decide for a position that is unknown or no longer in the log."""
         begins = self._begins_of(wanted, ends)
         positions: dict[TopicPartition, int] = {}
         moved: dict[TopicPartition, int] = {}
@@ -335,7 +346,7 @@ class QueryMember:
     def _begins_of(
         self, wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """The beginnings of their logs, asked for anew where anything depends on it."""
+        """Where the logs begin; asked again wherever a decision depends on it."""
         now = time.monotonic()
         known = self._begins
         if now >= self._begins_until or any(
@@ -363,8 +374,10 @@ class QueryMember:
         return at
 
     def _moved(self, found: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Goes on there, once the group has it stored: were it only in memory, a crash would make ``latest`` mean a
-        later moment, and skip what came in between. What is not stored soon comes with a later micro-batch."""
+        """Continues at these offsets, once the group has stored them. An offset in memory only would be lost in a
+        crash: ``latest`` would then mean a later moment, and records in between would be skipped. Offsets that are not
+        stored soon are left for a later micro-batch.
+        """
         for partition, offset in found.items():
             self.holdings.move(partition, offset)
         deadline = time.monotonic() + _SAID_WITHIN_S
@@ -394,7 +407,7 @@ class QueryMember:
     # --- itself ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leaves the group, with what is done committed. What a micro-batch still works on is read again by others."""
+        """Commits what is finished and leaves the group. Others read an unfinished micro-batch again."""
         self._connector.close(_CLOSE_S, in_hand=lambda: False)  # Spark calls this between micro-batches, or never again
         self._thread.join(_CLOSE_S + 5.0)
         if self._offsets is not None:
@@ -417,7 +430,7 @@ class QueryMember:
 
 
 def fair_shares(room: Mapping[TopicPartition, int], most: int) -> dict[TopicPartition, int]:
-    """At most ``most`` in all: everybody the same, and what some do not need to the others. Deterministic."""
+    """At most ``most`` in all, in equal shares; what some do not need goes to the others. Deterministic."""
     shares = dict.fromkeys(room, 0)
     left = most
     for at, (partition, size) in enumerate(sorted(room.items(), key=lambda item: (item[1], item[0]))):

@@ -1,4 +1,4 @@
-"""What a cluster's machines need of this package: a zip for ``--py-files``, or an environment for ``--archives``."""
+"""Packs this package for a cluster's machines: a zip for ``--py-files``, or an environment for ``--archives``."""
 
 from __future__ import annotations
 

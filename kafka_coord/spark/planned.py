@@ -1,4 +1,4 @@
-"""What Spark keeps as an offset: a micro-batch, said whole, so that it can be read again whoever owns what by then."""
+"""What Spark keeps as an offset: a whole micro-batch, which can be read again whoever owns its partitions by then."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """The ``number``-th micro-batch of a checkpoint, with exactly these ``ranges``; planned at ``planned_ms`` (since
+    """The ``number``-th micro-batch of a checkpoint, with exactly these ``ranges``, planned at ``planned_ms`` (since
     1970) by ``consumer`` of ``group``.
 
-    Spark's offsets are positions elsewhere. Here the end of a micro-batch names its ranges: partitions come and go
-    between micro-batches, and one that comes back begins elsewhere than it was left. The number makes two batches
-    differ that read the same ranges (after an operator's reset).
+    In other sources an offset is a position. Here the end of a micro-batch names its ranges, because partitions come
+    and go between micro-batches, and one that comes back starts elsewhere than it stopped. The number distinguishes two
+    batches that read the same ranges (after an operator's reset).
     """
 
     group: str
@@ -61,7 +61,7 @@ class PlannedBatch:
 
 
 def require_group(batch: PlannedBatch, group: str) -> None:
-    """Raises :class:`MalformedValue` for the checkpoint of another group: its offsets mean nothing here."""
+    """Raises :class:`MalformedValue` for the checkpoint of another group, whose offsets mean nothing here."""
     if batch.group != group:
         raise MalformedValue(
             "the checkpoint",

@@ -273,7 +273,7 @@ class GroupProgressListener(StreamingQueryListener):
 
 
 class Watching:
-    """What :func:`watch` began; :meth:`close` ends it, as leaving a ``with`` block does."""
+    """What :func:`watch` began; :meth:`close` ends it, and so does leaving a ``with`` block."""
 
     def __init__(
         self, spark: SparkSession, listener: GroupProgressListener, server: Exposition | None, store: Store | None

@@ -1,4 +1,4 @@
-"""Records that cannot be decoded: kept aside with where they were, and counted, while the others go on."""
+"""Keeps aside and counts the records that cannot be decoded, while the others go on."""
 
 from __future__ import annotations
 

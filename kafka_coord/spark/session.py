@@ -1,4 +1,4 @@
-"""A Spark session made for this package: on this machine's cores, or on a cluster."""
+"""Starts a Spark session for this package, on this machine's cores or on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ending a query between two micro-batches, so that nobody who goes on reads a record again."""
+"""Ends a query between two micro-batches, so that no later owner reads a record again."""
 
 from __future__ import annotations
 

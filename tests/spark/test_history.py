@@ -11,7 +11,7 @@ import pytest
 
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.errors import MalformedValue, NotFound
-from kafka_coord.model import Request, RequestType
+from kafka_coord.model import Cause, Request, RequestType
 from kafka_coord.monitor.history import read_history
 from kafka_coord.spark.jobs.evidence import Decided, Evidence, Held, read_evidence
 from kafka_coord.spark.jobs.history import write_history
@@ -52,9 +52,10 @@ def test_a_log_tells_decisions_and_who_had_what(
         kept = read_history(store, "delays")
     finally:
         store.close()
-    assert [(one.generation, one.reason, one.settled_ms) for one in found.decisions] == [
-        (one.generation, one.reason, one.settled_ms) for one in kept
+    assert [(one.generation, one.reason, one.causes, one.settled_ms) for one in found.decisions] == [
+        (one.generation, one.reason, one.causes, one.settled_ms) for one in kept
     ]
+    assert all(one.causes for one in found.decisions)
     assert len(kept) >= 5
     endings = Counter((held.consumer, held.ending) for held in found.holds)
     # Of c1 once for c2 and once for c3, two partitions each; what is left of it then is taken from it.
@@ -69,10 +70,9 @@ def test_a_log_tells_decisions_and_who_had_what(
 
 
 def test_the_sums_are_those_of_the_evidence(spark, tmp_path):
-    def decided(generation: int, reason: str, settled_ms: int | None, moved: int = 0) -> Decided:
-        return Decided(
-            "run", "delays", generation, 1, generation * 1000, reason, "sticky", 2, 4, moved, None, settled_ms
-        )
+    def decided(generation: int, causes: tuple[str, ...], settled_ms: int | None, moved: int = 0) -> Decided:
+        at_ms, reason = generation * 1000, "member c3 left: what a sentence says decides nothing"
+        return Decided("run", "delays", generation, 1, at_ms, reason, causes, "sticky", 2, 4, moved, None, settled_ms)
 
     def held(
         partition: int, consumer: str, begin: int, end: int | None, ending: str = "stopped", left: int = 1
@@ -81,12 +81,12 @@ def test_the_sums_are_those_of_the_evidence(spark, tmp_path):
 
     evidence = Evidence(
         decisions=[
-            decided(1, "member c1 joined", 100),
-            decided(2, "members c2 joined, c3 left", 300, moved=2),
-            decided(3, "operator asked: c1 left too early", None),
-            decided(4, "topic flights grew from 4 to 8 partitions", 50),
-            decided(5, "subscriptions, capacities or assignor changed", 10),
-            decided(6, "no members left (c1 left)", 5),
+            decided(1, (Cause.MEMBER_JOINED,), 100),
+            decided(2, (Cause.MEMBER_JOINED, Cause.MEMBER_LEFT), 300, moved=2),
+            decided(3, (Cause.OPERATOR,), None),
+            decided(4, (Cause.TOPIC_CHANGED,), 50),
+            decided(5, (), 10),
+            decided(6, (Cause.MEMBER_LEFT,), 5),
         ],
         holds=[
             held(0, "c1", 0, 10_000),
@@ -99,16 +99,17 @@ def test_the_sums_are_those_of_the_evidence(spark, tmp_path):
     )
     report = write_history(spark, evidence, str(tmp_path))
 
-    rebalances = {row["reason"]: row for row in report.read("rebalances").to_pylist()}
-    assert {reason: row["decisions"] for reason, row in rebalances.items()} == {
-        "member joined": 2,
-        "member left": 2,
-        "operator asked": 1,
-        "topic changed": 1,
-        "other": 1,
+    rebalances = {row["cause"]: row for row in report.read("rebalances").to_pylist()}
+    assert {cause: row["decisions"] for cause, row in rebalances.items()} == {
+        Cause.MEMBER_JOINED: 2,
+        Cause.MEMBER_LEFT: 2,
+        Cause.OPERATOR: 1,
+        Cause.TOPIC_CHANGED: 1,
+        "unknown": 1,
     }
-    assert (rebalances["member joined"]["moved"], rebalances["member joined"]["settled_max_ms"]) == (2, 300)
-    assert rebalances["operator asked"]["settled"] == 0
+    joined = rebalances[Cause.MEMBER_JOINED]
+    assert (joined["moved"], joined["settled_max_ms"]) == (2, 300)
+    assert rebalances[Cause.OPERATOR]["settled"] == 0
 
     gaps = {row["ending"]: row for row in report.read("without_owner").to_pylist()}
     assert (gaps["stopped"]["times"], gaps["stopped"]["max_ms"], gaps["stopped"]["not_taken_up"]) == (1, 40, 1)

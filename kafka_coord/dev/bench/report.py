@@ -1,4 +1,6 @@
-"""What every bench hands back: on what it ran, what was measured, and which bars that meets. No I/O but the setup's."""
+"""The result of every bench: the machine, the measurements, and the bars they meet. Does no I/O, except in
+``Setup.here``.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """None of nothing. The p99 is a value that was measured (nearest rank): of under 100, the largest."""
+        """None for no values. The p99 is a measured value (nearest rank): for fewer than 100 values, the largest."""
         if not values:
             return None
         ranked = sorted(values)
@@ -38,7 +40,7 @@ class Spread:
 
     @classmethod
     def some(cls, values: Iterable[float]) -> Spread:
-        """The same of values of which there are some. Raises ValueError where there are none."""
+        """The same, for values of which there must be some. Raises ValueError where there are none."""
         found = cls.of(list(values))
         if found is None:
             raise ValueError("nothing was measured")
@@ -56,7 +58,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the figures hold for. ``load`` is the machine's load average over a minute before the bench began."""
+    """The machine that the figures were measured on. ``load`` is its load average over the minute before the bench
+    began.
+    """
 
     began: str
     cpus: int
@@ -69,7 +73,7 @@ class Setup:
 
     @classmethod
     def here(cls, **versions: str) -> Setup:
-        """This machine now; ``versions`` are those of programs that are no Python packages."""
+        """This machine now; ``versions`` are those of programs that are not Python packages."""
         return cls(
             began=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             cpus=len(os.sched_getaffinity(0)),
@@ -90,7 +94,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What is wanted and what was found; ``met`` is None where it could not be measured."""
+    """A required figure and the measured one; ``met`` is None where it could not be measured."""
 
     name: str
     wanted: str
@@ -103,8 +107,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What a picture shows of a table: for each row a bar as long as its ``value``, and a mark at its ``most`` if that
-    is a column too. ``labels`` are the columns that say which row it is."""
+    """A picture of a table: for each row a bar as long as its ``value``, and a mark at its ``most`` if that is a column
+    too. ``labels`` are the columns that identify the row.
+    """
 
     labels: Sequence[str]
     value: str
@@ -123,8 +128,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """All of it. ``settings`` are how the bench was asked to run; ``notes`` sentences about what is missing, or odd;
-    ``further`` is what else the JSON object has, by name: what each kind of event cost, for example."""
+    """The whole report. ``settings`` are the options of the bench; ``notes`` are sentences about missing or odd
+    results; ``further`` are more fields of the JSON object, by name: the cost of each kind of event, for example.
+    """
 
     bench: str
     setup: Setup

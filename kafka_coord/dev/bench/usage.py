@@ -17,8 +17,9 @@ _EVERY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process now. ``started`` (clock ticks after boot) tells it from a later one of that number; ``cpu_s`` is its
-    own, without children's."""
+    """A sample of one process. ``started`` (clock ticks after boot) distinguishes it from a later process with its
+    number; ``cpu_s`` is its own time, without its children's.
+    """
 
     pid: int
     started: int
@@ -41,10 +42,10 @@ def tree(root: int) -> tuple[Process, ...]:
 
 
 class Meter:
-    """What the tree below ``root`` uses while ``with`` is open, looked at four times a second.
+    """What the processes below ``root`` use while the block runs, sampled four times a second.
 
-    Of a process that ends in between, what it used after the last look is missing: a quarter of a second at most. What
-    the kernel adds to the parent is not taken instead: only of children that were waited for.
+    What a process uses between its last sample and its end is missing: a quarter of a second at most. The kernel's sums
+    in the parent are not used, because they include only children that the parent has waited for.
     """
 
     def __init__(self, root: int) -> None:

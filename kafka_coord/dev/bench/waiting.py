@@ -1,4 +1,4 @@
-"""Waiting for what other processes do."""
+"""Waits for what other processes do."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ LOOK_S = 0.02
 
 
 def awaited(look: Callable[[], T], within_s: float, what: str, *, every_s: float = LOOK_S) -> T:
-    """What ``look`` gives once that is true, asked every ``every_s`` seconds. Raises :class:`Timeout`, saying ``what``
-    did not come within ``within_s``."""
+    """The first true result of ``look``, called every ``every_s`` seconds. Raises :class:`Timeout` after ``within_s``
+    seconds, naming ``what`` did not happen.
+    """
     deadline = time.monotonic() + within_s
     while not (found := look()):
         if time.monotonic() > deadline:

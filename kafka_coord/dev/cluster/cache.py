@@ -1,4 +1,4 @@
-"""Where what is fetched or made once is kept for later starts."""
+"""Where things that are fetched or made once are kept for later starts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ def cache_directory() -> Path:
 
 @contextmanager
 def becoming(home: Path, what: str) -> Iterator[Path]:
-    """A directory that becomes ``home`` at the end, whole, unless somebody else's has become it.
-
-    Raises :class:`DevClusterError` that ``what`` cannot be kept there, for any ``OSError`` until then.
+    """A directory that is renamed to ``home`` at the end of the block, unless ``home`` exists by then. For any
+    ``OSError`` until then, raises :class:`DevClusterError` that ``what`` cannot be kept there.
     """
     try:
         home.parent.mkdir(parents=True, exist_ok=True)

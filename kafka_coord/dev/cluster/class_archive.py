@@ -29,9 +29,8 @@ _being_written: dict[Path, Path] = {}
 
 
 def archive_flags(name: str, java: Java, class_path: Sequence[Path], directory: Path) -> tuple[str, ...]:
-    """The flags that make a server of this kind use its archive, or write it at its end into ``directory``.
-
-    One server at a time writes: the others of its kind, started beside it, go without.
+    """The flags that make a server of this kind use its archive, or write it to ``directory`` when it ends. One server
+    of a kind writes at a time; others that start meanwhile use none.
     """
     if not java.archives_classes:
         return ()
@@ -62,7 +61,7 @@ def keep_archives(directory: Path) -> None:
 
 
 def discard_archives(directory: Path) -> None:
-    """Remove what a server that was killed may have half written in ``directory``; another may write it."""
+    """Removes what a killed server may have written in part to ``directory``; another server may write it."""
     for written in directory.glob(f"*.jsa{_NEW}"):
         written.unlink(missing_ok=True)
     with _lock:
@@ -80,7 +79,9 @@ def drop_archive(command: Sequence[str]) -> bool:
 
 
 def _digest(java: Java, class_path: Sequence[Path]) -> str:
-    """Changes with whatever would make Java reject the archive: its own build, and each jar's place, time and size."""
+    """Changes with everything for which Java would reject the archive: its own build, and each jar's path, time and
+    size.
+    """
     parts = [str(java.executable.resolve()), java.version, str(java.executable.stat().st_mtime_ns)]
     for jar in class_path:
         stat = jar.stat()

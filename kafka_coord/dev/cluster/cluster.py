@@ -100,11 +100,9 @@ class DevCluster:
         return self._coordinators[broker_id]
 
     def up(self, timeout_s: float = 120.0) -> ClusterStatus:
-        """Bring everything up, on the data of an earlier time if there is any; return once a record was written
-        through every broker and read back. What an earlier time left running in part is ended first.
-
-        Raises :class:`DevClusterError`, with nothing of it left running, if the directory is in use, already up, not
-        writable or full, if it holds a larger cluster, or if a server does not serve within ``timeout_s`` seconds.
+        """Starts everything, on existing data if there is any, and returns once a record was written through every
+        broker and read back. Ends first what an earlier run left running. Raises :class:`DevClusterError` and leaves
+        nothing running if it fails.
         """
         with self._verbs, self._errors_explained():
             self.directory.mkdir(parents=True, exist_ok=True)

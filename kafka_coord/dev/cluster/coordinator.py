@@ -48,12 +48,12 @@ class Coordinator:
         return ephemeral_exists(self.broker.zookeeper, layout.instance(self.broker.broker_id)) is True
 
     def start(self, timeout_s: float = 60.0) -> None:
-        """Start it and wait until it is registered. Raises :class:`DevClusterError` if it does not come so far."""
+        """Starts it and waits until it is registered. Raises :class:`DevClusterError` if it does not register."""
         self.launch()
         self.wait_ready(timeout_s)
 
     def launch(self) -> None:
-        """Start the process, but not before the registration of one that was killed is gone. Nothing if it runs."""
+        """Starts the process once the registration of a killed predecessor is gone. Does nothing if it runs."""
         if self.running:
             return
         registration = layout.instance(self.broker.broker_id)

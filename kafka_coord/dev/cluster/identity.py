@@ -1,4 +1,4 @@
-"""Telling one process from a later one that was given the same number."""
+"""Distinguishes a process from a later one with the same number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps between which Ctrl-C has to wait."""
+"""Steps that Ctrl-C does not interrupt."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from types import FrameType
 
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """A Ctrl-C that comes meanwhile is heard at the end, by whoever would have heard it at once. Python handles signals
-    on its main thread only; on another one there is nothing to hold back."""
+    """Delivers a Ctrl-C that comes within the block at its end. Python handles signals on its main thread only, so on
+    another thread the block does nothing.
+    """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield

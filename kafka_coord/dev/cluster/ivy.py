@@ -1,4 +1,4 @@
-"""Fetching jars with the Ivy that PySpark bundles: no Maven, no second downloader."""
+"""Fetches jars with the Ivy that PySpark bundles: no Maven, no second downloader."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def _dependency(artifact: Artifact) -> str:
 
 
 def _complaints(output: str) -> list[str]:
-    """What Ivy says went wrong, each reason once: the causes (connection, certificate, disk) if it names any, else
-    what it did not find.
+    """Why Ivy failed, each reason once: the causes that it names (connection, certificate, disk), else what it did not
+    find.
     """
     lines = [line.strip(" :\t") for line in output.splitlines()]
     causes = [line for line in lines if "Exception" in line or "No space left" in line]

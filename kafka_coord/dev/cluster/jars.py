@@ -153,8 +153,8 @@ def _named(directory: Path, artifacts: Sequence[str]) -> tuple[Path, ...]:
 
 
 def _given(directory: Path) -> tuple[Path, ...]:
-    """Kafka's jars in a directory of the user's: the very ones we would fetch, else others of the same major version
-    (a distribution has a metrics-core 2 and a metrics-core 4, which are different things).
+    """Kafka's jars in the user's directory: the versions that would be fetched, else others of the same major version.
+    (A distribution has a metrics-core 2 and a metrics-core 4, which are different libraries.)
     """
     found: list[Path] = []
     missing: list[str] = []

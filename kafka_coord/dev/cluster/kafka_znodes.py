@@ -1,4 +1,4 @@
-"""Kafka's own znodes as Kafka writes them, for where no broker is needed but these."""
+"""Kafka's own znodes as Kafka writes them, for tests and benches that need no broker."""
 
 from __future__ import annotations
 

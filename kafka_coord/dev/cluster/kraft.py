@@ -1,4 +1,4 @@
-"""One real Kafka 4 broker on loopback, with its metadata in itself (KRaft): what others' protocols are measured on."""
+"""One real Kafka 4 broker on loopback, in KRaft mode: the peers' group protocols are measured on it."""
 
 from __future__ import annotations
 

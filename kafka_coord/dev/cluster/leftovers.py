@@ -1,4 +1,6 @@
-"""Ending servers that an earlier process started: known only by their record, not children of this one."""
+"""Ends servers that an earlier process started. They are known from the cluster's record, and are not children of this
+process.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ _STOP_TIMEOUT_S = 20.0
 
 
 def end_servers(servers: Iterable[ServerRecord]) -> None:
-    """Let them end cleanly, kind by kind (coordinators, brokers, ZooKeeper), by SIGKILL what takes longer than 20 s."""
+    """Lets them end cleanly, kind by kind (coordinators, brokers, ZooKeeper), and kills those that take longer than 20
+    s.
+    """
     running = [(server, server.process) for server in servers if server.process is not None]
     for kind in KINDS:
         ending = [(server, process) for server, process in running if server.kind == kind]

@@ -1,4 +1,4 @@
-"""One owner at a time for a cluster's directory, forgotten by the kernel when the owner ends, however it ends."""
+"""One owner at a time for a cluster's directory. The kernel releases the lock when the owner ends, however it ends."""
 
 from __future__ import annotations
 

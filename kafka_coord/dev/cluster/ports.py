@@ -48,7 +48,7 @@ def port_is_free(port: int) -> bool:
 
 
 def require_free(port: int, what: str) -> None:
-    """Raise :class:`DevClusterError` if ``port``, which was asked for by number, is taken; ``what`` wanted it."""
+    """Raises :class:`DevClusterError` if ``port``, which the user chose for ``what``, is taken."""
     if not port_is_free(port):
         raise DevClusterError(
             f"{what}: port {port} on {LOOPBACK} is taken; stop what listens there or give another port"

@@ -1,4 +1,4 @@
-"""Is a cluster ready? Write to it and read that back."""
+"""Checks that a cluster is ready: writes records to it and reads them back."""
 
 from __future__ import annotations
 

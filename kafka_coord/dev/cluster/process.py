@@ -118,10 +118,10 @@ class ChildProcess:
             child_reaper.release(identity)
 
     def terminate(self) -> None:
-        """Ask it to end (SIGTERM), without waiting; :meth:`stop` waits.
+        """Asks it to end (SIGTERM), without waiting; :meth:`stop` waits.
 
-        Asked once only: Python gives signals back to the system while it ends, and a second one would kill a process
-        that is just leaving cleanly.
+        The signal is sent once only: while Python ends it restores the default handlers, and a second signal would kill
+        a process that is leaving cleanly.
         """
         with self._lock:
             if self._process is not None and self._process.poll() is None:

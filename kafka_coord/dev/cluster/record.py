@@ -1,4 +1,4 @@
-"""``cluster.json``: what a local cluster consists of and which processes it is, for the next command that looks."""
+"""``cluster.json``: the servers of a local cluster and their processes, for later commands."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ClusterRecord:
         return next((server.port for server in self.servers if server.name == name), None)
 
     def running(self) -> tuple[ServerRecord, ...]:
-        """The servers whose very processes still run. A number used again by another process does not count."""
+        """The servers whose recorded processes still run. Another process that reuses a number does not count."""
         if self.boot_id != boot_id():
             return ()
         return tuple(server for server in self.servers if server.process is not None and server.process.alive())

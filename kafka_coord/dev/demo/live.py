@@ -32,8 +32,9 @@ _OBEYED_SHOWN_S = 4.0
 
 
 class Obeyed:
-    """The commands obeyed lately, by consumer. Most wait for some tens of ms only, too short to be seen waiting; that
-    they were obeyed shows in who owns what."""
+    """The commands that consumers have carried out lately. Most wait for some tens of ms only, too short to be seen; a
+    change of owners shows that they were carried out.
+    """
 
     def __init__(self) -> None:
         self._owners: Mapping[TopicPartition, str] = {}
@@ -63,7 +64,7 @@ class Obeyed:
 
 
 class LiveView(PlainView):
-    """Steps as lines; the story as a picture, of which its events stay."""
+    """Shows steps as lines and the story as a picture. The story's events stay when the picture goes."""
 
     tick_s = 0.5
 

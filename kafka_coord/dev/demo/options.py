@@ -1,4 +1,4 @@
-"""What can be chosen about the demo."""
+"""The options of the demo."""
 
 from __future__ import annotations
 

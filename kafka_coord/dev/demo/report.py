@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A run as it is told: ``failover_ms`` from the coordinator's kill to the next one's election and
-    ``failover_records`` what the group consumed meanwhile (None: no coordinator was killed), ``steps`` what the demo
-    did and how many seconds each took, ``setting`` one sentence about the parts; ``shared`` what the second group did,
-    which Spark was part of."""
+    """What the page tells. ``failover_ms`` is from the coordinator's kill to the next one's election and
+    ``failover_records`` what the group consumed meanwhile (None: no coordinator was killed). ``steps`` are what the
+    demo did and how many seconds each took, ``setting`` is one sentence about the parts, and ``shared`` is what the
+    second group did.
+    """
 
     group: str
     timeline: Timeline

@@ -58,9 +58,9 @@ class Outcome:
 
 
 def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainView, *, keep: bool = False) -> Outcome:
-    """Runs it in ``directory`` and writes the page ``report``. With ``keep`` the cluster runs on afterwards.
+    """Runs the demo in ``directory`` and writes the page ``report``. With ``keep`` the cluster runs on afterwards.
 
-    The verdict is in the outcome; raises :class:`~kafka_coord.errors.KafkaCoordError` where it could not come to one.
+    The verdict is in the outcome; raises :class:`~kafka_coord.errors.KafkaCoordError` if the demo could not reach one.
     """
 
     over_sockets = options.channel is not ChannelChoice.ZOOKEEPER
@@ -142,7 +142,7 @@ def _with_cluster(
 
 
 def _shared(sharing: Future[Shared], view: PlainView) -> Shared:
-    """What came of the second group, once it has finished."""
+    """The result of the second group, once it has finished."""
     with view.step("Waiting for the group of Spark queries and a plain consumer", Part.SPARK) as step:
         while not sharing.done():
             step.progress(view.aside)

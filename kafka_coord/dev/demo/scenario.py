@@ -1,4 +1,4 @@
-"""The story: what is done to the group, one thing after the other, while it works."""
+"""The story: what happens to the group while it works, one event after the other."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ class Scenario:
         self.coordinator_killed: dict[int, int] = {}
 
     def play(self) -> None:
-        """The whole story, until everything is committed. Raises :class:`~kafka_coord.errors.Timeout` where something
-        does not happen, :class:`~kafka_coord.errors.ConsumerError` where a consumer ends that nobody ended."""
+        """The whole story, until everything is committed. Raises :class:`~kafka_coord.errors.Timeout` where an expected
+        event does not happen, and :class:`~kafka_coord.errors.ConsumerError` where a consumer ends unexpectedly.
+        """
         self._begin()
         self._when_committed(_JOIN)
         self._join()
@@ -181,7 +182,9 @@ class Scenario:
         return _ALWAYS_WITHIN_S + 5 * self._options.seconds
 
     def _wait_until_settled(self, condition: Callable[[GroupDescription], bool], what: str) -> GroupDescription:
-        """The group once it is stable and as it should be, asked for directly: a sample may be a moment old."""
+        """The group once it is stable and fulfils the condition. Reads the group itself, because a sample may be a
+        moment old.
+        """
         deadline = time.monotonic() + _SETTLE_S
         while True:
             self._check()
@@ -193,8 +196,9 @@ class Scenario:
             time.sleep(_POLL_S)
 
     def _left_behind(self, victim: str) -> dict[TopicPartition, int]:
-        """What a consumer just killed held, and what is committed of it: read until it does not change any more, for
-        ZooKeeper, or a coordinator that writes for it, may be about to carry out a commit the dead consumer sent."""
+        """What a killed consumer held, and what is committed of it. Reads until that no longer changes: ZooKeeper, or a
+        coordinator that writes for the consumer, may still be carrying out a commit that the consumer sent.
+        """
         before: dict[TopicPartition, int] | None = None
         since = time.monotonic()
         while True:

@@ -1,4 +1,4 @@
-"""The part of the page about the group that Spark applications and a plain consumer shared."""
+"""The section of the page about the group that Spark queries and a plain consumer share."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Sharing:
 
     @contextmanager
     def alongside(self) -> Iterator[Future[Shared]]:
-        """Play it on a thread of its own for the block; where the block fails, it is given up and stopped."""
+        """Plays on a thread of its own while the block runs; the end of the block stops what is left of it."""
         with ThreadPoolExecutor(1, thread_name_prefix="demo-sharing") as pool:
             result = pool.submit(self._play)
             try:
@@ -95,8 +95,9 @@ class Sharing:
     # --- the acts, on the thread -------------------------------------------------------------------------------------
 
     def _play(self) -> Shared:
-        """All of it. Raises :class:`~kafka_coord.errors.Timeout` where something does not happen,
-        :class:`ConsumerError` where a process ends that nobody ended."""
+        """All of it. Raises :class:`~kafka_coord.errors.Timeout` where an expected event does not happen, and
+        :class:`ConsumerError` where a process ends unexpectedly.
+        """
         try:
             first, host = self._spark("spark-1"), self._queries("spark-2", "spark-3")
             self._load()

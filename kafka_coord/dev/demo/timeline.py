@@ -1,4 +1,4 @@
-"""What happened when: put together from journals, samples and events. Pure; all times in ms since 1970."""
+"""What happened when, assembled from journals, samples and events. Pure; all times are in ms since 1970."""
 
 from __future__ import annotations
 

@@ -30,10 +30,9 @@ MAX_DIFFERENCES = 20
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that the verification looks at.
-
-    ``ends`` are the partitions' end offsets, ``committed`` what the group has committed (as an operator reads it),
-    ``written`` the number of records produced, ``expected`` what the input itself says by airline.
+    """Everything that the verification reads. ``ends`` are the partitions' end offsets, ``committed`` what the group
+    has committed (as an operator reads it), ``written`` the number of records produced, ``expected`` what the input
+    itself says by airline.
     """
 
     ends: Offsets
@@ -46,7 +45,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing verified. ``found`` says in a few words what was seen, ``differences`` what is wrong, if anything."""
+    """One verified claim. ``found`` says in a few words what was seen, ``differences`` what is wrong, if anything."""
 
     name: str
     found: str

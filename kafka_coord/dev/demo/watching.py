@@ -1,4 +1,4 @@
-"""Looking at the cluster while it works, the way an operator's tool does."""
+"""Watches the cluster while it works, as an operator's tool does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AWAY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The newest of everything: ``group`` is None while there is no such group yet."""
+    """The newest view of the group; ``group`` is None while there is no such group yet."""
 
     at_ms: int
     coordinator: CoordinatorInfo | None = None
@@ -46,9 +46,9 @@ class GroupView:
 
 
 class Watcher:
-    """A thread that looks at ZooKeeper and the brokers, keeps what it saw, and tells ``on_look`` of every sample.
+    """A thread that reads ZooKeeper and the brokers, keeps samples, and calls ``on_look`` with every view.
 
-    ZooKeeper or a broker not answering for a moment is no error: there is no sample then.
+    It is no error if ZooKeeper or a broker does not answer for a moment: there is no sample then.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Watcher:
 
     @property
     def look(self) -> GroupView:
-        """The newest look."""
+        """The newest view."""
         with self._lock:
             return self._look
 
@@ -107,7 +107,7 @@ class Watcher:
             return next((reign.from_ms for reign in self._reigns if reign.epoch == epoch), None)
 
     def wait_for(self, condition: Callable[[GroupView], bool], what: str, timeout_s: float) -> GroupView:
-        """The first look that fulfils the condition. Raises :class:`~kafka_coord.errors.Timeout`."""
+        """The first view that fulfils the condition. Raises :class:`~kafka_coord.errors.Timeout`."""
         deadline = time.monotonic() + timeout_s
         while True:
             if self._crash is not None:
@@ -120,8 +120,9 @@ class Watcher:
             time.sleep(_LOOK_S)
 
     def describe(self, *, lag: bool = True) -> GroupDescription:
-        """The group at this very moment; a ZooKeeper that does not answer for a while is waited for. Without ``lag``
-        the brokers are not asked. Raises :class:`~kafka_coord.errors.NotFound`, ``StoreError``."""
+        """The group at this moment; waits for a ZooKeeper that does not answer for a while. Without ``lag`` the brokers
+        are not asked. Raises :class:`~kafka_coord.errors.NotFound`, ``StoreError``.
+        """
         ends = self._ends if lag else None
         return self._patiently(lambda: describe_group(self._store, self._group, ends))
 

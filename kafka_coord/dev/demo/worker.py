@@ -1,7 +1,7 @@
 """One consumer of the demo, as a process: ``python -m kafka_coord.dev.demo.worker …``.
 
-It reads flights as any application would, adds up delays per airline, and writes down what it was given. SIGTERM lets
-it leave the group cleanly.
+It reads flights as any application would, adds up delays per airline, and writes down what it received. On SIGTERM it
+leaves the group cleanly.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Work:
     totals: dict[str, AirlineTotal] = field(default_factory=dict)
 
     def do(self, records: Iterable[Record]) -> list[Run]:
-        """Works through a batch, and tells it as runs of consecutive offsets."""
+        """Works through a batch, and returns it as runs of consecutive offsets."""
         seen: dict[TopicPartition, list[tuple[int, str, int | None]]] = {}
         for record in records:
             flight = json.loads(record.value or b"{}")
@@ -67,7 +67,7 @@ def _runs(at_ms: int, partition: TopicPartition, found: Sequence[tuple[int, str,
 
 
 class Pace:
-    """Holds the work to so many records a second; a pause is never made up for by a burst."""
+    """Limits the work to so many records a second; a pause is never made up for by a burst."""
 
     def __init__(self, records_per_s: float) -> None:
         self._per_record_s = 1 / records_per_s if records_per_s else 0.0
@@ -82,7 +82,7 @@ class Pace:
 
 
 def work(consumer: Consumer, journal: JournalWriter, pace: Pace, stopping: threading.Event) -> Work:
-    """Until told to stop."""
+    """Works until told to stop."""
     done = Work()
     while not stopping.is_set():
         records = consumer.consume(_BATCH, _WAIT_S)

@@ -30,7 +30,7 @@ class Workforce:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All there ever were."""
+        """All consumers so far."""
         return tuple(self._processes)
 
     @property
@@ -78,7 +78,7 @@ class Workforce:
             raise ConsumerError(f"{', '.join(failed)} did not leave cleanly: see the logs in {self._directory}")
 
     def check(self) -> None:
-        """Raises :class:`ConsumerError` if one ended that nobody ended."""
+        """Raises :class:`ConsumerError` if a consumer has ended unexpectedly."""
         for name in self.working:
             process = self._processes[name]
             if not process.running:

@@ -1,6 +1,6 @@
 """The job ``flights``: departures, as JSON, into a table that holds each of them once.
 
-What the table says, added up, is :mod:`kafka_coord.dev.jobs.delays`.
+:mod:`kafka_coord.dev.jobs.delays` adds up the table.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ KEPT = ("carrier", "flight", "tailnum", "origin", "dest", "distance", "hour", "d
 
 
 def decoded(rows: DataFrame) -> DataFrame:
-    """Each record of a micro-batch as one row: where it is from, the flight, and ``departure``, its event time.
+    """Each record of a micro-batch as one row: its place, the flight, and ``departure``, its event time.
 
-    What is no flight keeps its row, with the ``problem`` and the record's ``raw`` bytes: it is counted, and can be
-    looked into.
+    A record that is not a flight keeps its row, with the ``problem`` and the record's ``raw`` bytes, so that it is
+    counted and can be inspected.
     """
     from pyspark.sql import functions as f
 
@@ -73,8 +73,9 @@ def decoded(rows: DataFrame) -> DataFrame:
 
 
 def as_arrow(records: Iterable[Record]) -> pyarrow.Table:
-    """The same rows of a plain consumer's records, for :meth:`~kafka_coord.spark.sinks.TableWriter.append_arrow`:
-    a consumer of the group that has no Spark writes into the table of those that have."""
+    """The same rows of a plain consumer's records, for :meth:`~kafka_coord.spark.sinks.TableWriter.append_arrow`. A
+    member without Spark thus writes into the table of those that have Spark.
+    """
     import pyarrow as pa
 
     integers = dict.fromkeys(("flight", "distance", "hour", "dep_delay", "arr_delay"), pa.int32())
@@ -108,7 +109,7 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def _read(value: bytes | None) -> tuple[dict[str, Any], str]:
-    """A flight, or what is the matter with it."""
+    """A flight, or the problem with the record."""
     if value is None:
         return {}, NO_VALUE
     try:

@@ -1,4 +1,4 @@
-"""A job that is a query: a group's records into a parquet table, until it is told to stop."""
+"""Runs a job that is a query: it writes a group's records into a parquet table until it is told to stop."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ class StreamOptions:
 
     @property
     def checkpoint_location(self) -> str:
-        """Each application has to have its own. It is a convenience only: what it says that the group's offsets and the
-        table do not is nothing."""
+        """Each application must have its own. It is a convenience: the group's offsets and the table know all that it
+        knows.
+        """
         if self.checkpoint is not None:
             return self.checkpoint
         return (self.root / CHECKPOINTS / self.checked.consumer_id).as_uri()
@@ -71,7 +72,7 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a query ended: the records its micro-batches held, and whether it ended between two of them."""
+    """How a query ended: its micro-batches and records, and whether it ended between two micro-batches."""
 
     micro_batches: int
     records: int
@@ -85,11 +86,12 @@ def run_stream(
     stopping: threading.Event,
     on_progress: OnProgress = log.info,
 ) -> Ended:
-    """Write the group's records into the table until ``stopping`` is set, or all that is there now is written.
+    """Writes the group's records into the table until ``stopping`` is set, or until all records that exist now are
+    written.
 
-    Ends between two micro-batches, so that nobody who goes on reads a record again. Raises :class:`RequestRefused`
-    for another group's table, and :class:`ConsumerError` where the query fails: it may be started again, and nothing is
-    lost or doubled by it.
+    Ends between two micro-batches, so that no later owner reads a record again. Raises :class:`RequestRefused` for
+    another group's table, and :class:`ConsumerError` where the query fails; it may then be started again, and nothing
+    is lost or doubled.
     """
     group = options.checked.group
     table = ParquetTable(spark, options.table, group=group)
@@ -124,7 +126,7 @@ def run_stream(
 
 
 class _Counted:
-    """Appends to the table, and tells."""
+    """Appends to the table, counts, and reports progress."""
 
     def __init__(self, table: ParquetTable, transform: Transform, on_progress: OnProgress) -> None:
         self._table = table
@@ -155,7 +157,7 @@ def _triggered(writer: DataStreamWriter, trigger: str | None) -> DataStreamWrite
 
 
 def _cause(story: str) -> str:
-    """What our own source, or whoever it was in Python, said last; Spark tells it within two stack traces."""
+    """The last error that our source, or other Python code, reported; Spark puts it inside two stack traces."""
     told = re.findall(
         r"^(?:kafka_coord\.errors\.(\w+): (.*)|(\w+(?:\.\w+)*(?:Error|Exception)): (.*))$", story, re.MULTILINE
     )

@@ -25,7 +25,7 @@ from kafka_coord.monitor.audit.tree import Change, Step
 
 
 class Decided(NamedTuple):
-    """A decision of a group; durations in ms from it, None where they were not seen."""
+    """A decision of a group. Durations are in ms from the decision, None where they were not seen."""
 
     source: str
     group: str
@@ -33,6 +33,7 @@ class Decided(NamedTuple):
     epoch: int
     at_ms: int
     reason: str
+    causes: tuple[str, ...]
     assignor: str
     members: int
     partitions: int
@@ -85,6 +86,7 @@ class Evidence:
                 one.epoch,
                 one.decided_at_ms,
                 one.reason,
+                tuple(map(str, one.causes)),
                 one.assignor,
                 one.members,
                 one.partitions,
@@ -147,7 +149,7 @@ def _read_logs(source: str, directories: Sequence[Path], chroot: str, found: Evi
 
 
 class _Witness:
-    """Told each step of a log before it is judged."""
+    """Sees each step of a log before the audit judges it."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -176,7 +178,7 @@ class _Witness:
                 self._unreadable += 1
 
     def end(self, found: Evidence) -> None:
-        """Hands over what was seen."""
+        """Hands over what it has seen."""
         for (group, _), decision in self._decisions.items():
             found.add_decisions(self._source, group, [decision])
         found.holds += [*self._closed, *self._open.values()]

@@ -20,19 +20,13 @@ RESULTS = "history"
 
 PARTS = ("rebalances", "without_owner", "decisions", "holds", "positions")
 
-_REASONS = {
-    "operator asked": "operator asked",
-    "member joined": "(^|[; ,])members? [^;]*joined",
-    "member left": "(^|[; ,])members? [^;]*left|no members left",
-    "member evicted": "(^|[; ,])members? [^;]*evicted",
-    "topic changed": "topics? [^;]*(grew|shrank|is new|is gone|deleted and created|changed)",
-    "assignor changed": "assignor changed from",
-}
-"""Kind of reason → what its sentence matches; a decision may have several, and one with none is ``other``."""
+UNKNOWN = "unknown"
+"""The cause of a decision that was written down before decisions had causes."""
 
 _SCHEMAS: Mapping[type[Any], str] = {
     Decided: "source string, group string, generation bigint, epoch bigint, at_ms bigint, reason string, "
-    "assignor string, members int, partitions int, moved int, stopped_ms bigint, settled_ms bigint",
+    "causes array<string>, assignor string, members int, partitions int, moved int, stopped_ms bigint, "
+    "settled_ms bigint",
     Held: "source string, group string, topic string, partition int, consumer string, begin_ms bigint, end_ms bigint, "
     "ending string, members_left int",
     Position: "source string, group string, topic string, partition int, offset bigint, at_ms bigint",
@@ -43,8 +37,9 @@ _SCHEMAS: Mapping[type[Any], str] = {
 class HistoryReport:
     """How much was read, and in ``directory`` a parquet data set for each of :data:`PARTS`.
 
-    ``rebalances``: decisions by group and ``cause``. ``without_owner``: how long partitions had no owner, by group and
-    by how the last hold ended. The rest is the evidence itself.
+    ``rebalances``: decisions by group and ``cause``; a decision with several causes counts for each of them.
+    ``without_owner``: how long partitions had no owner, by group and by how the last hold ended. The rest is the
+    evidence itself.
     """
 
     directory: Path
@@ -97,12 +92,10 @@ def data_set(spark: SparkSession, folder: Path, rows: Sequence[Any], kind: type[
 def _rebalances(decisions: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
-    matching = [f.when(f.col("reason").rlike(pattern), f.lit(kind)) for kind, pattern in _REASONS.items()]
-    kinds = f.array_compact(f.array(*matching))
+    causes = f.when(f.size("causes") > 0, f.col("causes")).otherwise(f.array(f.lit(UNKNOWN)))
     return (
-        decisions.withColumn("kinds", f.when(f.size(kinds) > 0, kinds).otherwise(f.array(f.lit("other"))))
-        .withColumn("reason", f.explode("kinds"))
-        .groupBy("source", "group", "reason")
+        decisions.withColumn("cause", f.explode(causes))
+        .groupBy("source", "group", "cause")
         .agg(
             f.count("*").alias("decisions"),
             f.sum("moved").alias("moved"),
@@ -113,7 +106,7 @@ def _rebalances(decisions: DataFrame) -> DataFrame:
             ),
             f.max("settled_ms").alias("settled_max_ms"),
         )
-        .orderBy("source", "group", f.desc("decisions"), "reason")
+        .orderBy("source", "group", f.desc("decisions"), "cause")
     )
 
 

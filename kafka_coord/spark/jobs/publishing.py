@@ -1,4 +1,4 @@
-"""Results that appear at once and whole: parquet data sets in a directory that is renamed when all are there."""
+"""Publishes results all at once: parquet data sets in a directory that gets its final name when all are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A micro-batch seen as offsets: which it holds, those of its rows that are not done yet, and a key for it."""
+"""A micro-batch as offsets: which it holds, which of its rows are not stored yet, and a key for it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ ForeachBatch = Callable[["DataFrame", int], None]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a function of one's own is given: ``rows`` without those that are done, the ``ranges`` to note as done
-    together with their effect, and the batch's ``key``, the same at every repetition that is cut the same."""
+    """What your own function receives: the ``rows`` that are not stored yet, the ``ranges`` to store together with
+    their effect, and the batch's ``key``, the same for every repetition with the same ranges.
+    """
 
     rows: DataFrame
     ranges: OffsetRanges
@@ -34,11 +35,12 @@ class Batch:
 
 
 def exactly_once(group: str, write: Callable[[Batch], None], done: Callable[[], OffsetRanges]) -> ForeachBatch:
-    """A function for ``foreachBatch`` that calls ``write`` with what is not ``done`` yet, and not at all where all is.
+    """A function for ``foreachBatch`` that calls ``write`` with the rows that are not ``done`` yet, and not at all
+    where all are.
 
-    ``done`` reads what is noted in the place ``write`` writes to. It is exactly once if ``write`` notes
-    ``batch.ranges`` in the same transaction as its effect; and, where several applications share the group, if that
-    transaction fails when another has noted any of them meanwhile.
+    ``done`` reads what is stored in the place that ``write`` writes to. The effect is exactly once if ``write`` stores
+    ``batch.ranges`` in the same transaction as its effect. Where several applications share the group, that transaction
+    must also fail if another one has stored any of the ranges meanwhile.
     """
     legal("group", group)
 
@@ -72,10 +74,10 @@ def require_key_columns(rows: DataFrame) -> None:
 
 
 def offsets_of(rows: DataFrame) -> OffsetRanges:
-    """What a batch covers: of each partition everything from its lowest to its highest offset.
+    """What a batch covers: of each partition, everything from its lowest to its highest offset. Runs a Spark job.
 
-    That counts gaps as covered, where transactions, compaction or a filter left no row: a batch holds one stretch of
-    each partition, as this source and Spark's own guarantee. Runs a Spark job.
+    Gaps count as covered where transactions, compaction or a filter left no row: a batch holds one contiguous range of
+    each partition, as this source and Spark's own guarantee.
     """
     from pyspark.sql import functions as f
 

@@ -1,4 +1,4 @@
-"""From what members wrote down to what an event cost. Pure."""
+"""Computes the cost of an event from what members wrote down. Pure."""
 
 from __future__ import annotations
 

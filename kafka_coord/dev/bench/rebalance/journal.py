@@ -1,4 +1,4 @@
-"""What the members of a bench write down, and how it is read back."""
+"""Writes and reads the journals of a bench's members."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """``at_ns`` is of ``CLOCK_MONOTONIC``, the same for all processes of a machine."""
+    """``at_ns`` is of ``CLOCK_MONOTONIC``, which all processes of a machine share."""
 
     at_ns: int
     consumer: str
@@ -53,7 +53,9 @@ class Journals:
         self._read: dict[Path, int] = {}
 
     def new_lines(self) -> list[Line]:
-        """What was written since, in the order it happened. Half a line, of a process killed, is left out."""
+        """The lines written since the last call, in the order of events. Leaves out an unfinished line of a killed
+        process.
+        """
         return sorted(self._lines(), key=lambda line: line.at_ns)
 
     def _lines(self) -> Iterator[Line]:

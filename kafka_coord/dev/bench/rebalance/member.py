@@ -43,7 +43,7 @@ _CLOSE_S = 20.0
 
 
 class TimedFetchers:
-    """Implements :class:`kafka_coord.consumer.fetching.Fetchers`: reads nothing, and notes when it would have."""
+    """Implements :class:`kafka_coord.consumer.fetching.Fetchers`: reads nothing, and notes when it would have read."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
@@ -121,7 +121,7 @@ class TimedChannel(ConsumerChannel):
 
 
 class TimedLink(SocketLink):
-    """Notes when the coordinator has said that what a command was answered with is stored."""
+    """Notes when the coordinator confirms that the answer to a command is stored."""
 
     note: Note = staticmethod(lambda _what, _partitions: None)
 
@@ -165,8 +165,7 @@ class Place:
 
 
 class BenchMember:
-    """One member. Its session is open before it registers, or its connection, as that of an application that begins to
-    consume."""
+    """One member. Its session or connection is open before it registers, as in an application about to consume."""
 
     def __init__(self, place: Place, consumer: str, journal: Journal) -> None:
         self._consumer, self._journal = consumer, journal
@@ -242,8 +241,9 @@ class BenchMember:
 
 
 def serve_orders(make: Callable[[str], Orderly], orders: Iterable[str], answers: TextIO) -> None:
-    """The process: ends, and its members leave, when nobody is there to give orders. An order is a line of JSON, (what,
-    consumers) with ``open``, ``join`` or ``leave``; the answer is null when it is carried out, else what went wrong."""
+    """The process. An order is a line of JSON, (what, consumers) with ``open``, ``join`` or ``leave``; the answer is
+    null when it is carried out, else the error. When the input ends, the members leave and the process ends.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which lets its members leave
     members: dict[str, Orderly] = {}
     for order in orders:

@@ -41,7 +41,7 @@ class PeerPlace:
 
 
 class _Fetching:
-    """A thread that reads until told to stop, and then lets its consumer leave."""
+    """A thread that reads until it is told to stop; its consumer then leaves."""
 
     def __init__(self, note: Note) -> None:
         self._note = note

@@ -84,7 +84,7 @@ def _program(options: RebalanceOptions) -> Iterator[tuple[Sequence[Event], int]]
 
 
 class _Group:
-    """The members that stay, settled between events, and what each event has cost so far."""
+    """The members that stay, in a settled group between events, and the cost of each event so far."""
 
     def __init__(self, testbed: RebalanceTestbed, options: RebalanceOptions) -> None:
         self._testbed, self._options = testbed, options
@@ -96,7 +96,7 @@ class _Group:
         self.costs: dict[Event, list[Cost]] = {event: [] for event in Event}
 
     def happen(self, event: Event) -> Cost:
-        """Lets it happen to the settled group, and waits until it has settled again."""
+        """Causes the event in the settled group, and waits until the group has settled again."""
         match event:
             case Event.COLD:
                 if self._members:

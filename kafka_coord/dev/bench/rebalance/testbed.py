@@ -1,4 +1,4 @@
-"""What the bench plays on: a ZooKeeper, a coordinator's process, and processes with members of one group."""
+"""The testbed of the rebalance bench: a ZooKeeper, a coordinator process, and processes with members of one group."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class MembersChannel(StrEnum):
 
 
 class Crew:
-    """One process with members. Ends with the bench, however that ends: its orders come through a pipe.
+    """A process with members. It ends with the bench, however the bench ends, because its orders come through a pipe.
 
-    ``packages`` is a directory of packages to use instead of those installed.
+    ``packages`` is a directory of packages to use instead of the installed ones.
     """
 
     def __init__(
@@ -151,7 +151,9 @@ class Crews:
 
 
 class Quiet:
-    """Tells when the coordinator is done with an event: its decisions are settled, and none has come for a while."""
+    """Knows when the coordinator has finished with an event: its decisions are settled, and no new one has come for a
+    while.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -167,7 +169,7 @@ class Quiet:
         return found[-1] if found else None
 
     def after(self, generation: int, members: int, within_s: float) -> Decision:
-        """The last decision after that generation, of so many members, once it is settled."""
+        """The last decision after that generation, with that many members, once it is settled."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             found = self.newest()
@@ -201,14 +203,14 @@ class RebalanceTestbed:
         return Crew(name, replace(self.place, journal=str(journal)), consumers, self.directory / f"{name}.log")
 
     def set_partitions(self, partitions: int) -> int:
-        """Makes the topic or changes it as Kafka does, in the data of its znode; when (ns, monotonic)."""
+        """Creates or changes the topic as Kafka does, in the data of its znode; returns when (ns, monotonic)."""
         at_ns = time.monotonic_ns()
         write_topic(self.store, TOPIC, partitions)
         return at_ns
 
     @contextmanager
     def stuck_group(self) -> Iterator[None]:
-        """Another group, with a member that lives and does not do as told: it has been sent a command, at least."""
+        """Adds another group, with a live member that ignores its commands; returns once it has been sent one."""
         path = layout.channel(_STUCK, _STUCK)
         for parent in (layout.ids(_STUCK), path):
             self.store.ensure_path(parent)
@@ -233,7 +235,7 @@ class RebalanceTestbed:
 def testbed(
     directory: Path, session_timeout_ms: int, partitions: int, channel: MembersChannel
 ) -> Iterator[RebalanceTestbed]:
-    """A standalone ZooKeeper and one coordinator, with the topic there and nobody in the group."""
+    """A standalone ZooKeeper and one coordinator, with the topic and an empty group."""
     (directory / "journals").mkdir(parents=True, exist_ok=True)
     # ZooKeeper ends a session at a whole tick: small ones, or what a killed member costs is mostly that.
     settings = ZooKeeperSettings(tick_ms=100, heap_mb=256)

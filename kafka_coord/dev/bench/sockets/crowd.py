@@ -60,8 +60,9 @@ class CrowdPlace:
 
 @dataclass(slots=True)
 class CrowdState:
-    """How a crowd is. ``connected`` members may be talked to, ``held`` partitions are being read; ``lost`` counts the
-    memberships lost so far, ``stopped`` the partitions given up."""
+    """The state of a crowd. ``connected`` members can be reached, ``held`` partitions are being read; ``lost`` counts
+    the memberships lost so far, ``stopped`` the partitions given up.
+    """
 
     at_ns: int = 0
     connected: int = 0

@@ -80,7 +80,7 @@ def run_sockets_bench(options: SocketsOptions, directory: Path, on_progress: OnP
 
 
 class _Crowd:
-    """A process of consumers; it ends when its standard input is closed, however this one ends."""
+    """A process of consumers; it ends when its standard input is closed."""
 
     def __init__(self, place: CrowdPlace, log: Path) -> None:
         with log.open("ab") as errors:
@@ -194,7 +194,9 @@ class _SocketTestbed:
         }
 
     def fail(self, on_progress: OnProgress) -> dict[str, Any]:
-        """``kill -9`` of the elected instance; until everybody is back at the other, reading what it read."""
+        """``kill -9`` of the elected instance; waits until all consumers are back at the other one and read what they
+        read before.
+        """
         before, lost, stopped = self._owned(), self._state().lost, self._state().stopped
         goes = self._now()
         elected = goes.broker_id
@@ -318,7 +320,9 @@ def _round_trips(instance: Instance) -> dict[float, int]:
 
 
 def quantile_ms(counts: Sequence[tuple[float, int]], q: float) -> float | None:
-    """ms; the upper bound of the bucket it is in. ``counts`` are cumulative; None of nothing, or beyond every bound."""
+    """In ms: the upper bound of the bucket that the quantile is in. ``counts`` are cumulative; None for no values, or
+    beyond every bound.
+    """
     total = counts[-1][1] if counts else 0
     for bound, count in counts:
         if total and count >= q * total:

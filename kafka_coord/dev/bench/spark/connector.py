@@ -21,8 +21,9 @@ _JARS = (
 
 
 def own_connector() -> tuple[Path, ...]:
-    """Its jars, for ``spark.jars``: those Spark does not come with. Raises :class:`DevClusterError` where they can
-    neither be found nor fetched."""
+    """The jars for ``spark.jars`` that Spark does not include. Raises :class:`DevClusterError` where they can neither
+    be found nor fetched.
+    """
     home = cache_directory() / f"spark-kafka-{SPARK_VERSION}"
     jars = tuple(home / artifact.file_name for artifact in _JARS)
     if not all(jar.is_file() for jar in jars):

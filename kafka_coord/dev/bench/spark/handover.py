@@ -1,4 +1,4 @@
-"""How long a query takes to acknowledge a stop-fetcher while it reads: another member joins its group, and again."""
+"""How long a query takes to acknowledge a stop-fetcher while it reads, each time another member joins its group."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _SETTLING_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A stop-fetcher. ``ms`` from its znode's ctime to the moment its deletion was seen, both by this machine's clock;
-    ``micro_batch_ms`` is how long the micro-batch took that was at work when it came, None if none was."""
+    """A stop-fetcher. ``ms`` is from its znode's ctime to its observed deletion, both by this machine's clock;
+    ``micro_batch_ms`` is the duration of the micro-batch that was under way when it came, None if there was none.
+    """
 
     ms: float
     micro_batch_ms: int | None
@@ -45,7 +46,7 @@ class Handovers:
 
 
 def hand_over(testbed: SparkTestbed, partitions: int, *, trigger_ms: int, rows_per_s: int, joins: int) -> Handovers:
-    """A query reads what is written meanwhile; ``joins`` times a consumer joins its group and leaves."""
+    """A query reads what is written meanwhile; a consumer joins its group and leaves, ``joins`` times."""
     topic = testbed.new_topic(partitions)
     trigger = {"processingTime": f"{trigger_ms} milliseconds"}
     with (

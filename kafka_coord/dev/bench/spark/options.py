@@ -1,4 +1,4 @@
-"""How large the bench is."""
+"""The options of the Spark bench."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def _soak(testbed: SparkTestbed, options: SparkBenchOptions, on_progress: OnProg
 
 
 def _rounds(testbed: SparkTestbed, warm_up: int, repeat: int) -> Iterator[tuple[int, str]]:
-    """(round, source): those before 0 only warm up. Who goes first changes from round to round."""
+    """(round, source); rounds before 0 only warm up. The order of the sources alternates."""
     for number in range(-warm_up, repeat):
         for source in testbed.sources if number % 2 == 0 else reversed(testbed.sources):
             yield number, source

@@ -1,4 +1,4 @@
-"""Whether memory grows: a query reads for a long time, and its Python processes are looked at every minute."""
+"""Whether memory grows: a query reads for a long time, and the bench samples its Python processes every minute."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Look:
 def soak(
     testbed: SparkTestbed, partitions: int, *, minutes: float, rows_per_s: int, tell: Callable[[Look], None]
 ) -> tuple[Look, ...]:
-    """A look after the first micro-batches, then one a minute (every sixth of the time, of less than six minutes)."""
+    """Samples after the first micro-batches, then once a minute (or at every sixth of a time below six minutes)."""
     topic = testbed.new_topic(partitions)
     every_s = min(60.0, minutes * 60 / 6)
     looks: list[Look] = []
@@ -53,7 +53,9 @@ def soak(
 
 
 def growth(looks: Sequence[Look]) -> float | None:
-    """The mean of the last third over that of the second; None of too few. The first is left out: caches fill."""
+    """The mean of the last third divided by that of the second; None for too few samples. The first third is left out,
+    because caches fill.
+    """
     third = len(looks) // 3
     if not third:
         return None

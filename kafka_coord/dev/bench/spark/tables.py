@@ -1,4 +1,4 @@
-"""What the measurements come to: tables and bars. Pure."""
+"""Makes tables and bars of the measurements. Pure."""
 
 from __future__ import annotations
 
@@ -112,8 +112,9 @@ def milliseconds(batches: Sequence[MicroBatch]) -> str:
 
 
 def late(one: Handovers) -> int:
-    """How many stops were acknowledged later than the end of the micro-batch that was at work when they came (where
-    none was: than the next trigger)."""
+    """How many stops were acknowledged after the end of the micro-batch that was under way when they came (or after the
+    next trigger, if none was).
+    """
     longest = max((batch.ms for batch in one.batches), default=0)
     return sum(
         stop.ms

@@ -1,4 +1,4 @@
-"""What every part of the bench plays on: the cluster, the Spark session, and queries that read a topic of flights."""
+"""The testbed of the Spark bench: the cluster, the Spark session, and queries that read a topic of flights."""
 
 from __future__ import annotations
 
@@ -114,14 +114,14 @@ class Running:
     began: float = field(default_factory=time.monotonic)
 
     def batches(self) -> list[MicroBatch]:
-        """Those that are through. Raises :class:`QueryFailed` if the query has ended with an error."""
+        """The finished micro-batches. Raises :class:`QueryFailed` if the query has ended with an error."""
         failure = self.query.exception()
         if failure is not None:
             raise QueryFailed(f"a query failed: {str(failure).strip().splitlines()[0][:300]}")
         return [_batch(one) for one in self.query.recentProgress]
 
     def finish(self, within_s: float) -> float:
-        """Waits until it has ended by itself (``availableNow``); seconds since it was started."""
+        """Waits until the query has ended by itself (``availableNow``); returns the seconds since its start."""
         deadline = time.monotonic() + within_s
         while self.query.isActive:
             if time.monotonic() >= deadline:

@@ -1,4 +1,4 @@
-"""How long a micro-batch takes that has little or nothing to read: a trigger every second."""
+"""How long a micro-batch takes that reads little or nothing, with a trigger every second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """One query's triggers: those with a few rows, and those with nothing new. CPU in cores: seconds a second."""
+    """One query's triggers: those with a few rows, and those with nothing new. CPU is in cores (seconds per second)."""
 
     source: str
     partitions: int
