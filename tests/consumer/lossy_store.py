@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka_coord.errors import StoreUnavailable
-from kafka_coord.zk.store import Op, OpResult, Read, ReadResult, Store
+from kafka_coord.zk.store import Op, OpResult, Store
 
 
 class LossyStore:
@@ -17,8 +16,6 @@ class LossyStore:
         self._store = store
         self._lose: Callable[[Sequence[Op]], bool] | None = None
         self.lost = 0
-        self.refused_at: float | None = None
-        self._refuse = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -26,17 +23,6 @@ class LossyStore:
     def lose_reply_of(self, chosen: Callable[[Sequence[Op]], bool]) -> None:
         """Loses the answer of the next multi that is chosen."""
         self._lose = chosen
-
-    def refuse_next_read_of(self, path: str) -> None:
-        """As if ZooKeeper were away for a moment; :attr:`refused_at` is when, on the monotonic clock."""
-        self._refuse = path
-
-    def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
-        if any(read.path == self._refuse for read in reads):
-            self._refuse = ""
-            self.refused_at = time.monotonic()
-            raise StoreUnavailable("away, says the test")
-        return self._store.read_many(reads)
 
     def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
         results = self._store.multi(ops)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -51,19 +50,23 @@ def test_a_stop_waits_for_the_record_in_hand_and_commits_it(
     topic = make_topic(2)
     moving, staying = partitions_of(topic, 0, 1)
     produce(topic, 0, 5)
-    consumer = make_consumer(topics=[topic], auto_commit_interval_ms=None)
-    coordinator.run_start(consumer.consumer_id, [moving, staying])
-    (first,) = read(consumer, 1)
+    produce(topic, 1, 5)
+    consumer = make_consumer(topics={topic: 2}, auto_commit_interval_ms=50)
+    coordinator.run_start(consumer.consumer_id, {moving: StartPoint(0, 0), staying: StartPoint(0, 1)})
+    slow, quick = consumer.streams
+    (first,) = read(slow, 1)
 
     stop = coordinator.stop(consumer.consumer_id, [moving])
 
     eventually(lambda: consumer.assignment() == {staying})  # it has heard of it
-    time.sleep(0.3)  # nothing to wait for: the point is that nothing happens
+    assert len(read(quick, 5)) == 5
+    eventually(lambda: coordinator.offset(staying) == 4)  # and has gone on since
     assert not coordinator.acknowledged(stop)
     assert (first.topic, first.partition, first.offset) == (topic, 0, 0)
 
-    assert consumer.poll(0.1) is None  # comes back; the four records queued are not handed out any more
+    assert slow.poll(0.1) is None  # comes back; the four records queued are not handed out any more
     coordinator.await_acknowledged(stop)
+    assert coordinator.offset(moving) == 1
 
 
 def test_what_is_queued_at_a_stop_is_dropped_and_read_again_by_the_next_owner(
@@ -220,7 +223,9 @@ def test_a_command_that_cannot_be_read_is_neither_obeyed_nor_passed_nor_acknowle
     later = coordinator.start(consumer.consumer_id, [partition])
 
     eventually(lambda: consumer.stats.malformed_commands == 1)
-    time.sleep(0.3)
+    for reported in (2, 3):  # when the second stray is reported, the look for the first is over
+        coordinator.store.create(f"{channel}/stray-{reported}", b"")
+        eventually(lambda reported=reported: consumer.stats.malformed_commands == reported)
     assert not coordinator.acknowledged(unreadable)
     assert not coordinator.acknowledged(later)
     assert consumer.assignment() == frozenset()

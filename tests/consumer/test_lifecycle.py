@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -122,7 +121,6 @@ def test_an_application_that_was_evicted_for_being_slow_is_a_member_again_when_i
 
     coordinator.evict(consumer.consumer_id)
     eventually(lambda: consumer.stats.losses == 1)
-    time.sleep(0.3)
     assert coordinator.member(consumer.consumer_id) is None
     with pytest.raises(MembershipLost, match="evicted"):
         consumer.commit()

@@ -77,6 +77,7 @@ def hold(consumer: Consumer, coordinator: HandCoordinator, at: int) -> None:
 def test_a_registration_says_what_the_coordinator_has_to_know(
     make_consumer: MakeConsumer, coordinator: HandCoordinator, store: KazooStore
 ) -> None:
+    began = time.time()
     consumer = make_consumer(
         topics={"t": 2, "u": 1},
         capacity=3,
@@ -92,7 +93,7 @@ def test_a_registration_says_what_the_coordinator_has_to_know(
     assert (member.capacity, member.rack, member.assignor, member.mode) == (3, "east", "weighted", "eager")
     assert (member.rejoin_grace_ms, member.session_timeout_ms) == (5_000, 10_000)
     assert f"pid={os.getpid()}" in (member.client or "")
-    assert abs(int(member.timestamp) - time.time() * 1000) < 60_000
+    assert int(began * 1000) <= int(member.timestamp) <= time.time() * 1000
     assert consumer.consumer_id.startswith("g_")
     stat = store.exists(layout.registration("g", consumer.consumer_id))
     channel = store.exists(layout.channel("g", consumer.consumer_id))
@@ -194,24 +195,6 @@ def test_a_name_that_is_taken_is_refused_once_it_cannot_be_a_ghost(
 
     assert coordinator.await_member("c").incarnation == incarnation
     assert first.registered
-
-
-def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away(
-    make_consumer: MakeConsumer, make_store: MakeStore, coordinator: HandCoordinator
-) -> None:
-    """Its next leader gives the ghost's session its whole timeout again."""
-    make_consumer(consumer_id="c", session_timeout_ms=6_000)
-    coordinator.await_member("c")
-    lossy = LossyStore(make_store(session_timeout_ms=6_000))
-    second = make_consumer(consumer_id="c", store=lossy)
-    time.sleep(4.0)
-    lossy.refuse_next_read_of(layout.registration("g", "c"))
-
-    with pytest.raises(ConsumerIdInUse):
-        second.poll(40)
-
-    assert lossy.refused_at is not None
-    assert time.monotonic() - lossy.refused_at >= 7.5
 
 
 def test_a_consumer_takes_its_name_over_from_its_own_ghost(

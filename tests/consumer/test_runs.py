@@ -61,13 +61,14 @@ def test_a_start_meanwhile_does_not_end_it_and_nothing_is_skipped(
     assert [r.offset for r in found if r.partition == 1] == list(range(_COUNT))
 
 
-def test_seek_and_pause_end_it(begun: tuple[Consumer, str]):
+def test_seek_and_pause_end_it(begun: tuple[Consumer, str], coordinator: HandCoordinator):
     consumer, topic = begun
-    (partition,) = partitions_of(topic, 0)
+    partition, other = partitions_of(topic, 0, 1)
     consumer.seek(partition, 150)
     assert [record.offset for record in read(consumer, 3)] == [150, 151, 152]
     consumer.pause([partition])
-    assert consumer.poll(0.3) is None
+    coordinator.run_start(consumer.consumer_id, {other: 0})
+    assert {record.partition for record in read(consumer, _COUNT)} == {1}
     consumer.resume([partition])
     assert [record.offset for record in read(consumer, 2)] == [153, 154]
 

@@ -1,0 +1,158 @@
+"""The connector step by step, against a channel and an application played by the test, on a clock set by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kafka_coord.channel.operations import Offsets, Registration
+from kafka_coord.channel.zookeeper import Holder
+from kafka_coord.consumer.connector import Connector
+from kafka_coord.model import Command, CommandId, PartitionSet, StartPoint, TopicPartition
+from kafka_coord.zk.store import Op, SessionListener, SessionState, Watcher
+from tests.coordinator.clock import ManualClock
+from tests.simulation.applications import SimulatedFetchers, SimulatedLog
+
+PARTITION = TopicPartition("flights", 0)
+REGISTRATION = Registration("g", "c", incarnation=7, token=1, session_id=1)
+
+
+@dataclass
+class Connected:
+    """A connection that lives for as long as the test does."""
+
+    clock: ManualClock
+    state: SessionState = SessionState.CONNECTED
+    session_id: int = 1
+    timeout_ms: int = 10_000
+    suspended_since: float | None = None
+
+    @property
+    def session(self) -> Connected:
+        return self
+
+    def lease_deadline(self) -> float:
+        return float("inf")
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        del listener
+        return lambda: None
+
+
+@dataclass
+class ChannelByHand:
+    """Notes what the connector leaves with, and when it asks to be registered. ``failures`` are raised by the attempts
+    to leave, ``unavailable`` by those to register, the first one first; ``holder`` is who has the name."""
+
+    group: str = "g"
+    consumer: str = "c"
+    failures: list[Exception] = field(default_factory=list)
+    attempts: list[dict[TopicPartition, int]] = field(default_factory=list)
+    holder: Holder | None = None
+    unavailable: list[Exception] = field(default_factory=list)
+    registrations: int = 0
+    registered: bool = False
+
+    def register(self, value: bytes) -> Registration | Holder:
+        del value
+        self.registrations += 1
+        if self.unavailable:
+            raise self.unavailable.pop(0)
+        if self.holder is not None:
+            return self.holder
+        self.registered = True
+        return REGISTRATION
+
+    def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
+        assert registration == REGISTRATION
+        del also
+        self.attempts.append(dict(offsets))
+        if self.failures:
+            raise self.failures.pop(0)
+        return frozenset()
+
+    def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
+        del registration, watcher
+        return self.registered
+
+    def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
+        del watcher
+        return (), ()
+
+    def was_evicted(self, registration: Registration) -> bool:
+        del registration
+        return False
+
+    def abandon(self, registration: Registration) -> None: ...
+
+    def unwatch(self) -> None: ...
+
+    def started_at(self, offsets: Mapping[TopicPartition, int]) -> None: ...
+
+    def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
+        del registration
+        return offsets
+
+    def read(self, command: CommandId) -> Command | None:
+        raise AssertionError(command)
+
+    def drop(self, command: CommandId) -> None:
+        raise AssertionError(command)
+
+    def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
+        raise AssertionError((registration, offsets))
+
+    def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
+        raise AssertionError((registration, command, offsets))
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        raise AssertionError(partitions)
+
+
+class Member:
+    """A consumer of one partition of 100 records."""
+
+    def __init__(self, channel: ChannelByHand | None = None) -> None:
+        self.clock = ManualClock()
+        self.channel = channel or ChannelByHand()
+        self.woken = 0
+        log = SimulatedLog()
+        log.topics["flights"] = 1
+        log.append(PARTITION, 100)
+        self.application = SimulatedFetchers(
+            log,
+            may_hand_out=lambda: True,
+            handed=lambda _partition, _begin, _end: None,
+            wake=self._wake,
+            topic_of=lambda _partition: 1,
+        )
+        self.stopped: list[PartitionSet] = []
+        self.lost: list[PartitionSet] = []
+        self.connector = Connector(
+            Connected(self.clock),
+            self.channel,
+            self.application,
+            registration_value=lambda: b"",
+            wake=self._wake,
+            auto_commit_interval_s=None,
+            on_stop=lambda partitions: self.stopped.append(PartitionSet.of(partitions)),
+            on_lost=lambda partitions: self.lost.append(PartitionSet.of(partitions)),
+        )
+
+    def hold(self) -> None:
+        """It registers, is given the partition, and hands out the first ten records: they are in hand."""
+        self.connector.step()
+        self.application.hold({PARTITION: StartPoint(0)})
+        self.application.begin([PARTITION])
+        assert self.application.poll(10)
+
+    def step_when_due(self) -> bool:
+        """Moves the clock to when the connector is due, and steps it; whether it goes on."""
+        due = self.connector.step()
+        if due is None:
+            return False
+        self.clock.advance(max(0.0, due - self.clock.monotonic()))
+        return True
+
+    def _wake(self) -> None:
+        self.woken += 1
