@@ -1,7 +1,7 @@
-"""The multis of the ZooKeeper channel, as values: what docs/protocol.md says, and nothing that talks.
+"""The multis of the ZooKeeper channel (docs/protocol.md), as values without I/O.
 
-The consumer's side and whoever plays it for somebody else (a gateway) build their requests here, so that there is one
-place that knows what fences what.
+Consumers build their requests here, and so do gateways, which act for consumers without ZooKeeper. So one place knows
+which check fences which write.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, Create, Delete, Op, SetData
 
 MAX_REQUEST_BYTES = 512 * 1024
-"""How large a multi is made at most: half of ZooKeeper's default ``jute.maxbuffer``, as sizes are estimated."""
+"""The largest multi. Sizes are estimated, so it is half of ZooKeeper's default ``jute.maxbuffer``."""
 
 _OP_OVERHEAD_BYTES = 120
 """More than the header, the lengths, the flags and the chroot of one operation usually take on the wire."""
@@ -53,7 +53,7 @@ class Registration:
         return layout.registration(self.group, self.consumer)
 
     def fence(self) -> tuple[Check, Check]:
-        """What every commit and acknowledgement begins with; of a failed multi, index 0 and 1 are these."""
+        """The checks every commit, acknowledgement and leave begins with: index 0 and 1 of a failed multi."""
         return Check(self.path), Check(layout.channel(self.group, self.consumer), self.token)
 
 
@@ -63,7 +63,7 @@ FENCE_LENGTH = 2
 def register_ops(
     group: str, consumer: str, value: bytes, *, has_channel: bool = True, ephemeral: bool = True
 ) -> tuple[Op, ...]:
-    """Registers a consumer and gives the incarnation its token, in one request, which makes a missing channel first."""
+    """Registers a consumer and gives the incarnation its token, in one request. A missing channel is created first."""
     channel = layout.channel(group, consumer)
     return (
         *(() if has_channel else (Create(channel),)),
@@ -80,8 +80,8 @@ def offset_op(group: str, partition: TopicPartition, offset: int, *, exists: boo
 
 
 def chunks(ops: Iterable[Op], last: Iterable[Op], fence: tuple[Op, ...], acl: int = 64) -> Iterator[tuple[Op, ...]]:
-    """``ops`` in as few requests as fit, each beginning with ``fence``; ``last`` ends the last of them. ``acl``
-    is how many bytes the ACL of a create takes."""
+    """Splits ``ops`` into as few requests as possible. Each begins with ``fence``, and the last one ends with ``last``.
+    ``acl`` is how many bytes the ACL of a create takes."""
     closing = tuple(last)
     room = MAX_REQUEST_BYTES - sum(_size(op, acl) for op in (*fence, *closing))
     chunk: list[Op] = []
@@ -101,12 +101,12 @@ def _size(op: Op, acl: int) -> int:
 
 
 def acknowledge_op(registration: Registration, command: CommandId) -> Delete:
-    """To acknowledge a command is to delete it."""
+    """Deletes a command, which acknowledges it."""
     return Delete(layout.command(registration.group, registration.consumer, command.name))
 
 
 def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
-    """The request by which a consumer that keeps its place gives it up, written as it leaves."""
+    """The request with which a consumer that has a rejoin grace gives up its place. Written when it leaves."""
     request = Request(
         type=RequestType.EVICT,
         group=group,
@@ -122,7 +122,7 @@ def eviction_op(group: str, consumer: str, now_ms: int) -> Create:
 
 
 def command_op(group: str, consumer: str, command: Command) -> Create:
-    """Writes one command into a consumer's channel; ZooKeeper gives it its place in the order."""
+    """Writes one command into a consumer's channel. ZooKeeper numbers it."""
     path = layout.command(group, consumer, NODE_PREFIX[command.type])
     return Create(path, encode_command(command), sequence=True)
 

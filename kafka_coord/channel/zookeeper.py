@@ -1,6 +1,6 @@
 """The consumer's end of the ZooKeeper channel: register, read commands, acknowledge, commit, leave.
 
-It keeps no thread and decides nothing; every method is one or a few calls of the store, on the caller's thread.
+It has no thread and decides nothing: every method makes one or a few calls of the store, on the caller's thread.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, Stat, Store, 
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-"""How often a request is rebuilt when the tree changed under it; each attempt starts from a fresh look."""
+"""How often a request is built anew because the tree changed meanwhile. Each attempt reads the tree again."""
 
 
 def ensure_group(store: Store, group: str) -> None:
-    """Makes sure of what the registrations of a group, and its channels, are made below."""
+    """Creates the parents of a group's registrations and channels if they are missing."""
     store.ensure_path(layout.ids(group))
     store.ensure_path(layout.channels(group))
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whoever holds the name this consumer wants. ``member`` is ``None`` where the registration is unreadable."""
+    """Who holds the name that this consumer wants. ``member`` is ``None`` if the registration is unreadable."""
 
     incarnation: int
     session_id: int
@@ -70,20 +70,20 @@ class ConsumerChannel:
         self._abandoned: set[int] = set()
         self._watcher: Watcher | None = None
         self._followed = False
-        """Whether the watcher is told of every command that comes, for as long as the connection lives."""
+        """Whether the watcher hears of every command until the connection breaks."""
 
     # --- registration ----------------------------------------------------------------------------------------------
 
     def register(self, value: bytes) -> Registration | Holder:
-        """Registers as a new incarnation, or says who holds the name.
+        """Registers as a new incarnation, or returns who holds the name.
 
-        After :class:`~kafka_coord.errors.StoreUnavailable` call it again with the same ``value``: whether the lost
-        request took effect is then read from the tree, as the value, the session and the token all have to match.
-        It is raised, too, for as long as the session is not known to live: what is registered then would have to be
-        given up at once, and each time the group would be decided anew.
+        After :class:`~kafka_coord.errors.StoreUnavailable` call it again with the same ``value``. It then reads from
+        the tree whether the lost request took effect: the value, the session and the token all have to match. The
+        error is also raised while the session is not known to live: a registration made then would have to be given up
+        at once, and each time the coordinator would decide the group anew.
         """
         if self._store.session.lease_deadline() <= self._store.clock.monotonic():
-            raise StoreUnavailable("ZooKeeper was not heard of for so long that the session may have ended")
+            raise StoreUnavailable("ZooKeeper has been silent for so long that the session may have ended")
         for attempt in range(_ATTEMPTS):
             if attempt > 0:  # most groups have been there before
                 ensure_group(self._store, self.group)
@@ -121,7 +121,7 @@ class ConsumerChannel:
         if node.data != value:  # another consumer of this very session
             return Holder(stat.czxid, stat.ephemeral_owner, self._member(node))
         if channel is None or channel.stat.mzxid != stat.czxid:
-            # Somebody else wrote to the channel since: what the token is can no longer be told. Start over.
+            # Somebody else has written to the channel since, so the token is unknown. Start over.
             self._delete_own()
             return None
         return Registration(self.group, self.consumer, stat.czxid, channel.stat.version, stat.ephemeral_owner)
@@ -140,12 +140,12 @@ class ConsumerChannel:
             return None
 
     def abandon(self, registration: Registration) -> None:
-        """Gives an incarnation up: should its znode still be there, the next :meth:`register` removes it."""
+        """Gives an incarnation up. If its znode is still there, the next :meth:`register` removes it."""
         self._abandoned.add(registration.incarnation)
         self._stored.clear()
 
     def was_evicted(self, registration: Registration) -> bool:
-        """Never known before :meth:`is_registered` is asked."""
+        """Always false: over ZooKeeper only :meth:`is_registered` tells."""
         del registration
         return False
 
@@ -157,11 +157,11 @@ class ConsumerChannel:
     # --- commands --------------------------------------------------------------------------------------------------
 
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
-        """The commands in the order to obey them, and the names of children that are none.
+        """The commands in the order to obey them, and the names of children that are no commands.
 
-        ``watcher`` hears of what comes after: of each command by its own path (``CREATED``) where the server is able
-        to, else that something has changed; and of anything else that asks for another look, in the same way. What this
-        consumer deletes by obeying it may be told or not.
+        ``watcher`` hears of changes from then on. A server that can do so names each new command by its path
+        (``CREATED``). Any other event means: look again. The watcher may or may not hear of the commands that this
+        consumer deletes.
 
         Raises :class:`MembershipLost` when the channel itself is gone: the token, its version, is worthless then.
         """
@@ -176,7 +176,7 @@ class ConsumerChannel:
     def _follows(self, watcher: Watcher) -> bool:
         self._watcher = watcher
         if not self._followed:
-            self._followed = True  # first: that it ends may be told before the answer comes
+            self._followed = True  # before the call: its end may be reported before its answer comes
             possible = False
             try:
                 possible = self._store.follow(self._path, self._told)
@@ -194,13 +194,13 @@ class ConsumerChannel:
             watcher(event)
 
     def unwatch(self) -> None:
-        """Tells the watcher of :meth:`outstanding` no more."""
+        """Stops telling the watcher of :meth:`outstanding`."""
         self._watcher = None
         self._followed = False
         self._store.unfollow(self._path, self._told)
 
     def read(self, command: CommandId) -> Command | None:
-        """``None`` when it was taken back. Raises :class:`MalformedValue`."""
+        """The command, or ``None`` if it is gone. Raises :class:`MalformedValue`."""
         path = layout.command(self.group, self.consumer, command.name)
         try:
             return decode_command(self._store.get(path).data, path)
@@ -208,7 +208,7 @@ class ConsumerChannel:
             return None
 
     def drop(self, command: CommandId) -> None:
-        """Removes a command meant for another incarnation, without obeying it."""
+        """Deletes a command for an earlier incarnation without obeying it."""
         try:
             self._store.delete(layout.command(self.group, self.consumer, command.name))
         except NoNode:
@@ -217,33 +217,33 @@ class ConsumerChannel:
     # --- what the token fences -------------------------------------------------------------------------------------
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
-        """Writes offsets; gives the topics whose offsets can no longer be written because the topic was deleted.
+        """Writes offsets. Returns the topics whose offsets cannot be written because the topic was deleted.
 
-        Raises :class:`MembershipLost`; after ``StoreUnavailable`` it may be repeated as it is.
+        Raises :class:`MembershipLost`. After ``StoreUnavailable`` the same call may be repeated.
         """
         return self._settle(registration, offsets, ()) if offsets else frozenset()
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
-        """Writes offsets nobody waits for; gives those that are stored by now."""
+        """Writes offsets that nobody waits for. Returns those that are stored by now."""
         self.commit(registration, offsets)
         return offsets
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
-        """Deletes an obeyed command together with the offsets it settles. As :meth:`commit`."""
+        """Deletes an obeyed command and writes the offsets it settles, in one multi. As :meth:`commit`."""
         try:
             return self._settle(registration, offsets, (acknowledge_op(registration, command),))
         except NoNode:
-            # Gone: by an earlier attempt whose reply was lost, or deleted by somebody else.
+            # An earlier attempt whose reply was lost has deleted it, or somebody else has.
             if command.type is CommandType.STOP_FETCHER:
-                # Then the partitions are released, and their next owner may have committed further: an earlier attempt
-                # wrote these offsets, and written again they could only take the next owner's back.
+                # The partitions are released, and their next owner may have committed further. The earlier attempt
+                # wrote these offsets; a second write could only move the next owner's offsets back.
                 return frozenset()
             return self.commit(registration, offsets)
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """Deletes the registration together with the last offsets, so that the partitions move at once.
+        """Writes the last offsets and deletes the registration in one multi, so that the partitions move at once.
 
-        ``also`` is written in the same request, unless these credentials may not write it.
+        ``also`` is written in the same multi, unless these credentials may not write it.
         """
         also = tuple(also)
         last = Delete(registration.path)
@@ -260,7 +260,7 @@ class ConsumerChannel:
         return self._settle(registration, offsets, (last,))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Tells which offsets are stored already (those a start-fetcher named)."""
+        """Says which offsets are stored already: those that a start-fetcher named."""
         self._stored.update(tp for tp, offset in offsets.items() if offset >= 0)
 
     def _settle(self, registration: Registration, offsets: Offsets, last: tuple[Op, ...]) -> frozenset[str]:
@@ -271,7 +271,7 @@ class ConsumerChannel:
             try:
                 *first, final = chunks(writes, last, registration.fence(), self._store.acl_bytes)
                 for request in first:
-                    # what the last request deletes must still be there: it is what these writes are allowed by
+                    # These writes are allowed only while the znode exists that the last request deletes.
                     self._write((*request, *(Check(op.path) for op in last if isinstance(op, Delete))))
                 self._write(final)
             except MultiFailed as failure:
@@ -303,7 +303,7 @@ class ConsumerChannel:
             raise
 
     def _look_again(self, offsets: Offsets, failure: MultiFailed) -> frozenset[str]:
-        """After a failed multi: which offset znodes there are, and which topics have none any more."""
+        """After a failed multi: notes which offset znodes exist. Returns the topics whose offsets are gone."""
         if not isinstance(failure.cause, (NoNode, NodeExists)):
             raise failure
         partitions = list(offsets)

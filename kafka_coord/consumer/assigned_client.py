@@ -1,9 +1,10 @@
-"""A librdkafka client that fetches exactly what is wanted at the moment, and never makes anybody wait for that.
+"""A librdkafka client that fetches exactly what is wanted now, and never makes a thread wait for a change.
 
 confluent-kafka lets one thread at a time into a client, without fairness: a thread that polls in a loop keeps all
-others out for good (``Handle_serialize_enter`` of 2.16; earlier releases let them in). So nobody but the owner of
-``_inside`` calls the client. Who wants a change marks it; it is carried out at once if nobody is inside, otherwise by
-the one who is, on the way out. A call that waits for records lasts a few ms at most, which is what a change may wait.
+others out for good (``Handle_serialize_enter`` of 2.16; earlier releases let them in). So only the owner of the lock
+``_inside`` calls the client. A thread that wants a change marks it. If nobody is inside, it carries the change out at
+once; otherwise the owner does so when it leaves. A call that waits for records lasts a few ms at most, so no change
+waits longer.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _METADATA_TIMEOUT_S = 0.5
 
 Key = tuple[str, int]
 Wanted = Mapping[Key, tuple[int, int]]
-"""Per partition a serial number and the offset to begin at. Another serial: begin again, at that offset."""
+"""Per partition a serial number and the offset to begin at. Another serial means: begin again, at that offset."""
 
 
 class AssignedClient:
-    """``wanted`` tells what to fetch; it is asked after every :meth:`changed`."""
+    """``wanted`` returns what to fetch. It is called after every :meth:`changed`."""
 
     def __init__(self, wanted: Callable[[], Wanted]) -> None:
         self._wanted = wanted
@@ -47,12 +48,12 @@ class AssignedClient:
     # --- changes: any thread, never waits ----------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """What is wanted has changed: fetch that."""
+        """Other partitions or offsets are wanted now: fetches them."""
         self._changed = True
         self._carry_out()
 
     def use(self, client: KafkaConsumer) -> None:
-        """Fetches with this client from now on; the one before is closed."""
+        """Fetches with this client from now on, and closes the one before."""
         self._next = client
         self.changed()
 
@@ -62,11 +63,11 @@ class AssignedClient:
         self.changed()
 
     def learn(self, topic: str) -> None:
-        """A broker said it does not know a partition: ask for the topic's metadata before long."""
+        """A broker does not know a partition: asks for the topic's metadata soon."""
         self._to_learn.add(topic)
 
     def _carry_out(self) -> None:
-        # Whoever is inside comes here again when it has left, so that no change is forgotten.
+        # The thread that is inside comes here again when it leaves, so no change is forgotten.
         while self._changed and self._inside.acquire(blocking=False):
             try:
                 self._reconcile()
@@ -76,9 +77,9 @@ class AssignedClient:
     # --- fetching: the application's thread --------------------------------------------------------------------------
 
     def fetch(self, timeout_s: float, limit: int, sink: Callable[[list[Any], Mapping[Key, int]], None]) -> bool:
-        """Hands to ``sink`` what came within ``timeout_s`` (cut to a few ms), with the serials it was fetched under.
+        """Hands to ``sink`` what came within ``timeout_s`` (a few ms at most), with the serials it was fetched under.
 
-        Returns at once, false, if there is no client or nothing to fetch.
+        Returns false at once if there is no client or nothing to fetch.
         """
         try:
             with self._inside:
@@ -89,7 +90,7 @@ class AssignedClient:
                     return False
                 first = client.poll(min(timeout_s, _SLICE_S))
                 if first is not None:
-                    # With a timeout of its own consume() would wait until that many have come.
+                    # With a timeout, consume() would wait until that many messages have come.
                     sink([first, *client.consume(limit - 1, 0)] if limit > 1 else [first], self._assigned)
                 elif self._to_learn and time.monotonic() >= self._learn_at:
                     self._learn(client)
@@ -146,9 +147,9 @@ class AssignedClient:
             self._learn_at = self._learn_delay_s = 0.0
 
     def _learn(self, client: KafkaConsumer) -> None:
-        """Asks for metadata of topics with partitions librdkafka may not know of yet.
+        """Asks for the metadata of topics with partitions that librdkafka may not know yet.
 
-        By itself it does so for a partition added to a known topic only every 10 s (librdkafka #2917).
+        By itself librdkafka looks for partitions added to a known topic only every 10 s (its issue 2917).
         """
         self._learn_delay_s = min(5.0, 2 * self._learn_delay_s + 0.05)
         self._learn_at = time.monotonic() + self._learn_delay_s

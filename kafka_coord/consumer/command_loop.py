@@ -19,7 +19,7 @@ from kafka_coord.zk.store import WatchEvent, WatchType
 log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 3.0
-"""How often the channel is looked at without any event: what a lost watch costs at most."""
+"""How often the channel is listed without any event. A lost watch costs this much at most."""
 
 _RETRY_S = 0.25
 
@@ -35,7 +35,7 @@ class _Current:
 
 
 class CommandLoop:
-    """The commands of one consumer. Stepped by the connector, on its thread, while it is registered."""
+    """The commands of one consumer. The connector steps it, on its own thread, while it is registered."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class CommandLoop:
         self._on_stop = on_stop
         self._queue: deque[CommandId] = deque()
         self._arrived: deque[CommandId] = deque()
-        """What came since the last look, put there by whichever thread hears of it."""
+        """The commands that have come since the last look. Any thread may add one."""
         self._current: _Current | None = None
         self._reported: set[str] = set()
         self._changed = True
         self.look_due = 0.0
 
     def reset(self) -> None:
-        """Forgets what an incarnation that is gone was told."""
+        """Forgets the commands of an incarnation that is gone."""
         self._queue.clear()
         self._arrived.clear()
         self._current = None
@@ -76,7 +76,7 @@ class CommandLoop:
         self._changed = True
 
     def step(self, registration: Registration, now: float) -> float:
-        """Obeys what can be obeyed now; when to come again, if nothing wakes the connector before.
+        """Obeys what can be obeyed now. Returns when to call again, if nothing wakes the connector before.
 
         Raises :class:`MembershipLost`, also when the channel is gone, and what the store raises.
         """
@@ -84,7 +84,7 @@ class CommandLoop:
             self._look(now)
         while self._next() is not None:
             if not self._obey_next(registration, self._queue[0]):
-                # The fetchers wake the connector when it can go on; this is for safety.
+                # The fetchers wake the connector when the command can go on. The retry is for safety.
                 return now + _RETRY_S
             self._queue.popleft()
         return self.look_due
@@ -98,7 +98,7 @@ class CommandLoop:
 
     def _look(self, now: float) -> None:
         self._changed = False
-        self._arrived.clear()  # what has come is seen now
+        self._arrived.clear()  # this look sees them
         try:
             commands, strays = self._channel.outstanding(self._on_event)
         except BaseException:
@@ -107,7 +107,7 @@ class CommandLoop:
         self.look_due = now + self._look_interval_s
         self._queue = deque(commands)
         if self._current is not None and self._current.command_id not in commands:
-            # Somebody deleted it, which the coordinator takes for our acknowledgement: finish what was begun.
+            # Somebody deleted it, and the coordinator takes that for our acknowledgement: finish it.
             self._queue.appendleft(self._current.command_id)
         for name in strays:
             self._report(name, "is not a command's name; it is left alone")
@@ -128,7 +128,7 @@ class CommandLoop:
             log.error("found in the channel consumer=%s znode=%s: %s", self._channel.consumer, name, what)
 
     def _obey_next(self, registration: Registration, command_id: CommandId) -> bool:
-        """Whether this command is done with, one way or the other."""
+        """Whether this command is finished: obeyed, dropped, or gone."""
         if self._current is None or self._current.command_id != command_id:
             try:
                 command = self._channel.read(command_id)
@@ -138,7 +138,7 @@ class CommandLoop:
             if command is None:
                 return True
             if command.incarnation > registration.incarnation:
-                # Deleting it would acknowledge it for the namesake who has replaced this incarnation.
+                # If this one deleted it, it would acknowledge it for the namesake that has replaced it.
                 raise MembershipLost(
                     f"{command_id.name} is for incarnation {command.incarnation}: another consumer has registered as"
                     f" {registration.consumer!r} since"
@@ -176,8 +176,8 @@ class CommandLoop:
             current.told = True
             tell(self._on_start, frozenset(command.starts), "on_start")
             self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset != NO_OFFSET)
-        # An end offset just resolved is committed before anything from there on is handed out: were it only in
-        # memory, a crash would make "latest" mean a later moment, and skip what came in between.
+        # An end offset is committed before any record after it is handed out. If it were only in memory, "latest" would
+        # mean a later moment after a crash, and the records in between would be skipped.
         offsets = self._fetchers.uncommitted(command.partitions)
         self._acknowledge(registration, current, offsets)
         self._fetchers.stored(offsets)
@@ -198,7 +198,7 @@ class CommandLoop:
 
 
 def tell(callback: PartitionCallback | None, partitions: frozenset[TopicPartition], name: str) -> None:
-    """Calls the application's own code: what it raises is logged, for a handover must not hang on it."""
+    """Calls the application's own code. An exception is logged: it must not hold up a handover."""
     if callback is None:
         return
     try:

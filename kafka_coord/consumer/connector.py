@@ -1,8 +1,8 @@
 """The consumer's side of the protocol (docs/protocol.md), as a state machine that one thread steps.
 
-It registers, obeys commands in order, commits, notices that the membership is lost, and starts again; it assigns
-nothing. It never waits: :meth:`Connector.step` does what can be done now and says when to be called again; watches,
-session listeners and fetchers only raise a flag and call ``wake``. So the same code runs on a real ZooKeeper and in a
+It registers, obeys commands in order, commits, notices that the membership is lost, and starts again. It assigns
+nothing and never waits: :meth:`Connector.step` does what can be done now and returns when to call it again. Watches,
+session listeners and fetchers only set a flag and call ``wake``. So the same code runs on a real ZooKeeper and on a
 simulated one, where the caller decides what time it is.
 """
 
@@ -63,10 +63,10 @@ class _Closing:
 
 
 class Connector:
-    """``registration_value`` gives the value of a new registration; ``auto_commit_interval_s`` ``None`` is off.
+    """``registration_value`` returns the value of a new registration. ``auto_commit_interval_s`` ``None`` is off.
 
-    ``on_start``, ``on_stop`` and ``on_lost`` are called from :meth:`step`; what they raise is logged and changes
-    nothing. :meth:`commit` and :meth:`close` may be called on any thread, all else on the one that steps.
+    ``on_start``, ``on_stop`` and ``on_lost`` are called from :meth:`step`. An exception they raise is logged and
+    changes nothing. Any thread may call :meth:`commit` and :meth:`close`; all else is for the thread that steps.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Connector:
 
     @property
     def registration(self) -> Registration | None:
-        """The incarnation this consumer lives as, ``None`` while it is not registered."""
+        """The incarnation of this consumer, ``None`` while it is not registered."""
         return self._registration
 
     def may_hand_out(self) -> bool:
@@ -149,7 +149,7 @@ class Connector:
         return future
 
     def commit_now(self, offsets: Offsets) -> None:
-        """As :meth:`commit`, from a callback, which runs on the connector's thread already."""
+        """As :meth:`commit`, for callbacks: they run on the connector's thread already."""
         registration = self._registration
         if registration is None:
             raise self._lost_error()
@@ -177,7 +177,7 @@ class Connector:
     # --- the step ----------------------------------------------------------------------------------------------------
 
     def step(self) -> float | None:
-        """Does what can be done now; the clock's time at which to step again at the latest, ``None`` when done."""
+        """Does what can be done now. Returns when to step again at the latest, on the clock; ``None`` when done."""
         if self.done:
             return None
         now = self._store.clock.monotonic()
@@ -226,8 +226,8 @@ class Connector:
         if self._store.session.state is not SessionState.CONNECTED:
             return now + 1.0
         if self._evicted and self._fetchers.orphans_in_hand():
-            # It was evicted because the application takes too long; it would only be given partitions it cannot
-            # serve. As in Kafka after max.poll.interval.ms, it is a member again when the application comes back.
+            # It was evicted because the application takes too long, and could not serve partitions now. As in Kafka
+            # after max.poll.interval.ms, it registers when the application comes back.
             return now + 1.0
         if self._value is None:
             self._value = self._registration_value()
@@ -246,7 +246,7 @@ class Connector:
         return now
 
     def _wait_for_name(self, holder: Holder, now: float) -> float:
-        """The name may be held by our own ghost, whose session the server has not yet ended."""
+        """Our own ghost may hold the name: an earlier process whose session the server has not ended yet."""
         since = self._name_taken_since
         if since is None:
             since = self._name_taken_since = now
@@ -280,11 +280,11 @@ class Connector:
         if session.state in {SessionState.LOST, SessionState.CLOSED}:
             return f"its ZooKeeper session is {session.state.value}"
         if session.lease_deadline() <= now:
-            return "ZooKeeper was not heard of for so long that the session may have ended"
+            return "ZooKeeper has been silent for so long that the session may have ended"
         return ""
 
     def _lose(self, why: str) -> None:
-        """The lost-connection procedure: close the fetchers, clear the queues, forget, and start over."""
+        """The lost-connection procedure: closes the fetchers, clears the queues, forgets everything and starts over."""
         registration, self._registration = self._registration, None
         if registration is None:
             return
@@ -307,7 +307,7 @@ class Connector:
         tell(self._on_lost, lost, "on_lost")
 
     def _fail(self, error: KafkaCoordError) -> None:
-        """Nothing the consumer could go on with; the application is told at its next call."""
+        """The consumer cannot go on. The next call of the application raises ``error``."""
         log.error("gave up consumer=%s: %s", self._channel.consumer, error)
         self._lose(str(error))
         self._finish(error)
@@ -333,7 +333,7 @@ class Connector:
                     raise self._lost_error()
                 self._write(request.registration, request.offsets)
             except StoreUnavailable:
-                raise  # unknown: it stays first in line
+                raise  # the outcome is unknown: the request stays first in line
             except MembershipLost as error:
                 self._commit_requests.popleft()
                 _fail_future(request.future, error)
@@ -375,7 +375,7 @@ class Connector:
                 self._refuse(request.future, request.offsets)
 
     def _refuse(self, future: Future[None], offsets: Offsets) -> None:
-        """There is no membership to commit in; what the leave has stored is committed all the same."""
+        """There is no membership to commit in. Offsets that the leave has stored count as committed all the same."""
         if self.done and offsets and offsets.items() <= self._left_with.items():
             _complete(future)
         else:
@@ -441,7 +441,7 @@ class Connector:
 
     def _on_session(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:
-            # ZooKeeper's next leader gives every session, a dead one's too, its whole timeout again.
+            # The next leader of ZooKeeper gives every session its whole timeout again, also that of a ghost.
             self._name_taken_since = None
         self._registration_changed = True
         self._commands.look_again()

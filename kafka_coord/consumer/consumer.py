@@ -222,19 +222,22 @@ class Consumer:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def poll(self, timeout_s: float = 1.0) -> Record | None:
-        """The next record, or ``None`` if none came within ``timeout_s`` seconds. The one before is done with."""
+        """The next record, or ``None`` if none came within ``timeout_s`` seconds. The record before counts as
+        consumed."""
         return self._only_stream().poll(timeout_s)
 
     def consume(self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Record]:
         """Up to ``max_records`` records, as soon as there is one; none if none came within ``timeout_s`` seconds.
 
-        All records got before are done with.
+        All records handed out before count as consumed.
         """
         return self._only_stream().consume(max_records, timeout_s)
 
     def consume_messages(self, max_messages: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Message]:
-        """As :meth:`consume`, with confluent-kafka's messages instead of records: as fast as its own consumer, and for
-        programs that were written for that. None of them is an error: those are raised, or mended.
+        """As :meth:`consume`, with confluent-kafka's messages instead of records.
+
+        It is as fast as confluent-kafka's own consumer, and serves programs written for that one. No message is an
+        error: the consumer raises errors or recovers from them.
         """
         return self._only_stream().consume_messages(max_messages, timeout_s)
 
@@ -269,11 +272,11 @@ class Consumer:
     def commit(
         self, offsets: Mapping[Partition, int] | None = None, *, asynchronous: bool = False
     ) -> Future[None] | None:
-        """Commits all that was handed out, or the ``offsets`` given (of the next record to read).
+        """Commits everything that was handed out, or the ``offsets`` given (of the next record to read).
 
-        With several streams, records in the hands of other threads are not counted. Waits until ZooKeeper has them;
-        while it is away that is until it is back or the session has ended. With ``asynchronous`` gives a future
-        instead.
+        With several streams, records that other threads have in hand are not counted. The call returns when ZooKeeper
+        has stored the offsets. While ZooKeeper is away it waits until ZooKeeper is back or the session has ended. With
+        ``asynchronous`` it returns a future at once.
 
         Raises (or the future holds) :class:`MembershipLost` when the partitions may belong to others by now;
         :class:`NotFound` when the topic was deleted; :class:`ConsumerError` for an offset beyond what was handed out,

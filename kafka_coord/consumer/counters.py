@@ -20,12 +20,13 @@ class Counters:
     losses: int = 0
     """How often the membership was lost."""
     last_loss: str = ""
-    """Why it was lost last."""
+    """The reason of the last loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """What a consumer has done since it was made. ``last_loss`` says why the membership was lost last ("" never)."""
+    """What a consumer has done since it was made. ``last_loss`` is the reason of the last lost membership ("" for
+    none)."""
 
     records: int
     registrations: int

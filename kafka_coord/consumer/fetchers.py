@@ -1,4 +1,4 @@
-"""All streams of a consumer together: what the connector commands, carried out with librdkafka."""
+"""All streams of a consumer: carries out with librdkafka what the connector commands."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 rdkafka_log = logging.getLogger("kafka_coord.librdkafka")
 
 GROUP_PREFIX = "kafka-coord."
-"""librdkafka wants a ``group.id`` even from who assigns partitions by hand, and looks up that group's coordinator. It
-is never joined and nothing is committed to it; the prefix keeps it apart from a Kafka group of the same name."""
+"""librdkafka requires a ``group.id`` even when partitions are assigned by hand, and looks up that group's coordinator.
+Nobody joins the group or commits to it. The prefix tells it from a Kafka group of the same name."""
 
 _LOCKS_UP = 0x020A0000
 """From this version of librdkafka on a client may lock up for good, and with it all threads of the interpreter, when a
@@ -43,7 +43,8 @@ _OURS = {
 
 
 def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """librdkafka's settings: ours below the user's. Raises :class:`SettingsError` for those that are not his to set."""
+    """librdkafka's settings: our defaults, overridden by the user's. Raises :class:`SettingsError` for settings that
+    the user may not set."""
     for name, why in _OURS.items():
         if name in given:
             raise SettingsError(f"kafka={{{name!r}: …}} cannot be set here: {why}")
@@ -68,7 +69,7 @@ def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> d
 
 
 def _close(client: KafkaConsumer) -> None:
-    """Where nobody waits for it: one time in ten librdkafka takes a second for a client that was only just made."""
+    """On a thread of its own: one time in ten librdkafka takes a second to close a client that was only just made."""
     client.close()
 
 
@@ -123,7 +124,7 @@ class KafkaFetchers:
         by_stream: dict[Fetcher, list[HeldPartition]] = {}
         for partition, point in starts.items():
             if partition in self._stream_of:
-                continue  # held already: a start obeyed before, whose acknowledgement was lost
+                continue  # held already: this start was obeyed before, and its acknowledgement was lost
             holding = HeldPartition(partition, point.offset)
             if point.offset == NO_OFFSET and self._reset is OffsetReset.LATEST:
                 self._unresolved.add(partition)
@@ -138,7 +139,7 @@ class KafkaFetchers:
             fetcher.partitions.hold(holdings)
 
     def resolved(self) -> bool:
-        """Whether every position is known; asks the brokers for the ends still missing, without waiting."""
+        """Whether every position is known. Asks the brokers for the ends that are missing, without waiting."""
         for partition in [p for p, future in self._ends.items() if future.done()]:
             self._take_end(partition, self._ends.pop(partition))
         missing = [partition for partition in self._unresolved if partition not in self._ends]
@@ -289,10 +290,10 @@ class KafkaFetchers:
     # --- clients -----------------------------------------------------------------------------------------------------
 
     def connect(self, addresses: tuple[str, ...]) -> None:
-        """Begins to fetch through these brokers; later calls matter only when none of the earlier is left.
+        """Begins to fetch through these brokers. A later call matters only when none of the earlier brokers is left.
 
-        A librdkafka client learns the brokers of its cluster by itself, but cannot be told of others: if all it knows
-        went away and others came, it has to be replaced.
+        A librdkafka client learns the brokers of its cluster by itself, but it cannot be told of new ones. If all the
+        brokers it knows are gone and others have come, the client has to be replaced.
         """
         if not addresses:
             return

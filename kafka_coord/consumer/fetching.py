@@ -1,4 +1,4 @@
-"""What the connector needs of whatever fetches: librdkafka in production, a model of it in simulations."""
+"""What the connector needs of the part that fetches: librdkafka in production, a model of it in simulations."""
 
 from __future__ import annotations
 
@@ -10,40 +10,41 @@ from kafka_coord.model import StartPoint, TopicPartition
 
 
 class Fetchers(Protocol):
-    """Nothing here blocks, and all is called on the connector's thread."""
+    """No method blocks. All are called on the connector's thread."""
 
     def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
-        """Take partitions over, without fetching them yet. Those held already are left as they are."""
+        """Take partitions over without fetching them yet. Leave those held already as they are."""
 
     def resolved(self) -> bool:
-        """Whether all held partitions know where to begin; goes on finding out if not, and wakes the connector."""
+        """Whether it is known where to begin with all held partitions. If not, find out and wake the connector."""
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch them and hand their records out."""
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """From now on hand out nothing of them."""
+        """Hand out nothing more of these."""
 
     def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether the application is not done with records of them; if so, wake the connector when it is."""
+        """Whether the application has records of these in hand. If so, wake the connector when it no longer has."""
 
     def held_partitions(self) -> Iterable[TopicPartition]:
-        """All that is held."""
+        """All partitions held."""
 
     def release(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Forget stopped partitions; what of theirs is still to be committed."""
+        """Forget stopped partitions. Returns what is still to be committed of them."""
 
     def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
-        """What is to be committed now, of these or of all."""
+        """What is to be committed now, of these partitions or of all."""
 
     def admissible(self, offsets: Offsets) -> Offsets:
-        """Those of ``offsets`` that may be stored: of partitions held, and not going back unasked."""
+        """Those of ``offsets`` that may be stored: of partitions held, and not back unless the application asked."""
 
     def stored(self, offsets: Offsets) -> None:
-        """They are committed."""
+        """These offsets are committed."""
 
     def abandon(self) -> Iterable[TopicPartition]:
-        """Let everything go at once; what was held."""
+        """Let everything go at once. Returns what was held."""
 
     def orphans_in_hand(self) -> bool:
-        """Whether the application still works on records of a lost incarnation; if so, wake when it no longer does."""
+        """Whether the application still works on records of a lost incarnation. If so, wake the connector when it no
+        longer does."""

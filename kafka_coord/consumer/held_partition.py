@@ -19,9 +19,9 @@ class HeldPartition:
 
         committed ≤ consumed ≤ position          (offsets of the next record; NO_OFFSET where not known yet)
 
-    Records in [consumed, position) are in the application's hands. ``asked`` is what the application committed by
-    itself. After a seek back, or when the log was cut below what was committed, ``may_go_back`` lets the next commit
-    lower the stored offset once; nothing else ever does.
+    The application has the records in [consumed, position) in hand. ``asked`` is the offset that the application
+    committed itself. Only ``may_go_back`` lets a commit lower the stored offset, once: after a seek back, or when the
+    log was cut below the committed offset.
     """
 
     __slots__ = (
@@ -47,9 +47,9 @@ class HeldPartition:
         self.paused = False
         self.stopping = False
         self.failure: NoOffset | None = None
-        """Why it cannot be read until the application seeks."""
+        """Why it cannot be read until the application seeks, if it cannot."""
         self.serial = next(_serials)
-        """What was fetched under another one is not wanted: it was asked for before a seek, a pause, a stop."""
+        """Records fetched under another serial are not wanted: they were asked for before a seek, a pause or a stop."""
 
     @property
     def wanted(self) -> bool:

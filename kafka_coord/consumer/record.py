@@ -10,8 +10,8 @@ _TIMESTAMP_TYPES = ("none", "create", "log_append")
 class Record:
     """One record. Immutable; ``topic``, ``partition``, ``offset`` as in Kafka.
 
-    It keeps librdkafka's message and reads everything from it when asked: building a million full objects a second is
-    what made earlier forms of this class the slowest part of the consumer.
+    It keeps librdkafka's message and reads each field from it on demand. When it copied all fields, this class was the
+    slowest part of the consumer.
     """
 
     __slots__ = ("_message",)

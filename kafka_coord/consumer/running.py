@@ -1,4 +1,4 @@
-"""The thread that a connector runs on, for whoever owns it: the consumer, a Spark query."""
+"""The thread a connector runs on. A consumer has one, and so has a Spark query."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 class ConnectorThread:
     """Steps the connector when it is due or ``wakeup`` is set, until it has left, failed for good, or crashed.
 
-    After a crash nobody would obey commands for the member any more: it leaves its group, so that others get the
-    partitions, and :attr:`failure` says why. ``meanwhile`` is called after every step with the time, and says when it
-    wants to be called again; ``at_end`` once, on this thread, whatever ended it.
+    After a crash nobody would obey commands for the member any more. So it leaves its group, others get the partitions,
+    and :meth:`check` raises the reason. ``meanwhile`` is called after every step with the time and returns when to call
+    it again. ``at_end`` is called once, on this thread, whatever ended it.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class ConnectorThread:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises what ended the membership for good, if something has."""
+        """Raises what ended the membership for good, if anything did."""
         failure = self._connector.failure or self._crash
         if failure is not None:
             raise failure.with_traceback(None)
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs on it: in a callback of the connector."""
+        """Whether the caller runs on this thread, in a callback of the connector."""
         return threading.current_thread() is self._thread
 
     def join(self, timeout_s: float) -> None:
-        """Waits for its end, called from it or not."""
+        """Waits for the end of the thread; called on the thread itself, it does not wait."""
         self._wakeup.set()
         if not self.is_current:
             self._thread.join(timeout_s)
@@ -75,7 +75,7 @@ class ConnectorThread:
                 self._wakeup.wait(max(0.0, due - self._clock.monotonic()))
         except KafkaCoordError as error:
             self._crash = error
-        except Exception as error:  # a defect; the application has to hear of it rather than wait for ever
+        except Exception as error:  # a defect: the application has to hear of it and not wait for ever
             log.exception("crashed consumer=%s", self._consumer)
             self._crash = ConsumerError(f"the connector of consumer {self._consumer!r} crashed: {error!r}")
         finally:

@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 
 
 class SocketBrokers:
-    """As :class:`kafka_coord.consumer.brokers.BrokerDirectory`; what it knows comes by :meth:`learn`, on any thread.
-    ``ask`` has the coordinator asked, which is answered later."""
+    """As :class:`kafka_coord.consumer.brokers.BrokerDirectory`. Any thread reports brokers by :meth:`learn`. ``ask``
+    sends the question to the coordinator, which answers later."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class SocketBrokers:
                 log.warning("left out broker id=%d reason=%s", number, error.reason)
         addresses, problem = choose(tuple(brokers), self._protocol, self._listener)
         if not addresses:
-            addresses = self.addresses  # they went away all at once: they come back where they were, as a rule
+            addresses = self.addresses  # all are gone at once: as a rule they come back at the same addresses
         if (addresses, problem) != (self.addresses, self.problem):
             self.addresses, self.problem = addresses, problem
             self._changed = True
@@ -56,5 +56,5 @@ class SocketBrokers:
         return changed
 
     def look_again(self) -> None:
-        """Has the coordinator asked. Every host is asked at a connect, too."""
+        """Asks the coordinator. Every connection asks its host, too."""
         self._ask()

@@ -27,8 +27,8 @@ class Stream:
     def poll(self, timeout_s: float = 1.0) -> Record | None:
         """The next record, or ``None`` if none came within ``timeout_s`` seconds.
 
-        Calling it says that the record got before is done with: that one counts as consumed. Raises what
-        :class:`~kafka_coord.Consumer` says.
+        The call says that the application is done with the record before, which then counts as consumed. It raises what
+        :class:`~kafka_coord.Consumer` lists.
         """
         record = self._fetcher.next_of_run()
         if record is not None:
@@ -39,7 +39,7 @@ class Stream:
     def consume(self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Record]:
         """Up to ``max_records`` records, as soon as there is one; none if none came within ``timeout_s`` seconds.
 
-        Calling it says that all records got before are done with.
+        The call says that the application is done with all records before.
         """
         self._check_process()
         return self._fetcher.take(max_records, timeout_s)
@@ -57,7 +57,7 @@ class Stream:
         return self._fetcher.iterate(self._take)
 
     def forked(self) -> None:
-        """This is a copy in another process: the next call says so."""
+        """This is a copy in another process: its next call raises an error that says so."""
         self._fetcher.forked()
 
     def __next__(self) -> Record:
