@@ -1,4 +1,4 @@
-"""All topics Kafka has, as the topic listeners last saw them."""
+"""All topics of Kafka, as the topic listeners last saw them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TopicCatalog:
             return self._snapshot
 
     def put(self, topic: TopicInfo) -> TopicInfo | None:
-        """Takes in a topic as it is now; gives it as it was before."""
+        """Takes in a topic as it is now; returns what was known of it before."""
         with self._lock:
             before = self._topics.get(topic.name)
             if before != topic:
@@ -34,7 +34,7 @@ class TopicCatalog:
             return before
 
     def drop(self, name: str) -> bool:
-        """Forgets a topic; whether it was known."""
+        """Forgets a topic; returns whether it was known."""
         with self._lock:
             known = self._topics.pop(name, None) is not None
             if known:

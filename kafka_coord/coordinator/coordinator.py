@@ -39,14 +39,14 @@ from kafka_coord.zk.watches import Watches
 log = logging.getLogger(__name__)
 
 _FEW_CONSUMERS = 1_000
-"""So many registrations are read along at startup, in one request with what tells whether they have to be."""
+"""Up to this many registrations are read at startup together with what tells whether they are needed."""
 
 
 class ConsumerCoordinator:
-    """One term of office. Made when this instance is elected, thrown away when it no longer leads.
+    """One term of office: made when this instance is elected, dropped when it no longer leads.
 
-    :meth:`coordinator_startup` and :meth:`step` belong to the service's thread (listeners), ``handler.step`` to the
-    handler's. ``consumer_groups_per_topic``, ``groups_with_wildcard_topics``, ``groups_being_rebalanced`` and
+    :meth:`coordinator_startup` and :meth:`step` belong to the service's thread, ``handler.step`` to the handler's.
+    ``consumer_groups_per_topic``, ``groups_with_wildcard_topics``, ``groups_being_rebalanced`` and
     ``rebalance_request_queue`` are the original design's fields.
     """
 
@@ -91,10 +91,13 @@ class ConsumerCoordinator:
         return self._groups.groups
 
     def coordinator_startup(self) -> None:
-        """Topics and groups with their listeners, every group enqueued, then the interests of each group; the handler's
-        thread comes last and is the service's to start. A listener is armed by the very read that tells it what there
-        is, so nothing is missed in between; and what can be asked for together is, for whoever waits for a decision
-        waits for every round trip of a startup. Raises :class:`StoreUnavailable`: resign or try again."""
+        """Arms the listeners of topics and groups, enqueues every group, and reads the interests of each group. The
+        service starts the handler's thread afterwards.
+
+        The read that tells a listener what exists also arms its watch, so nothing is missed in between. Whatever can be
+        read together is read together, because every round trip of a startup delays the first decision. Raises
+        :class:`StoreUnavailable`: resign or try again.
+        """
         topics = TopicChangeListener(self._watches, self.registry, self.queue, self._partitions)
         self._watches.children(layout.BROKER_IDS, self._brokers.on_children)
         self._watches.children(layout.BROKER_TOPICS, topics.on_children)
@@ -104,7 +107,7 @@ class ConsumerCoordinator:
         self._watches.step()
         if self._watches.is_refused(layout.GROUPS):
             raise NoAuth("cannot tell which groups there are: grant the coordinator's user the right", layout.GROUPS)
-        if not self._watches.told_all():  # a topic not read yet would be taken for one that does not exist
+        if not self._watches.told_all():  # an unread topic would be taken for a missing one
             raise StoreUnavailable("could not read all topics and groups", layout.CONSUMERS)
         self._read_what_is_listed()
         log.info(
@@ -115,7 +118,7 @@ class ConsumerCoordinator:
         )
 
     def step(self) -> None:
-        """Re-arms what fired and runs its listeners; removes old answers now and then."""
+        """Re-arms watches that fired, runs their listeners, and removes old answers now and then."""
         self._watches.step()
         now_ms = self._store.clock.time() * 1000
         if now_ms - self._swept_ms > self._options.answers_kept_ms / 10:
@@ -130,7 +133,7 @@ class ConsumerCoordinator:
         except Fenced:
             raise
         except MultiFailed as error:
-            log.debug("left an old answer reason=%s", error)  # gone already, or not ours to delete: try the others
+            log.debug("left an old answer reason=%s", error)  # already gone, or forbidden: try the others
 
     def answer(self, request: Request, result: str, message: str) -> None:
         """Answers a request that is about no group."""
@@ -138,7 +141,7 @@ class ConsumerCoordinator:
         self.requests.answered(replace(request, result=result, message=message))
 
     def close(self) -> None:
-        """Takes the listeners off, ends the handler, and clears everything."""
+        """Removes the listeners, ends the handler, and clears everything."""
         self.handler.closed = True
         self._watches.close()
         self.queue.close()
@@ -147,9 +150,9 @@ class ConsumerCoordinator:
         self.requests.clear()
 
     def _read_what_is_listed(self) -> None:
-        """All that the listeners were told the names of: brokers, requests, and who is registered in each group, which
-        fills the registry; of a group that has been at rest since before the election, what was written down of it
-        then. And makes sure of the znodes everything else is below."""
+        """Reads everything the listeners were told the names of: brokers, requests, and the registrations of each
+        group, which fill the registry. For a group that has been at rest since before the election, reads only what was
+        written down about it. Creates missing persistent roots."""
         brokers, asked = self._brokers.listed or (), self._asked.listed or ()
         listed, self._members.listed = self._members.listed or {}, None
         groups = {group: [name for name in names if is_legal(name)] for group, names in listed.items()}
@@ -164,33 +167,33 @@ class ConsumerCoordinator:
         )
         found = iter(read_each(self._store, [GetData(path) for some in paths for path in some]))
         roots, of_brokers, of_requests, of_groups, registrations = ([*islice(found, len(some))] for some in paths)
-        resting = self._take_settled(groups, of_groups)
+        idle = self._take_settled(groups, of_groups)
         if not few:
-            consumers = [(group, name) for group, name in consumers if group not in resting]
+            consumers = [(group, name) for group, name in consumers if group not in idle]
             registrations = [*read_each(self._store, [GetData(layout.registration(*one)) for one in consumers])]
         for path, root in zip(layout.PERSISTENT_ROOTS, roots, strict=True):
-            if root is None:  # somebody deleted it since this instance registered
+            if root is None:  # deleted since this instance registered
                 self._store.ensure_path(path)
         self._store.ensure_prepared()
         self._brokers.begin(of_brokers)
         self._partitions.begin()
         self._asked.begin(of_requests)
-        self._take_members({g: names for g, names in groups.items() if g not in resting}, consumers, registrations)
-        self.queue.calm(resting)
+        self._take_members({g: names for g, names in groups.items() if g not in idle}, consumers, registrations)
+        self.queue.calm(idle)
 
     def _take_settled(self, groups: Iterable[str], nodes: Sequence[ReadResult | Unreadable]) -> frozenset[str]:
-        """The groups that were written down as at rest, and whose members have been the same since."""
-        resting = set()
+        """The groups that were recorded as at rest and whose members have not changed since."""
+        idle = set()
         for number, group in enumerate(groups):
             node, ids = nodes[2 * number : 2 * number + 2]
             settled = settled_as_of(layout.settled(group), node, ids) if self._options.settled_after_ms else None
             if settled is not None:
                 self.registry.put(group, settled.subscriptions)
                 self.handler.idle.begin(self.handler.memories.of(group), settled)
-                resting.add(group)
+                idle.add(group)
             elif node is not None:
                 self.handler.memories.of(group).settled_exists = True
-        return frozenset(resting)
+        return frozenset(idle)
 
     def _take_members(
         self,

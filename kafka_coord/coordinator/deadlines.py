@@ -1,7 +1,7 @@
-"""What is decided by how long something has lasted: grace, overdue commands, channel retirement, offsets retention.
+"""What depends on how long something has lasted: grace, overdue commands, channel retirement, offsets retention.
 
-Pure: the moments come in (``now`` is monotonic seconds, ``wall_ms`` ms since 1970), and the timers remember when each
-thing was first seen. ``plan`` gets the answers and so needs no clock.
+Pure: the caller passes the time (``now`` is monotonic seconds, ``wall_ms`` ms since 1970), and the timers remember when
+each thing was first seen. ``plan`` gets the answers and needs no clock.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from kafka_coord.model import Assignment, Channel, GroupSettings, Ledger, Member
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What of a look the deadlines depend on. ``registered`` are all consumers with a registration, readable or not;
-    ``settings`` are ``None`` where they cannot be read."""
+    """What the deadlines need of a look. ``registered`` are all consumers with a registration, readable or not;
+    ``settings`` is ``None`` where they cannot be read."""
 
     members: Mapping[str, Member]
     registered: Collection[str]
@@ -40,7 +40,7 @@ class Deadlines:
 
 
 def deadlines(seen: Seen, timers: GroupTimers, options: CoordinatorOptions, now: float, wall_ms: float) -> Deadlines:
-    """All four. ``timers.next_due`` is afterwards when the next one changes its answer."""
+    """Computes all four. Afterwards ``timers.next_due`` is the moment at which the next answer changes."""
     timers.begin()
     return Deadlines(
         in_grace=_in_grace(seen, timers, now),
@@ -81,12 +81,13 @@ def _retired(seen: Seen, timers: GroupTimers, options: CoordinatorOptions, now: 
 
 
 def _expired(seen: Seen, timers: GroupTimers, now: float, wall_ms: float) -> bool:
-    """Empty since the wall-clock time of its last target, which is empty: a moment that outlives coordinators.
+    """The group has been empty since the wall-clock time of its last target, which names nobody. This survives
+    coordinators.
 
-    A target that still names members is not that one. Whoever forgot the last member and died before the target was
-    emptied left it, and it may be older than the retention.
+    A target that still names members does not count: a coordinator that forgot the last member and died before it
+    emptied the target leaves such a target behind, and it may be older than the retention.
     """
-    if seen.settings is None:  # what cannot be read may say to keep the offsets for longer than the default
+    if seen.settings is None:  # unreadable settings may ask for a longer retention than the default
         return False
     if seen.registered or seen.ledgers or seen.target is None or seen.target.members:
         return False

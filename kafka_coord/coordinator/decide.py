@@ -26,14 +26,14 @@ class Decided:
 
 
 def decide(store: Store, observation: Observation, assignors: Mapping[str, Assignor]) -> Decided:
-    """Plans, reads the offsets of what the plan starts, and plans again for as long as some of them are unreadable.
+    """Plans, reads the offsets of what the plan starts, and plans again while some of them are unreadable.
 
-    A plan is admissible only as a whole: a release in one step makes a start in the next one possible. So nothing is
-    ever cut from a plan. Each turn adds at least one unreadable znode, and none of its partitions is started again, so
-    the turns end; a group without an unreadable offset takes one.
+    A plan is admissible only as a whole, because a release in one step makes a start in the next one possible. So
+    nothing is ever cut from a plan. Each turn adds at least one unreadable znode, and the partitions of that znode are
+    not started again, so the loop ends. A group without an unreadable offset takes one turn.
 
-    Nobody holds what a plan starts, so these offsets stand still: a commit needs the registration, and the release was
-    seen before this read.
+    Nobody holds what a plan starts, so these offsets do not change: a commit needs the registration, and the release
+    was seen before this read.
     """
     while True:
         decided = plan(observation, assignors)

@@ -1,4 +1,4 @@
-"""Carries out plans: units in order, every multi beginning with the epoch's check."""
+"""Carries out plans: units in order, each multi beginning with the check of the epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_coord.zk.store import Check, Create, Delete, Op, Store
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A plan as units of operations, in the order in which they are to be written."""
+    """A plan as units of operations, in the order in which they must be written."""
 
     units: tuple[Sequence[Op], ...] = ()
 
@@ -28,15 +28,15 @@ class Written:
 
 
 class Executor:
-    """Writes under one leadership and none other."""
+    """Writes under one leadership only."""
 
     def __init__(self, store: Store, fence: Check) -> None:
         self._store = store
         self._fence = fence
 
     def prepare(self, decided: Decided, missing: Collection[str] = (), after: Sequence[Op] = ()) -> Prepared:
-        """The plan's steps in order, then ``after`` (the history) as one more unit; reads what they need. ``missing``
-        are the group's persistent parents that do not exist yet."""
+        """Turns the plan's steps, in order, and then ``after`` (the history) into units, and reads what they need.
+        ``missing`` are the group's persistent parents that do not exist yet."""
         units: list[Sequence[Op]] = list(Translation(self._store, decided, missing).units())
         if after:
             units.append(after)
@@ -45,15 +45,15 @@ class Executor:
     def write_prepared(self, prepared: Prepared) -> Written:
         """Writes one plan.
 
-        Raises :class:`Fenced` once another instance was elected, :class:`MultiFailed` where the world changed since
-        the look, :class:`StoreUnavailable` where the outcome is unknown. After the latter two: look again; whatever
-        was written is consistent by itself.
+        Raises :class:`Fenced` once another instance has been elected, :class:`MultiFailed` where something changed
+        since the look, and :class:`StoreUnavailable` where the outcome is unknown. After the latter two the group must
+        be looked at again; whatever was written is consistent by itself.
         """
         return _written(prepared, self.write(prepared.units))
 
     def write_together(self, prepared: Sequence[Prepared]) -> list[Written] | None:
-        """Writes several plans in one request, all of them or none; ``None`` where they do not fit in one. Raises as
-        :meth:`write_prepared`, and then nothing was written unless the outcome is unknown."""
+        """Writes several plans in one request, all of them or none; returns ``None`` where they do not fit in one.
+        Raises as :meth:`write_prepared`, and then nothing was written unless the outcome is unknown."""
         units = [unit for one in prepared for unit in one.units]
         if not fits_one(self._store, units):
             return None
@@ -65,11 +65,11 @@ class Executor:
         return found
 
     def clear_below(self, path: str) -> None:
-        """Removes what is below ``path``, a znode of ours below which nothing belongs."""
+        """Removes everything below ``path``, one of our own znodes below which nothing belongs."""
         self.write(in_parts([Delete(found) for found in reversed(tree_below(self._store, path))]))
 
     def write(self, units: Sequence[Sequence[Op]]) -> list[tuple[object, ...]]:
-        """Writes units as they are; gives their results. Raises as :meth:`write_prepared`."""
+        """Writes units as they are and returns their results. Raises as :meth:`write_prepared`."""
         return [tuple(results) for results in write_fenced(self._store, self._fence, units)] if units else []
 
 

@@ -12,12 +12,11 @@ _YOUNG_COLLECTIONS = 20
 
 @contextmanager
 def collecting_rarely() -> Iterator[None]:
-    """Python's cyclic collector is started by every 50,000 new containers, not by every 700 (:func:`gc.set_threshold`).
+    """Starts Python's cyclic collector after 50,000 new containers instead of 700 (:func:`gc.set_threshold`).
 
-    A decision makes containers by the hundred thousand, hardly one of them in a cycle: what is not kept is freed as
-    soon as nobody refers to it, without the collector. Looking through all that is kept, again and again while there is
-    ever more of it, took a quarter of a large group's decision (``docs/performance.md``). What garbage waits for longer
-    is some MB.
+    A decision creates hundreds of thousands of containers, of which hardly any is part of a cycle: reference counting
+    frees them without the collector. Scanning the growing rest again and again took a quarter of the time of a large
+    group's decision (``docs/performance.md``). The price is that some MB of garbage live longer.
     """
     before = gc.get_threshold()
     gc.set_threshold(_NEW_OBJECTS, _YOUNG_COLLECTIONS, before[2])

@@ -79,8 +79,8 @@ class RebalanceRequestHandler:
 
     @property
     def unreadable(self) -> int:
-        """How many znodes are left alone because they cannot be decoded, as last seen: also the offsets that keep
-        partitions from being started."""
+        """How many znodes are left alone because they cannot be decoded, as last seen. Offsets that keep partitions
+        from being started are counted."""
         return sum(len(memory.unreadable) for memory in self.memories)
 
     def stuck_groups(self) -> list[StuckGroup]:
@@ -126,7 +126,7 @@ class RebalanceRequestHandler:
         return not (self.closed or self.deposed) and self._leadership.still()
 
     def _check_idle(self, memories: Sequence[GroupMemory]) -> None:
-        """Who is no longer at rest is looked at."""
+        """Groups that are no longer at rest are looked at."""
         try:
             found = self._looking.still_idle(memories)
         except StoreError as error:
@@ -162,7 +162,7 @@ class RebalanceRequestHandler:
         self._write(plans)
 
     def _decide(self, memory: GroupMemory, look: Look) -> PreparedPlan | None:
-        """What is to be written; ``None`` where there is nothing to be decided yet, or any more."""
+        """``None`` where nothing can be decided yet, or any more."""
         self.passes += 1
         if isinstance(look, Exception):
             raise look
@@ -224,7 +224,7 @@ class RebalanceRequestHandler:
                 self._requests.answered(replace(step.request, result=step.result, message=step.message))
 
     def _gone(self, group: str) -> None:
-        """The group does not exist (any more); a request about it is answered all the same."""
+        """The group does not exist any more. A request about it is answered all the same."""
         requests = self._requests.of_group(group)
         if requests:
             nothing = Observation(group, self._leadership.epoch, {}, {}, {}, None, {}, GroupSettings())
@@ -240,7 +240,7 @@ class RebalanceRequestHandler:
 
     @contextmanager
     def _troubles_of(self, memory: GroupMemory) -> Iterator[None]:
-        """What goes wrong with one group must never stop the others."""
+        """Trouble with one group must never stop the others."""
         try:
             yield
         except Fenced as error:

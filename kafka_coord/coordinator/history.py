@@ -1,4 +1,4 @@
-"""The last decisions of a group, kept readable in ZooKeeper: generation, what moved, why, how long each step took."""
+"""The last decisions about a group, readable in ZooKeeper: generation, cause, what moved, how long each step took."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ MAX_MOVES = 20
 MAX_MOVE_TEXT = 200
 MAX_HISTORY_BYTES = 200_000
 MAX_REMEMBERED = 32
-"""Groups; of each up to ``MAX_HISTORY_BYTES``."""
+"""How many groups; each history takes up to ``MAX_HISTORY_BYTES``."""
 
 
 def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decision | None:
-    """The decision a plan takes, ``None`` where it sets no new target."""
+    """The decision a plan takes; ``None`` where it sets no new target."""
     step = next((step for step in plan.steps if isinstance(step, SetTarget)), None)
     if step is None:
         return None
@@ -67,22 +67,22 @@ def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decisi
 
 
 _ENVELOPE = fields.dump(history_to_json(())).replace(b"[]", b"[%b]")
-"""The znode's value around its decisions."""
+"""The znode's value without its decisions."""
 
 
 class DecisionLog:
     """Follows each group's newest decision until it is settled. One thread.
 
-    The histories it wrote last are kept encoded, with their versions, so that the next decision of the same group
-    writes without reading. A write by anybody else makes that write fail; the memory is invalidated then, and the znode
-    is read.
+    The histories written last are kept encoded, with their versions, so that the next decision of the same group is
+    written without a read. If anybody else writes the znode, the next write fails; the memory is then invalidated, and
+    the znode is read.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._clock: Clock = store.clock
         self._encoded: deque[GroupMemory] = deque()
-        """The groups whose history is kept, the one written longest ago first."""
+        """The groups whose history is kept, the least recently written first."""
 
     def observe(self, memory: GroupMemory, plan: Plan, observation: Observation) -> tuple[Op, ...]:
         """The history writes that belong to this pass: one when a target is decided, one when it is settled."""
@@ -90,7 +90,7 @@ class DecisionLog:
         decision = describe(plan, observation, int(self._clock.time() * 1000))
         if decision is not None:
             decision = self._count(decision, plan)
-            if plan.state in AT_REST:  # nothing has to move, so what is written now settles it
+            if plan.state in AT_REST:  # nothing has to move, so this write settles it
                 memory.progress = None
                 return self._write(memory, replace(decision, settled_ms=0))
             memory.progress = Progress(decision, now)
@@ -98,7 +98,7 @@ class DecisionLog:
         if plan.state is GroupState.DEAD:
             memory.progress = None
             return ()
-        if memory.progress is not None and memory.progress.settling:  # and nobody invalidated that
+        if memory.progress is not None and memory.progress.settling:  # and that was not invalidated
             memory.progress = None
         memory.progress = progress = memory.progress or self._resume(plan, observation, now)
         if progress is None:
@@ -114,12 +114,12 @@ class DecisionLog:
         return self._write(memory, replace(updated, settled_ms=elapsed_ms))
 
     def remember(self, memory: GroupMemory, node: Node) -> None:
-        """Somebody has read the znode meanwhile."""
+        """Takes in the znode, which was read for another purpose."""
         path = layout.history(memory.group)
         try:
             decisions = history_from_json(fields.load(node.data, path), path)
         except MalformedValue:
-            return  # it is read again when it is written, and reported
+            return  # the next write reads and reports it
         self._keep(memory, WrittenHistory([EncodedDecision.of(one) for one in decisions], node.stat.version))
 
     @staticmethod
@@ -133,7 +133,8 @@ class DecisionLog:
         return replace(decision, stopped=decision.stopped + stopped, started=decision.started + started)
 
     def _resume(self, plan: Plan, observation: Observation, now: float) -> Progress | None:
-        """Takes up what an earlier coordinator decided and did not see settled; its clock is the wall clock then."""
+        """Follows a decision that an earlier coordinator took and did not see settled. Its age is told by the wall
+        clock."""
         target = observation.assignment
         if plan.state is not GroupState.REBALANCING or target is None or not target.timestamp_ms:
             return None
@@ -144,7 +145,7 @@ class DecisionLog:
         return Progress(last, now - age_s)
 
     def _read(self, group: str) -> tuple[tuple[Decision, ...], int]:
-        """(the decisions, the version of the znode, -1 for none)."""
+        """(the decisions, the version of the znode or -1 where there is none)."""
         path = layout.history(group)
         try:
             node = self._store.get(path)

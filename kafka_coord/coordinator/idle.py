@@ -1,4 +1,4 @@
-"""Groups at rest: of which nothing is read but whether they still are (ADR 12)."""
+"""Groups at rest: nothing of them is read but whether they still are at rest (ADR 12)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from kafka_coord.zk.store import Create, Node, ReadResult, SetData, Store
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 100_000
-"""A group with more to say of itself is not written down."""
+"""A group whose entry would be larger is not written down."""
 
 
 def spread(group: str) -> float:
-    """A factor for intervals, from 0.75 to 1.25 and always the same for one group, so that groups do not come due all
-    at once."""
+    """A factor for intervals, from 0.75 to 1.25 and constant for each group, so that groups do not all come due at
+    once."""
     return 0.75 + zlib.crc32(group.encode()) % 1000 / 2000
 
 
 def decode_settled(where: str, found: ReadResult | Unreadable) -> Settled | None:
-    """``None`` where there is none that can be read: it says nothing then, and is replaced."""
+    """``None`` where there is no entry, or it cannot be read: it is replaced then."""
     if not isinstance(found, Node):
         return None
     try:
@@ -46,18 +46,18 @@ def decode_settled(where: str, found: ReadResult | Unreadable) -> Settled | None
 
 
 def settled_as_of(where: str, found: ReadResult | Unreadable, ids: ReadResult | Unreadable) -> Settled | None:
-    """What is written down, if nobody has registered or left since: ``ids`` is the parent of the registrations."""
+    """What is written down, unless anybody has registered or left since. ``ids`` is the parent of registrations."""
     settled = decode_settled(where, found) if isinstance(ids, Node) else None
     as_of = ids.stat.pzxid if isinstance(ids, Node) else 0
     return settled if settled is not None and settled.zxids.hold(as_of) else None
 
 
 class IdleGroups:
-    """Which groups are at rest, as this coordinator has found or read (``memory.at_rest``). The handler's thread;
-    :meth:`begin` before.
+    """Which groups are at rest, as this coordinator has found or read (``memory.at_rest``). Belongs to the handler's
+    thread; :meth:`begin` is called before that starts.
 
-    Nothing here is trusted for itself: a group counts as at rest for as long as its zxids are what they were when a
-    whole look found nothing to do, and the topics too.
+    A group counts as at rest only while its zxids and its topics are what they were when a whole look found nothing to
+    do.
     """
 
     def __init__(self, store: Store, catalog: TopicCatalog, options: CoordinatorOptions) -> None:
@@ -68,35 +68,35 @@ class IdleGroups:
         self._digests_of: Mapping[str, TopicInfo] | None = None
 
     def begin(self, memory: GroupMemory, settled: Settled) -> None:
-        """It was written down, by whichever coordinator."""
+        """Takes in what a coordinator has written down."""
         memory.settled_written = settled
         memory.settled_exists = True
         memory.at_rest = AtRest(settled, None, self._next_whole(memory.group))
 
     def is_idle(self, memory: GroupMemory) -> bool:
-        """Whether it is enough to ask if anything has happened."""
+        """Whether a check for changes is enough."""
         return memory.at_rest is not None and self._store.clock.monotonic() < memory.at_rest.whole_at
 
     def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
-        """Whether those that were at rest still are. Raises :class:`StoreUnavailable`."""
-        topics = self._catalog.topics  # before what is read: who changes them later is an event
+        """Which of these groups are still at rest. Raises :class:`StoreUnavailable`."""
+        topics = self._catalog.topics  # taken before the read: a later change is an event
         asked = [(memory.group, memory.at_rest) for memory in memories if memory.at_rest is not None]
-        found = unchanged(self._store, [(group, resting.settled.zxids) for group, resting in asked])
-        for number, (_, resting) in enumerate(asked):
-            if found[number] and resting.topics is not topics:
-                found[number] = self._digest(resting.settled, topics) == resting.settled.topics
-                resting.topics = topics
+        found = unchanged(self._store, [(group, at_rest.settled.zxids) for group, at_rest in asked])
+        for number, (_, at_rest) in enumerate(asked):
+            if found[number] and at_rest.topics is not topics:
+                found[number] = self._digest(at_rest.settled, topics) == at_rest.settled.topics
+                at_rest.topics = topics
         return found
 
     # --- coming to rest ----------------------------------------------------------------------------------------------
 
     def wants_zxids(self, memory: GroupMemory) -> bool:
-        """Whether, if the next look finds nothing to do again, the group is at rest."""
+        """Whether the group is at rest if the next look finds nothing to do again."""
         since = memory.quiet_since
         return since is not None and self._store.clock.monotonic() >= since + self._options.settled_after_ms / 1000
 
     def looked(self, memory: GroupMemory, snapshot: Snapshot, plan: Plan) -> float | None:
-        """After a whole look at a group, and what was decided: when (monotonic) to look again to see whether it is at
+        """Takes in a whole look and its plan. Returns when (monotonic) to look again to see whether the group is at
         rest."""
         now = self._store.clock.monotonic()
         if not self._options.settled_after_ms:
@@ -115,22 +115,21 @@ class IdleGroups:
         return None
 
     def unwritten(self, memory: GroupMemory, snapshot: Snapshot) -> Create | SetData | None:
-        """What is to be written about a group that has been found at rest; ``None`` where that is written already, or
-        not to be."""
-        resting = memory.at_rest
-        if resting is None or snapshot.zxids is None or memory.settled_written == resting.settled:
+        """The write that records the group as at rest; ``None`` where it is recorded already or must not be."""
+        at_rest = memory.at_rest
+        if at_rest is None or snapshot.zxids is None or memory.settled_written == at_rest.settled:
             return None
         if any(_by_socket(member) for member in snapshot.observation.members.values()):
             return None
-        data = fields.dump(resting.settled.to_json())
+        data = fields.dump(at_rest.settled.to_json())
         if len(data) > MAX_BYTES:
             return None
         path = layout.settled(memory.group)
         return SetData(path, data) if memory.settled_exists else Create(path, data)
 
     def write(self, executor: Executor, ops: Sequence[tuple[GroupMemory, Create | SetData]]) -> None:
-        """Writes down groups found at rest: together, or each by itself where something is in the way. Raises
-        :class:`Fenced`, :class:`StoreUnavailable`."""
+        """Records groups as at rest: together, or one by one where something is in the way. Raises :class:`Fenced`,
+        :class:`StoreUnavailable`."""
         try:
             executor.write([[op] for _, op in ops])
         except Fenced:
@@ -144,7 +143,9 @@ class IdleGroups:
 
     def _write_one(self, executor: Executor, memory: GroupMemory, data: bytes) -> None:
         path = layout.settled(memory.group)
-        there = self._store.exists(path) is not None  # somebody deleted it, or it was written and nobody heard of that
+        there = (
+            self._store.exists(path) is not None
+        )  # somebody deleted it, or an earlier write took effect without a reply
         try:
             executor.write([[SetData(path, data) if there else Create(path, data)]])
         except Fenced:
@@ -157,7 +158,7 @@ class IdleGroups:
     # --- topics ------------------------------------------------------------------------------------------------------
 
     def _digest(self, settled: Settled, topics: Mapping[str, TopicInfo]) -> str:
-        """Of the topics a target depends on: where there are patterns, of all there are."""
+        """Covers the topics the target depends on: all topics where there are patterns."""
         if self._digests_of is not topics:
             self._digests_of = topics
             self._digests.clear()
@@ -179,7 +180,7 @@ def _took_effect(memory: GroupMemory) -> None:
 
 
 def topics_digest(topics: Mapping[str, TopicInfo], wanted: frozenset[str] | None) -> str:
-    """Of the partitions and identities of ``wanted`` topics, whether they exist or not; ``None``: of all."""
+    """Covers the partitions and identities of ``wanted`` topics, whether they exist or not; ``None``: of all topics."""
     hashed = hashlib.sha256(b"1\n")
     for name in sorted(topics if wanted is None else wanted):
         topic = topics.get(name)

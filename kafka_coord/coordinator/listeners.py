@@ -1,4 +1,4 @@
-"""The listeners of the original design. Each turns an event into set bits, and does nothing else."""
+"""The listeners of the original design. Each one turns an event into set bits and does nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class IllegalNames:
-    """Says once, in one line, which children have names outside Kafka's legal set: they are left alone."""
+    """Reports once, in one line, which children have names outside Kafka's legal set. They are left alone."""
 
     def __init__(self, kind: str, parent: str) -> None:
         self._kind = kind
@@ -41,8 +41,8 @@ class IllegalNames:
 
 
 class TopicPartitionChangeListener:
-    """``/brokers/topics/<topic>``: the partition list is in its *data* (KAFKA-1075). ``held`` are those that wait for
-    :meth:`begin`: a startup tells of topics before it knows the racks of their replicas; ``None`` afterwards."""
+    """``/brokers/topics/<topic>``: the partition list is in its *data* (KAFKA-1075). ``held`` are topics that arrived
+    before :meth:`begin`, when the racks of the brokers were not known yet; ``None`` afterwards."""
 
     def __init__(
         self, catalog: TopicCatalog, registry: GroupRegistry, queue: RebalanceRequestQueue, racks: Mapping[int, str]
@@ -60,14 +60,14 @@ class TopicPartitionChangeListener:
             self.on_data(topic, node)
 
     def forget(self, topic: str) -> bool:
-        """The topic is gone; whether it was known."""
+        """The topic is gone; returns whether it was known."""
         if self.held is not None:
             self.held.pop(topic, None)
         return self._catalog.drop(topic)
 
     def on_data(self, topic: str, node: Node | None) -> None:
         if node is None:
-            return  # its parent's listener forgets it
+            return  # the listener of its parent forgets it
         if self.held is not None:
             self.held[topic] = node
             return
@@ -111,8 +111,8 @@ class TopicChangeListener:
 
 
 class GroupMemberChangeListener:
-    """``/consumers/groups/<group>/ids``: members that come and go. ``listed`` is who was there, for a startup to begin
-    with; ``None`` afterwards, for the handler looks for itself."""
+    """``/consumers/groups/<group>/ids``: members that come and go. ``listed`` are the members found at startup;
+    ``None`` afterwards, when the handler looks for itself."""
 
     def __init__(self, queue: RebalanceRequestQueue) -> None:
         self._queue = queue
@@ -147,7 +147,7 @@ class GroupChangeListener:
 
 
 class SessionExpirationListener:
-    """Tells the service that the session changed its state; the service looks at the facts itself."""
+    """Tells the service that the session changed its state; the service checks the facts itself."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -185,8 +185,9 @@ class RequestListener:
 
 
 class PauseListener:
-    """``/consumers/paused``: set or lifted, every group is looked at. Set and lifted before this was told of either,
-    those groups are that are, or may just be, taken for paused (``perhaps_paused``)."""
+    """``/consumers/paused``: every group is looked at when it is set or lifted. If it was set and lifted again before
+    this listener heard of it, only those groups are looked at that are, or may have been, taken for paused
+    (``perhaps_paused``)."""
 
     def __init__(
         self, groups: GroupChangeListener, queue: RebalanceRequestQueue, perhaps_paused: Callable[[], Iterable[str]]
@@ -211,8 +212,8 @@ def request_interested(topic: str, registry: GroupRegistry, queue: RebalanceRequ
 
 
 class BrokerChangeListener:
-    """``/brokers/ids``: in which racks the brokers are, for topics read from now on. Racks are a preference: those of
-    topics that are known already stay as they are. ``listed`` as in :class:`GroupMemberChangeListener`."""
+    """``/brokers/ids``: the racks of the brokers, for topics read from now on. Racks are only a preference, so topics
+    that are known already stay as they are. ``listed`` as in :class:`GroupMemberChangeListener`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,7 +1,7 @@
-"""What a coordinator remembers of each group between two looks: made, invalidated and dropped here, nowhere else.
+"""What a coordinator remembers of each group between two looks: created, invalidated and dropped only here.
 
-Nothing of it matters for safety. It spares reads and decoding, and it holds how long things have lasted; a coordinator
-that is elected begins without it.
+Nothing of it matters for safety. It saves reads and decoding, and it records how long things have lasted; a newly
+elected coordinator starts without it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Outcome:
 
 
 class Decoded:
-    """What the last look at one group decoded: the next one decodes only what was written since.
+    """What the last look at one group decoded: the next look decodes only what was written since.
 
-    A znode's path and the zxid of its last write name its value, its version and its incarnation. Values are frozen.
-    ``consumers`` are those there were then: the next look asks for their znodes before it knows who is still there.
+    The path of a znode and the zxid of its last write identify its value, its version and its incarnation. Values are
+    frozen. ``consumers`` are those seen then: the next look reads their znodes before it knows who is still there.
     """
 
     __slots__ = ("_values", "consumers")
@@ -45,14 +45,14 @@ class Decoded:
         return value if mzxid == node.stat.mzxid else None
 
     def replace(self, values: dict[str, tuple[int, object]]) -> None:
-        """Keeps what this look found, and nothing of those before: as much as there is in the group."""
+        """Keeps what this look found and drops everything older."""
         self._values = values
 
 
 @dataclass(slots=True)
 class Progress:
-    """A decision on its way to being settled. ``decided`` is monotonic seconds; ``settling``: it was handed out to be
-    written as settled."""
+    """A decision that is not settled yet. ``decided`` is monotonic seconds. ``settling``: the write that records it as
+    settled was handed out."""
 
     decision: Decision
     decided: float
@@ -60,7 +60,7 @@ class Progress:
 
 
 class EncodedDecision(NamedTuple):
-    """A decision as it is written; what is in a history already is not encoded again for the next one."""
+    """A decision as it is written, so that the next write does not encode it again."""
 
     generation: int
     data: bytes
@@ -96,7 +96,7 @@ class Matched(NamedTuple):
 
 @dataclass(slots=True)
 class Unsettled:
-    """A group that is not where it should be. Moments are monotonic; ``logged_at`` is when that was logged last.
+    """A group that has not reached its target. Moments are monotonic; ``logged_at`` is when this was last logged.
     ``ownerless`` is how many partitions of its target nobody holds."""
 
     since: float
@@ -107,11 +107,11 @@ class Unsettled:
 
 @dataclass(slots=True)
 class GroupMemory:
-    """Of one group. The handler's thread; what others may read is said."""
+    """The memory of one group. It belongs to the handler's thread; fields that other threads may read say so."""
 
     group: str
     outcome: Outcome | None = None
-    """Replaced as a whole, so any thread may read it."""
+    """Replaced as a whole. Any thread may read it."""
     unreadable: frozenset[Unreadable] = frozenset()
     """What was reported as unreadable at the last look. Any thread may read it."""
     unsettled: Unsettled | None = None
@@ -154,14 +154,14 @@ class GroupMemory:
 
 
 class GroupMemories:
-    """All of them, and with each group its interests in the registry."""
+    """The memories of all groups. Dropping one also drops its interests from the registry."""
 
     def __init__(self, registry: GroupRegistry) -> None:
         self._registry = registry
         self._memories: dict[str, GroupMemory] = {}
 
     def of(self, group: str) -> GroupMemory:
-        """The memory of a group, made at first."""
+        """The memory of a group, created on first use."""
         found = self._memories.get(group)
         if found is None:
             found = self._memories[group] = GroupMemory(group)

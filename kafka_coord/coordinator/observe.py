@@ -1,4 +1,4 @@
-"""A look at groups: all there is about them, in one or two multi-reads, as frozen values."""
+"""A look at groups: everything about them, read in one or two multi-reads, as frozen values."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a look gives: the observation for ``plan``, and what the executor must know beside it.
+    """What a look returns: the observation for ``plan``, and what the executor needs besides it.
 
-    ``missing`` are the group's persistent parents that do not exist yet and that a write must create; ``history`` is
-    the znode of its decisions where the query asked for it and there is one that may be read; ``zxids`` tell which
-    state of the group this is, or an earlier one, where the query asked for that.
+    ``missing`` are the group's persistent parents that do not exist yet and that a write must create. ``history`` is
+    the znode of its decisions, where the query asked for it and it can be read. ``zxids`` identify the state of the
+    group that was seen, or an earlier one, where the query asked for them.
     """
 
     observation: Observation
@@ -53,9 +53,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class GroupQuery:
-    """What a look at one group begins with: what is known of it that is not on ZooKeeper, or was read before.
-    ``with_history`` reads its decisions too, to which the next one is added; ``with_zxids`` tells which state of the
-    group is looked at."""
+    """What a look at one group starts from: what is known from elsewhere or was read before. ``with_history`` also
+    reads the decisions, to which the next one is added. ``with_zxids`` also identifies the state of the group."""
 
     memory: GroupMemory
     topics: Mapping[str, TopicInfo]
@@ -64,25 +63,25 @@ class GroupQuery:
     with_zxids: bool = False
 
 
-def unchanged(store: Store, resting: Sequence[tuple[str, Zxids]]) -> list[bool]:
-    """Whether these groups are still in the states they were at rest in, and nobody forbids their rebalances: six small
-    reads each, whatever their size. Raises :class:`StoreUnavailable`."""
+def unchanged(store: Store, at_rest: Sequence[tuple[str, Zxids]]) -> list[bool]:
+    """Whether these groups are still in the state in which they were found at rest, and no pause is set. Takes six
+    small reads for each group, whatever its size. Raises :class:`StoreUnavailable`."""
     reads: list[Read] = [GetData(layout.PAUSED)]
-    for group, _ in resting:
+    for group, _ in at_rest:
         reads += (*_reads_of_zxids(group), GetData(layout.group(group)), GetData(layout.assignment(group)))
         reads.append(GetData(layout.paused(group)))
     paused_everywhere, *answers = read_each(store, reads)
     found = []
-    for number, (_, zxids) in enumerate(resting):
+    for number, (_, zxids) in enumerate(at_rest):
         ids, owners, channel, group_node, target, paused = answers[6 * number : 6 * (number + 1)]
         now = _zxids(group_node, ids, owners, channel, target)
-        at_rest = now is not None and zxids.hold(now.ids, now)
-        found.append(at_rest and paused is None and paused_everywhere is None)
+        unchanged_since = now is not None and zxids.hold(now.ids, now)
+        found.append(unchanged_since and paused is None and paused_everywhere is None)
     return found
 
 
 def _reads_of_zxids(group: str) -> list[Read]:
-    """Of the znodes whose children matter: a listing does not tell as of which zxid it is."""
+    """Reads the znodes whose children matter, because a listing does not tell its zxid."""
     return [GetData(layout.ids(group)), GetData(layout.owners(group)), GetData(layout.channels(group))]
 
 
@@ -93,7 +92,7 @@ def _zxids(
     channel: ReadResult | Unreadable,
     assignment: ReadResult | Unreadable,
 ) -> Zxids | None:
-    """``None`` where not all may be read."""
+    """``None`` where one of them may not be read."""
     if any(isinstance(found, Unreadable) for found in (group, ids, owners, channel, assignment)):
         return None
     return Zxids(
@@ -108,13 +107,14 @@ def _zxids(
 def observe(
     store: Store, queries: Sequence[GroupQuery], *, epoch: int, options: CoordinatorOptions
 ) -> list[Snapshot | StoreError | None]:
-    """Looks at several groups in as many requests as at one: one where they have the consumers they had the last time,
-    else two. ``None`` for a group that does not exist, and the error for one that cannot be looked at. Raises
-    :class:`StoreUnavailable` where nothing could be read.
+    """Looks at several groups with as many requests as for one: a single request where a group has the consumers it had
+    the last time, otherwise two. Returns ``None`` for a group that does not exist, and the error for one that cannot be
+    read. Raises :class:`StoreUnavailable` where nothing could be read.
 
-    Malformed znodes are in ``observation.unreadable`` and otherwise as if absent. The reads are not one snapshot, and
-    need not be: the coordinator alone writes ledgers, targets and commands, and whatever a consumer changes between
-    two reads (registering, acknowledging, vanishing) is an event that makes the handler look again.
+    Malformed znodes are listed in ``observation.unreadable`` and otherwise treated as absent. The reads are not one
+    snapshot of ZooKeeper, and do not have to be: the coordinator alone writes ledgers, targets and commands, and
+    whatever a consumer changes between two reads (it registers, acknowledges or vanishes) is an event that makes the
+    handler look again.
     """
     readers = [_SnapshotReader(store, query, epoch, options) for query in queries]
     _ask(store, readers, [one.whole() for one in readers])
@@ -123,7 +123,7 @@ def observe(
 
 
 def _ask(store: Store, readers: Sequence[_SnapshotReader], reads: Sequence[Sequence[Read]]) -> None:
-    """All reads at once, and to each its answers."""
+    """Sends all reads at once and hands each reader its answers."""
     answers = read_each(store, [read for some in reads for read in some])
     first = 0
     for one, some in zip(readers, reads, strict=True):
@@ -132,7 +132,7 @@ def _ask(store: Store, readers: Sequence[_SnapshotReader], reads: Sequence[Seque
 
 
 class _SnapshotReader:
-    """One look, in the steps between which it is asked for reads: :meth:`whole`, :meth:`each`, :meth:`found`."""
+    """One look, in steps: :meth:`whole` and :meth:`each` say what to read, :meth:`found` returns the snapshot."""
 
     def __init__(self, store: Store, query: GroupQuery, epoch: int, options: CoordinatorOptions) -> None:
         self._store, self._query, self._epoch, self._options = store, query, epoch, options
@@ -144,15 +144,15 @@ class _SnapshotReader:
         self._listed: Sequence[ReadResult | Unreadable] = ()
         self._asked: Sequence[str] = ()
         self._each: dict[str, Sequence[ReadResult | Unreadable]] = {}
-        """By consumer: registration, ledger, commands, all three from the same request."""
+        """By consumer: its registration, ledger and commands, all three from the same request."""
         self.answers: Sequence[ReadResult | Unreadable] = ()
 
     def whole(self) -> list[Read]:
-        """What there is of the group, and of the consumers it had."""
+        """What to read first: the group, and the consumers it had the last time."""
         group = self._query.memory.group
         self._asked = self._query.memory.decoded.consumers
         return [
-            *(_reads_of_zxids(group) if self._query.with_zxids else ()),  # before what they are the zxids of
+            *(_reads_of_zxids(group) if self._query.with_zxids else ()),  # before the znodes whose state they identify
             GetData(layout.group(group)),
             GetChildren(layout.ids(group)),
             GetChildren(layout.owners(group)),
@@ -165,7 +165,7 @@ class _SnapshotReader:
         ]
 
     def each(self) -> list[Read]:
-        """Everybody else of it, once the answers to :meth:`whole` are there."""
+        """What to read next, from the answers to :meth:`whole`: all other consumers."""
         count = _READS_ZXIDS if self._query.with_zxids else 0
         self._listed, answers = self.answers[:count], self.answers[count:]
         self._whole = answers[:_READS_WHOLE]
@@ -205,7 +205,7 @@ class _SnapshotReader:
             self._each[consumer] = answers[_READS_EACH * number : _READS_EACH * (number + 1)]
 
     def found(self) -> Snapshot | StoreError | None:
-        """The look, once the answers to :meth:`each` are there."""
+        """The snapshot, from the answers to :meth:`each`."""
         if self._problem is not None:
             return self._problem
         self._take(self.answers)
@@ -235,7 +235,7 @@ class _SnapshotReader:
             layout.paused(group), paused, _decode_pause, empty=Pause()
         )
         self._query.memory.decoded.replace(reading.values)
-        # one that vanished between the two reads is gone, in its grace if it has one, and not merely unreadable
+        # a member that vanished between the two reads is gone, perhaps in grace, and not merely unreadable
         registered = frozenset(c for c in consumers if each[c][0] is not None)
         clock = self._store.clock
         due = deadlines(
@@ -277,7 +277,7 @@ class _SnapshotReader:
 
 
 def _highest_decided(reading: _Reading, group: str) -> int:
-    """The generation the history ends with: where the stored target was lost, the next one must be above it."""
+    """The highest generation in the history: where the stored target was lost, the next one must be above it."""
     path = layout.history(group)
     (node,) = reading.many([GetData(path)])
     if not isinstance(node, Node):
@@ -285,11 +285,11 @@ def _highest_decided(reading: _Reading, group: str) -> int:
     try:
         return max((d.generation for d in history_from_json(fields.load(node.data, path), path)), default=0)
     except MalformedValue:
-        return 0  # it says so when it is replaced
+        return 0  # reported when it is replaced
 
 
 class _Reading:
-    """Reads and decodes, and collects what could not be decoded."""
+    """Reads and decodes, and collects what cannot be decoded."""
 
     def __init__(self, store: Store, decoded: Decoded) -> None:
         self._store = store
@@ -317,7 +317,7 @@ class _Reading:
     def decode(
         self, where: str, found: ReadResult | Unreadable, decoder: Callable[[str, Node], T], empty: T | None = None
     ) -> T | None:
-        """``empty`` is what an existing node without data means; the node as absent where it cannot be decoded."""
+        """``empty`` is what an existing znode without data means. A znode that cannot be decoded counts as absent."""
         if isinstance(found, Unreadable):
             self.unreadable.append(found)
             return empty

@@ -1,4 +1,5 @@
-"""Committed offsets as the coordinator needs them: read for a start, fenced against a topic that was recreated."""
+"""Committed offsets as the coordinator needs them: read for a start, and told from those of an earlier topic of the
+same name."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op,
 
 @dataclass(frozen=True, slots=True)
 class StartOffsets:
-    """Where each partition begins, and the writes that a start must bring along.
+    """Where each partition begins, and the writes that a start must include.
 
-    ``parent`` makes the parent of all topics, ``prepare`` (by topic) the parent of its offsets with the identity of the
-    topic they belong to. ``remove`` are the offsets of an earlier topic of the same name, to be removed before that.
-    Partitions whose offset znode is unreadable, or of whose offsets it cannot be told to which topic they belong
-    (``unclaimed``: topic → the names below it), are in ``unreadable`` and must not be started: any guess could skip
-    records.
+    ``parent`` creates the parent of all topics; ``prepare`` (by topic) creates the parent of its offsets and records
+    the identity of the topic. ``remove`` are the offsets of an earlier topic of the same name, which are removed before
+    that. ``unreadable`` are partitions that must not be started, because any guess could skip records: their offset
+    znode is unreadable, or nobody can tell which topic their offsets belong to (``unclaimed``: topic → the names below
+    it).
     """
 
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -34,13 +35,13 @@ class StartOffsets:
 
 
 _UNCLAIMED = (
-    "{!r} is not the identity of a topic, so of which topic the offsets below it are is not known, and nothing is "
-    "started: set it to {!r} if they are of the topic there is now, else delete it with all below it"
+    "{!r} is not the identity of a topic, so nobody can tell which topic the offsets below it belong to, and nothing "
+    "is started: set it to {!r} if they belong to the present topic, otherwise delete it with everything below it"
 )
 
 
 def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: Mapping[str, TopicInfo]) -> StartOffsets:
-    """Reads what is committed for ``wanted``. ``offsets/<topic>`` holds the identity of the topic they belong to."""
+    """Reads the committed offsets of ``wanted``. ``offsets/<topic>`` holds the identity of the topic they belong to."""
     names = wanted.topics
     partitions = tuple(wanted)
     found = read_each(
@@ -79,7 +80,7 @@ def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: M
 
 @dataclass(frozen=True, slots=True)
 class _OfTopic:
-    """What ``offsets/<topic>`` says: see :class:`StartOffsets`."""
+    """What ``offsets/<topic>`` tells; see :class:`StartOffsets`."""
 
     prepare: tuple[Op, ...] = ()
     remove: tuple[Op, ...] = ()
@@ -97,7 +98,7 @@ def _of_topic(path: str, node: object, below: frozenset[str], identity: str) -> 
         return _OfTopic()
     prepare = (SetData(path, identity.encode(), node.stat.version),)
     written = node.data.decode(errors="replace")
-    if not written or same_topic(written, identity):  # empty: 0.8's own, or made by hand, of the topic there is now
+    if not written or same_topic(written, identity):  # empty: written by 0.8 or by hand, for the present topic
         return _OfTopic(prepare)
     if not is_identity(written):
         return _OfTopic(prepare, unclaimed=Unreadable(path, _UNCLAIMED.format(written[:40], identity)), below=below)
@@ -120,6 +121,6 @@ def _names(listing: object) -> frozenset[str]:
 
 
 def write_ops(group: str, offsets: Mapping[TopicPartition, int], existing: Iterable[TopicPartition]) -> list[Op]:
-    """The writes that set ``offsets``; ``existing`` are those whose znode is there already."""
+    """The writes that set ``offsets``; the znodes of ``existing`` are there already."""
     there = frozenset(existing)
     return [offset_op(group, tp, offset, exists=tp in there) for tp, offset in sorted(offsets.items())]

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 class CoordinatorOptions:
     """Durations in ms.
 
-    ``look_interval_ms``: every group is looked at this often even without an event. A group that has been at rest for
-    ``settled_after_ms`` (0: never) is written down as such, and then a look only tells whether anything has come, gone
-    or been decided since; everything of it is read every ``whole_look_interval_ms`` (a registration or ledger edited
-    by hand is found by then). ``retry_backoff_ms`` … ``retry_backoff_max_ms``: how long a group waits after ZooKeeper
-    did not answer. ``channel_retirement_ms``: how long the channel znode of a consumer that is gone is kept; it must
-    be far longer than any session timeout, because a frozen namesake is fenced by it (ADR 3). ``answers_kept_ms``: how
-    long the answer to an operator's request is kept when nobody fetches it. ``resign_pause_ms``: how long an instance
-    that was told to resign leaves the election to the others.
+    ``look_interval_ms``: every group is looked at this often, even without an event. A group that has been at rest for
+    ``settled_after_ms`` (0: never) is written down as such; from then on a look only checks whether anything has come,
+    gone or been decided since. Everything about it is read every ``whole_look_interval_ms``, which also finds a
+    registration or ledger edited by hand. ``retry_backoff_ms`` to ``retry_backoff_max_ms``: how long a group waits
+    after ZooKeeper did not answer. ``channel_retirement_ms``: how long the channel znode of a consumer that is gone is
+    kept; it must be far longer than any session timeout, because the channel fences a frozen consumer of that name (ADR
+    3). ``answers_kept_ms``: how long the answer to an operator's request is kept when nobody fetches it.
+    ``resign_pause_ms``: how long an instance that was told to resign stays out of the election.
     """
 
     look_interval_ms: int = 60_000

@@ -1,4 +1,4 @@
-"""Patterns of a group matched with all topics, a little at a time, so that other groups need not wait."""
+"""Matches the patterns of a group with all topics a little at a time, so that other groups need not wait."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kafka_coord.zk.store import Clock
 log = logging.getLogger(__name__)
 
 BUDGET_S = 0.1
-"""How long one look may match patterns before the next group has its turn."""
+"""How long, in s, one look may match patterns before the next group has its turn."""
 
 
 def match_patterns(memory: GroupMemory, observation: Observation, clock: Clock) -> bool:
-    """Whether every pattern of the group is matched; if not, go on with other groups, then ask again.
+    """Whether every pattern of the group is matched. If not, other groups go first, and this is called again.
 
-    ``plan`` asks each pattern about each topic; what was answered once costs nothing (``model.pattern``). Here the
-    first asking is done, within a budget, before the group is planned.
+    ``plan`` asks each pattern about each topic, and every answer is cached (``model.pattern``). The first, slow
+    matching happens here, within a budget, before the group is planned.
     """
     subscriptions = {
         (m.subscription.kind, m.subscription.pattern): m.subscription

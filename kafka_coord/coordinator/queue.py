@@ -1,4 +1,4 @@
-"""The rebalance request queue: which groups are to be looked at, each at most once, first come first served."""
+"""The rebalance request queue: which groups are to be looked at, each at most once, first come, first served."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ CALM_EVERY = 8
 
 
 class RebalanceRequestQueue:
-    """``groups_being_rebalanced`` and ``rebalance_request_queue`` of the original design, and the timers beside them.
+    """``groups_being_rebalanced`` and ``rebalance_request_queue`` of the original design, and the timers that go with
+    them.
 
-    An event sets a group's bit and, if it was clear, enqueues the group; more events while the bit is set cost
-    nothing. The handler takes a group, **clears the bit, then looks**: an event that comes while it looks enqueues
-    the group anew, so none is lost, and a busy group goes to the end of the queue, so none starves.
+    An event sets a group's bit and, if it was clear, enqueues the group; more events while the bit is set cost nothing.
+    The handler takes a group, **clears the bit, then looks**. An event during the look enqueues the group again, so
+    none is lost, and a busy group goes to the end of the queue, so none starves.
 
-    Groups that are due only because time has passed, or after an election have been at rest, are *calm*: those to
-    which something has happened go first, but for every :data:`CALM_EVERY`-th.
-    Thread-safe; nothing here blocks but :meth:`take`.
+    *Calm* groups are due only because time has passed, or because an election found them at rest. Groups to which
+    something has happened go first, except that every :data:`CALM_EVERY`-th group taken is a calm one. Thread-safe;
+    only :meth:`take` blocks.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -31,10 +32,10 @@ class RebalanceRequestQueue:
         self._rebalance_request_queue: deque[str] = deque()
         self._calm: dict[str, None] = {}
         self._happened: set[str] = set()
-        """Those whose next timer is for something that has happened."""
+        """The groups whose next timer was set because something had happened."""
         self._taken = 0
         self.last_was_calm = False
-        """Whether nothing had happened to the group taken last. For who takes."""
+        """Whether the group taken last was calm. For the thread that takes."""
         self._timers: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}
         self._closed = False
@@ -51,14 +52,14 @@ class RebalanceRequestQueue:
             self._changed.notify()
 
     def put_back(self, group: str) -> None:
-        """What was taken last and calm is taken again, behind the others that are."""
+        """Enqueues the calm group that was taken last again, behind the other calm ones."""
         with self._changed:
             if not self._closed and group not in self._groups_being_rebalanced:
                 self._groups_being_rebalanced.add(group)
                 self._calm[group] = None
 
     def calm(self, groups: Set[str]) -> None:
-        """What has happened to these was that they were found: those that are enqueued go behind all others."""
+        """Makes these groups calm: those that are enqueued go behind all others."""
         with self._changed:
             enqueued, self._rebalance_request_queue = self._rebalance_request_queue, deque()
             for group in enqueued:
@@ -68,8 +69,8 @@ class RebalanceRequestQueue:
                     self._rebalance_request_queue.append(group)
 
     def request_at(self, group: str, due: float, *, event: bool = False) -> None:
-        """Requests the group at ``clock.monotonic() == due``, unless an earlier moment is set already; for something
-        that has happened to it, or for the time that has passed."""
+        """Requests the group at ``clock.monotonic() == due``, unless an earlier moment is set. ``event``: because
+        something has happened to it, not because time has passed."""
         with self._changed:
             if event and not self._closed:
                 self._happened.add(group)
@@ -80,7 +81,7 @@ class RebalanceRequestQueue:
             self._changed.notify()
 
     def take_now(self) -> str | None:
-        """The next group, its bit cleared; ``None`` where none is due. Never blocks."""
+        """The next group, with its bit cleared; ``None`` where none is due. Never blocks."""
         with self._changed:
             return self._next()
 
@@ -97,7 +98,7 @@ class RebalanceRequestQueue:
                 self._changed.wait(max(0.0, until - now))
 
     def next_due(self) -> float | None:
-        """The moment (monotonic) at which :meth:`take_now` will give something; ``None``: not without an event."""
+        """The moment (monotonic) at which :meth:`take_now` will return a group; ``None``: not before an event."""
         with self._changed:
             if self._rebalance_request_queue or self._calm:
                 return self._clock.monotonic()
@@ -109,10 +110,10 @@ class RebalanceRequestQueue:
             return group in self._groups_being_rebalanced
 
     def __len__(self) -> int:
-        return len(self._rebalance_request_queue) + len(self._calm)  # looks at values, which need no lock
+        return len(self._rebalance_request_queue) + len(self._calm)  # reads two lengths, which needs no lock
 
     def clear(self) -> None:
-        """Forgets everything (the session has ended, or the coordinator was deposed)."""
+        """Forgets everything: the session has ended, or the coordinator was deposed."""
         with self._changed:
             self._groups_being_rebalanced.clear()
             self._rebalance_request_queue.clear()
@@ -122,7 +123,7 @@ class RebalanceRequestQueue:
             self._due.clear()
 
     def close(self) -> None:
-        """Wakes whoever waits; from now on nothing is taken or enqueued."""
+        """Wakes the thread that waits; from now on nothing is taken or enqueued."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -134,7 +135,7 @@ class RebalanceRequestQueue:
         while self._timers and self._timers[0][0] <= now:
             due, group = heapq.heappop(self._timers)
             if self._due.get(group) != due:
-                continue  # an earlier moment was set since
+                continue  # an earlier moment has been set since
             del self._due[group]
             if group in self._happened:
                 self._happened.discard(group)

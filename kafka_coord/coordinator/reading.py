@@ -1,4 +1,4 @@
-"""Reads that one forbidden znode does not spoil for all others, and the tree below a znode."""
+"""Reads in which one forbidden znode does not fail all others, and the tree below a znode."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from kafka_coord.zk.store import GetChildren, Read, ReadResult, Store
 FORBIDDEN = "its ACL does not let the coordinator read it: grant its ZooKeeper user the right to, or delete it"
 
 MOST_REPORTED = 10
-"""Lines about unreadable znodes of one look: somebody may have made thousands."""
+"""How many lines about unreadable znodes one look may log: somebody may have made thousands."""
 
 log = logging.getLogger(__name__)
 
 
 def read_each(store: Store, reads: Sequence[Read]) -> tuple[ReadResult | Unreadable, ...]:
-    """As :meth:`Store.read_many`, with an :class:`Unreadable` for what the ACL forbids. Costs nothing else usually."""
+    """As :meth:`Store.read_many`, with an :class:`Unreadable` for each znode the ACL forbids. Needs more requests only
+    then."""
     if not reads:
         return ()
     try:
@@ -32,7 +33,7 @@ def read_each(store: Store, reads: Sequence[Read]) -> tuple[ReadResult | Unreada
 
 
 def tree_below(store: Store, path: str) -> list[str]:
-    """Every znode below ``path``, children after their parents."""
+    """Every znode below ``path``, parents before their children."""
     level, tree = [path], list[str]()
     while level:
         listings = store.read_many([GetChildren(parent) for parent in level])
@@ -46,7 +47,7 @@ def tree_below(store: Store, path: str) -> list[str]:
 
 
 def report(saying: str, found: Iterable[Unreadable]) -> None:
-    """Logs a line for each, but for many of them not more than a screen can hold."""
+    """Logs a line for each, but no more than a screen can hold."""
     sorted_found = sorted(found, key=lambda unreadable: unreadable.path)
     for unreadable in sorted_found[:MOST_REPORTED]:
         advice = what_to_do(unreadable.path)

@@ -1,4 +1,4 @@
-"""Who is interested in what: the coordinator's fields of the original design, rebuilt at every election."""
+"""Which groups are interested in which topics: fields of the original design, rebuilt at every election."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class GroupRegistry:
         self._patterns: dict[str, tuple[Subscription, ...]] = {}
 
     def update(self, group: str, members: Iterable[Member]) -> bool:
-        """Takes the group's interests from its members, replacing what was known; whether they are others now."""
+        """Replaces the group's interests by those of its members; returns whether they changed."""
         return self.put(group, {id(m.subscription): m.subscription for m in members}.values())
 
     def put(self, group: str, subscriptions: Collection[Subscription]) -> bool:
@@ -53,8 +53,8 @@ class GroupRegistry:
         return by_name | {group for group, wanted in patterns if any(s.wants(topic) for s in wanted)}
 
     def groups_to_look_at(self, topic: str) -> frozenset[str]:
-        """As :meth:`groups_for_topic`, without matching any pattern: with the groups whose patterns have not been
-        matched with this topic yet. A listener must not wait for a pattern made to be slow; the look finds out."""
+        """As :meth:`groups_for_topic`, without matching any pattern: groups whose patterns have not been matched with
+        this topic yet are included. A slow pattern must not block a listener; the look matches it."""
         with self._lock:
             by_name = frozenset(self.consumer_groups_per_topic.get(topic, ()))
             patterns = [(g, self._patterns[g]) for g in self.groups_with_wildcard_topics - by_name]

@@ -1,4 +1,4 @@
-"""What an operator should do about a znode that cannot be read, by where it is."""
+"""What an operator should do about a znode that cannot be read, by its place."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from kafka_coord.zk import layout
 _BELOW_A_GROUP = {
     "assignment": "nothing is moved until a rebalance replaces it: kafka-coord groups rebalance {group}",
     "owners": "what {name} holds is not known: kafka-coord groups evict {group} {name}",
-    "ids": "{name} takes no part: mend or stop that consumer, or: kafka-coord groups evict {group} {name}",
-    "offsets": "its partition is not started until it is set anew: kafka-coord groups reset-offsets {group}"
+    "ids": "{name} gets no partitions: repair or stop that consumer, or: kafka-coord groups evict {group} {name}",
+    "offsets": "its partition is not started until the offset is set again: kafka-coord groups reset-offsets {group}"
     " --topic {name}:{partition} --to-offset N --execute",
-    "paused": "it counts as a pause: kafka-coord groups resume {group}",
+    "paused": "until it is removed the group counts as paused: kafka-coord groups resume {group}",
     "history": "nothing to do: it is replaced at the next decision",
     "settled": "nothing to do: it is replaced once the group is at rest",
-    "channel": "its consumer obeys nothing behind it and is evicted in time: delete the znode",
+    "channel": "its consumer obeys no later command and will be evicted: delete the znode",
 }
 _ELSEWHERE = {
-    layout.PAUSED: "it counts as a pause of all groups: kafka-coord groups resume --all",
-    layout.BROKER_TOPICS: "Kafka wrote it: until it can be read, its partitions stay with whom they are",
+    layout.PAUSED: "until it is removed all groups count as paused: kafka-coord groups resume --all",
+    layout.BROKER_TOPICS: "Kafka wrote it: until it can be read, its partitions stay with their owners",
     layout.BROKER_IDS: "restart its broker, which writes it anew (see advertised.listeners);"
     " delete it if no broker has that id",
-    layout.REQUESTS: "it is not carried out: delete it",
+    layout.REQUESTS: "the request is not carried out: delete it",
 }
-_ANYTHING_ELSE = "mend it with zkCli.sh, or delete it"
+_ANYTHING_ELSE = "repair it with zkCli.sh, or delete it"
 
 
 def what_to_do(path: str) -> str:
-    """One clause, without a full stop."""
+    """One clause without a full stop."""
     for place, advice in _ELSEWHERE.items():
         if path == place or path.startswith(f"{place}/"):
             return advice

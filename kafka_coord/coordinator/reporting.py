@@ -1,4 +1,4 @@
-"""What is said of each group: the outcome of a pass, what cannot be read, and again and again what does not settle."""
+"""What is logged about each group: the outcome of a pass, what cannot be read, and repeatedly what does not settle."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ log = logging.getLogger(__name__)
 
 MAX_SUMMARY_CHARS = 2_000
 UNSETTLED_AFTER_S = 30.0
-"""How long a group may be on its way to its target before that is worth a warning: longer than most sessions."""
+"""How long, in s, a group may take to reach its target before that is logged as a warning: longer than most sessions.
+"""
 SAY_AGAIN_S = 60.0
-"""How often the warning is repeated while it lasts."""
+"""How often, in s, the warning is repeated while it lasts."""
 
 
 @dataclass(frozen=True, slots=True)
 class StuckGroup:
     """A group that has not reached its target for longer than :data:`UNSETTLED_AFTER_S`, and why. ``ownerless`` is how
-    many partitions nobody holds, as last seen."""
+    many of its partitions nobody held when that was last logged."""
 
     group: str
     for_s: float
@@ -33,7 +34,7 @@ class StuckGroup:
 
 def report_pass(memory: GroupMemory, plan: Plan, observation: Observation, now: float) -> None:
     """Remembers and logs what a pass found. ``now`` is monotonic."""
-    # names and reasons in it are what somebody wrote: one line, however long and broken they are
+    # users write names and reasons: however long and broken they are, this stays one line
     outcome = Outcome(plan.state, cut(" ".join(plan.summary.split()), MAX_SUMMARY_CHARS))
     changed = memory.outcome != outcome
     memory.outcome = outcome
@@ -51,12 +52,12 @@ def report_pass(memory: GroupMemory, plan: Plan, observation: Observation, now: 
 
 
 def report_failure(memory: GroupMemory, error: Exception, now: float) -> None:
-    """A pass over the group failed."""
+    """Remembers, and logs repeatedly, that a pass over the group failed."""
     _report_unsettled(memory, f"cannot be decided: {cut(' '.join(str(error).split()), MAX_SUMMARY_CHARS)}", now, None)
 
 
 def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
-    """Safe on any thread."""
+    """What there is to report of the group, if it is stuck. Safe on any thread."""
     unsettled = memory.unsettled
     if unsettled is None or now - unsettled.since < UNSETTLED_AFTER_S:
         return None
@@ -64,7 +65,7 @@ def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
 
 
 def say_again_at(memory: GroupMemory) -> float | None:
-    """When (monotonic) a group that does not settle is to be looked at again for that reason alone."""
+    """When (monotonic) a group that does not settle must be looked at again, only to log that."""
     unsettled = memory.unsettled
     if unsettled is None:
         return None

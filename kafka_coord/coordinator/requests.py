@@ -1,4 +1,4 @@
-"""Operators' requests, as the coordinator keeps them between their arrival and their answer."""
+"""Operators' requests, kept from their arrival until their answer is fetched."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 
 def answer_op(request: Request, result: str, message: str) -> SetData:
-    """Writes the answer ("done" or "refused", and one sentence) into the request's own znode."""
+    """Writes the answer ("done" or "refused", and a message) into the request's own znode."""
     answered = replace(request, result=result, message=message)
     return SetData(layout.request(request.request_id), fields.dump(answered.to_json()))
 
 
 class PendingRequests:
-    """The requests under ``/consumers/requests``. Thread-safe: the listener loads, the handler answers."""
+    """The requests under ``/consumers/requests``. Thread-safe: the listener loads them, the handler answers them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -34,7 +34,8 @@ class PendingRequests:
         self._answered_ms: dict[str, float] = {}
 
     def load(self, names: Iterable[str]) -> tuple[Request, ...]:
-        """Takes in what is there now and gives the unanswered newcomers. An unreadable one is reported, left alone."""
+        """Takes in the requests there are now and returns the new unanswered ones. An unreadable one is reported and
+        left alone."""
         listed = set(names)
         with self._lock:
             known = self._requests.keys() | self._unreadable
@@ -44,7 +45,7 @@ class PendingRequests:
     def take(
         self, listed: Set[str], fresh: Sequence[str], nodes: Sequence[ReadResult | Unreadable]
     ) -> tuple[Request, ...]:
-        """As :meth:`load`, with the newcomers among those listed read already."""
+        """As :meth:`load`, where the new ones among those listed have been read already."""
         newcomers = []
         unreadable: list[Unreadable] = []
         for name, node in zip(fresh, nodes, strict=True):
@@ -69,7 +70,7 @@ class PendingRequests:
         return tuple(r for r in newcomers if not r.answered)
 
     def of_group(self, group: str) -> tuple[Request, ...]:
-        """The group's unanswered requests, in the order they came."""
+        """The group's unanswered requests, in the order of their arrival."""
         with self._lock:
             return tuple(
                 r
@@ -85,7 +86,7 @@ class PendingRequests:
                 self._answered_ms[request.request_id] = self._store.clock.time() * 1000
 
     def set_aside(self, path: str) -> None:
-        """The request cannot be answered (its ACL forbids it): it is not carried out again and again."""
+        """The request cannot be answered, because its ACL forbids it, so it must not be carried out again and again."""
         name = path.rpartition("/")[2]
         with self._lock:
             if self._requests.pop(name, None) is not None:
@@ -99,7 +100,7 @@ class PendingRequests:
         return found[0] if found else None
 
     def groups(self) -> frozenset[str]:
-        """The groups somebody has asked something about, existing or not."""
+        """The groups that somebody has asked something about, whether they exist or not."""
         with self._lock:
             return frozenset(r.group for r in self._requests.values() if not r.answered and r.group)
 

@@ -1,4 +1,4 @@
-"""When a group is looked at again: at an acknowledgement, when a timer ends, after a failure, and now and then."""
+"""When a group is looked at again: after an acknowledgement, when a timer ends, after a failure, and now and then."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from kafka_coord.zk.store import Store, WatchEvent, WatchType
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.01
-"""How long the handler waits for more acknowledgements when one of several has come: a look and a write for all cost
-less than for each. The last acknowledgement is handled immediately."""
+"""How long the handler waits for more acknowledgements when one of several has come, because one look and one write for
+all cost less than for each. The last acknowledgement is handled immediately."""
 LOOK_AGAIN_S = 0.5
-"""How soon a group that was sent commands is looked at again, if no event of it comes before."""
+"""How soon a group that was sent commands is looked at again if no event comes first."""
 BLOCKED_LOOK_PART = 0.05
-"""Of the look interval: how soon a group is looked at again when an unreadable offset keeps a partition from its owner.
-Nothing watches offsets, so this bounds how long a healed one is waited for."""
+"""The part of the look interval after which a group is looked at again when an unreadable offset keeps a partition from
+its owner. Nothing watches offsets, so this bounds how long a healed one waits."""
 SEVERAL_AT_ONCE = 3
 """How often in a row a group that changed between look and write is looked at again without a pause."""
 
 
 class Scheduling:
-    """Watches commands and sets the queue's timers. The handler's thread, and watch callbacks that set bits."""
+    """Watches commands and sets the queue's timers, on the handler's thread. Watch callbacks only set bits."""
 
     def __init__(self, store: Store, queue: RebalanceRequestQueue, options: CoordinatorOptions) -> None:
         self._store = store
@@ -46,24 +46,25 @@ class Scheduling:
             self._queue.request_at(memory.group, rest_due)
         if plan.plan.steps:
             if written.commands or plan.plan.state in AT_REST:
-                # the next event is the first acknowledgement, or somebody else's: until then there is nothing to see
+                # until an acknowledgement or another event comes, there is nothing to see
                 self._queue.request_at(memory.group, now + LOOK_AGAIN_S)
             else:
                 self._queue.request(memory.group)
         due = memory.timers.next_due
         if due is not None:
-            if memory.at_rest is not None:  # the whole group is read when the timer has something to say
+            if memory.at_rest is not None:  # the whole group is read when the timer ends
                 memory.at_rest.whole_at = min(memory.at_rest.whole_at, due)
             self._queue.request_at(memory.group, due)
         self.now_and_then(memory, BLOCKED_LOOK_PART if plan.plan.blocked else 1.0)
 
     def now_and_then(self, memory: GroupMemory, part: float = 1.0) -> None:
-        """The next look if nothing happens to the group, after a part of the look interval."""
+        """Schedules the next look in case nothing happens to the group, after a part of the look interval."""
         interval_s = self._options.look_interval_ms * spread(memory.group) / 1000
         self._queue.request_at(memory.group, self._store.clock.monotonic() + part * interval_s)
 
     def after_failure(self, memory: GroupMemory, error: Exception | None) -> None:
-        """What was written is consistent by itself; what was not is decided anew from a fresh look."""
+        """Schedules the next look. What was written is consistent by itself; the rest is decided again from a fresh
+        look."""
         memory.failures += 1
         if isinstance(error, MultiFailed):
             log.debug("looking again group=%s: changed meanwhile (%s)", memory.group, error)
@@ -98,7 +99,7 @@ class Scheduling:
 
         def fired(event: WatchEvent) -> None:
             armed.discard(event.path)
-            if armed and event.type is WatchType.DELETED:  # others are about to come: one look for all
+            if armed and event.type is WatchType.DELETED:  # more are about to come: one look for all
                 self._queue.request_at(group, self._store.clock.monotonic() + GATHER_S, event=True)
             else:
                 self._queue.request(group)

@@ -1,4 +1,4 @@
-"""One instance of the service, one beside each broker: it stands for election, and coordinates while it is elected."""
+"""The service beside each broker: it stands for election, and coordinates while it is elected."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ HANDLER_WAIT_S = 0.5
 
 
 class CoordinatorService:
-    """Elects, coordinates, hands over. ``start`` and ``stop`` are its whole life; ``step`` is one turn of it.
+    """Stands for election, coordinates, and hands over. ``start`` and ``stop`` are its whole life; ``step`` is one
+    turn.
 
-    Two threads: the service's own (session, election, listeners) and, while elected, the handler's. Everything they
-    run is written against :class:`Store` and steps, so a simulation drives the same code without either.
+    It has two threads: its own (session, election, listeners) and, while elected, the handler's. Both run code that is
+    written against :class:`Store` and advances in steps, so a simulation drives the same code without threads.
     """
 
     def __init__(
@@ -58,14 +59,15 @@ class CoordinatorService:
     # --- life ------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the service's thread. Whether it is registered is told by :meth:`wait_registered`."""
+        """Starts the service's thread. :meth:`wait_registered` tells whether the instance is registered."""
         self._thread = threading.Thread(target=self._run, name="coordinator-service", daemon=True)
         self._thread.start()
 
     def wait_registered(self, timeout_s: float) -> bool:
-        """Waits until this instance stands under ``/consumers/coordinators``.
+        """Waits until this instance is listed under ``/consumers/coordinators``.
 
-        Raises :class:`SettingsError` where another live instance has this broker id."""
+        Raises :class:`SettingsError` where another live instance has this broker id.
+        """
         deadline = self._store.clock.monotonic() + timeout_s
         while not self._registered.wait(0.05):
             if self._failure is not None:
@@ -75,15 +77,15 @@ class CoordinatorService:
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits for the service's end; raises what ended it, if it ended by itself."""
+        """Waits until the service ends; raises the reason if it ended by itself."""
         ended = self._finished.wait(timeout_s)
         if ended and self._failure is not None:
             raise self._failure
         return ended
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Resigns at once, so that another is elected without waiting for a session to expire. The store stays open:
-        its owner closes it. Safe to call twice."""
+        """Resigns at once, so that another instance is elected without waiting for a session to expire. The store stays
+        open: its owner closes it. Safe to call twice."""
         self._stopping.set()
         self._awake.set()
         if self._thread is not None:
@@ -91,19 +93,19 @@ class CoordinatorService:
 
     @property
     def leads(self) -> bool:
-        """Whether this instance is elected and may decide at this moment."""
+        """Whether this instance is elected and may decide now."""
         return self.coordinator is not None and self.elected
 
     @property
     def leadership(self) -> Leadership | None:
-        """The term of office of now, also while this instance is not ready to decide yet, or is not certain that the
-        term still goes on."""
+        """The present term of office, even while this instance is not ready to decide or cannot prove that the term
+        goes on."""
         coordinator = self.coordinator
         return coordinator.leadership if coordinator is not None else self._election.leadership
 
     @property
     def elected(self) -> bool:
-        """Whether this instance is certainly the elected one at this moment, ready to decide or not."""
+        """Whether this instance certainly is the elected one now, ready to decide or not."""
         return self._election.still_leads()
 
     @property
@@ -120,8 +122,8 @@ class CoordinatorService:
     # --- one turn --------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One turn: notices what the session did, registers, stands for election, runs listeners, obeys a request to
-        resign. Raises :class:`StoreError` where ZooKeeper did not answer: come again."""
+        """One turn: handles changes of the session, registers, stands for election, runs listeners, obeys a request to
+        resign. Raises :class:`StoreError` where ZooKeeper did not answer: call again."""
         if self._sessions.expired or (self.coordinator is not None and self.coordinator.handler.deposed):
             self._sessions.expired = False
             self._step_down("the session ended or another coordinator was elected")
@@ -142,7 +144,7 @@ class CoordinatorService:
             self._stand()
 
     def turn(self) -> float:
-        """:meth:`step`, and what to do about what it raises; how many seconds to wait for something to wake it."""
+        """Runs :meth:`step` and handles what it raises. Returns how many seconds to wait for something to wake it."""
         self._awake.clear()
         try:
             self.step()
@@ -186,7 +188,7 @@ class CoordinatorService:
             self._start_handler(coordinator.handler)
 
     def _step_down(self, why: str) -> None:
-        """Clears everything; standing again is the next turn's."""
+        """Clears everything. The next turn stands for election again."""
         coordinator, self.coordinator = self.coordinator, None
         if coordinator is None:
             return
@@ -230,7 +232,7 @@ class CoordinatorService:
             )
 
     def _say(self, status: str) -> None:
-        """Logs what this instance is doing, once each time that changes."""
+        """Logs what this instance is doing whenever that changes."""
         if status != self._status:
             self._status = status
             log.info("%s", status)
@@ -267,8 +269,8 @@ class CoordinatorService:
         self._handler_thread.start()
 
     def _handle(self, handler: RebalanceRequestHandler) -> None:
-        """An elected instance without a handler would keep all others from deciding: if the handler ends by a defect,
-        so does the service, and another instance is elected."""
+        """Runs the handler. If it ends by a defect, so does the service, because an elected instance without a handler
+        would keep all others from deciding."""
         try:
             while not (handler.closed or handler.deposed):
                 if not handler.step(HANDLER_WAIT_S) and not self._election.still_leads():

@@ -1,4 +1,5 @@
-"""What ``plan`` returns: a sentence, and steps for the executor to write in order, each step all or nothing."""
+"""What ``plan`` returns: a summary, and steps for the executor to write in order. Each step is written whole or not at
+all."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class GroupState(StrEnum):
     REBALANCING = "Rebalancing"
     """Something is still to be stopped, started or acknowledged."""
     PAUSED = "Paused"
-    """An operator forbade rebalances; acknowledgements are still settled, and nothing new is decided."""
+    """An operator forbade rebalances: acknowledgements are still settled, but nothing new is decided."""
     EMPTY = "Empty"
     """No members; offsets are kept until their retention ends."""
     DEAD = "Dead"
@@ -34,7 +35,7 @@ class GroupState(StrEnum):
 
 
 AT_REST = frozenset({GroupState.STABLE, GroupState.EMPTY})
-"""Nothing is to be moved, nor waited for."""
+"""Nothing has to be moved, and nothing is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,9 @@ class SetTarget:
 class WriteLedger:
     """Write one consumer's ledger together with the commands that cause the change, in one multi.
 
-    ``znode_version`` is the version it replaces, ``None`` to create it. ``drop_commands`` are names of command znodes
-    to delete with it (those of a dead incarnation). Start points carry ``NO_OFFSET``: the executor reads and fills in
-    the committed offsets. ``evict`` deletes the consumer's registration in the same multi.
+    ``znode_version`` is the version it replaces; ``None`` creates the ledger. ``drop_commands`` names the command
+    znodes of a dead incarnation, which are deleted with it. Start points carry ``NO_OFFSET``: the executor fills in the
+    committed offsets. ``evict`` deletes the consumer's registration in the same multi.
     """
 
     ledger: Ledger
@@ -68,8 +69,9 @@ class WriteLedger:
 
 @dataclass(frozen=True, slots=True)
 class ForgetConsumer:
-    """Remove what is left of a consumer that is gone: its ledger (where ``ledger_version`` is not ``None``) and its
-    outstanding commands; with ``channel`` the channel znode itself (only once the consumer is *retired*, see ADR 3)."""
+    """Remove what is left of a consumer that is gone: its ledger (unless ``ledger_version`` is ``None``) and its
+    outstanding commands. ``channel`` removes the channel znode too, which happens only once the consumer is *retired*
+    (ADR 3)."""
 
     consumer: str
     ledger_version: int | None
@@ -106,7 +108,7 @@ class RemoveGroup:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """Write the answer into an operator's request: "done" or "refused", and one sentence."""
+    """Write the answer into an operator's request: "done" or "refused", and a message."""
 
     request: Request
     result: str
@@ -152,7 +154,7 @@ class Plan:
         )
 
     def quiet(self, observation: Observation) -> bool:
-        """Whether nothing is to be done about the group, nor waited for, until something happens to it."""
+        """Whether nothing has to be done about the group, or waited for, until something happens to it."""
         return (
             self.state in AT_REST
             and not self.steps

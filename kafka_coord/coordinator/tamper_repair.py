@@ -1,4 +1,4 @@
-"""What somebody deleted by hand below a running group, and how it is made good before anything is decided."""
+"""Repairs what somebody deleted by hand below a running group, before anything is decided."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
     """What to write before deciding anything; usually nothing.
 
-    A ledger that is gone while its incarnation lives would make partitions look free that are being read: it is
-    written back. A live member with a ledger and without a channel can acknowledge nothing, and what it had not
-    acknowledged would look as if it had: its registration is deleted, and it registers again.
+    If a ledger is gone while its incarnation lives, its partitions would look free while they are being read: the
+    ledger is written back. If a live member has a ledger but no channel, it can acknowledge nothing, and its
+    unacknowledged commands would look acknowledged: its registration is deleted, and it registers again.
     """
     seen = snapshot.observation
     group = seen.group
@@ -57,7 +57,7 @@ def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
 
 
 def remember_ledgers(memory: GroupMemory, observation: Observation, written: Plan | None) -> None:
-    """What the ledgers say now: as seen, and as the plan, if it was written, has changed them."""
+    """Remembers the ledgers as seen, with the changes of the plan if it was written."""
     ledgers = dict(observation.ledgers)
     for step in written.steps if written is not None else ():
         if isinstance(step, WriteLedger):

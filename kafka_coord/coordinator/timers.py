@@ -1,6 +1,6 @@
-"""How long things have lasted, per group: the only memory the handler keeps between two looks.
+"""How long things have lasted in one group.
 
-Nothing here is needed for safety. A new coordinator starts all of it anew, which only makes a grace or a timeout last
+Nothing here matters for safety. A new coordinator starts all timers again, so each election makes a grace or a timeout
 longer, by at most its own length.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable
 
 
 class Since:
-    """Remembers when each thing was first seen, as long as it is seen at every look."""
+    """Remembers when each thing was first seen, for as long as every look sees it."""
 
     __slots__ = ("_first_seen",)
 
@@ -18,7 +18,7 @@ class Since:
         self._first_seen: dict[Hashable, float] = {}
 
     def look(self, present: Iterable[Hashable], now: float) -> None:
-        """What is present now: newcomers start at ``now`` (monotonic seconds), what is gone is forgotten."""
+        """Takes in what is present now: new things start at ``now`` (monotonic seconds), absent ones are forgotten."""
         self._first_seen = {key: self._first_seen.get(key, now) for key in present}
 
     def since(self, key: Hashable) -> float:
@@ -27,7 +27,7 @@ class Since:
 
 
 class GroupTimers:
-    """Timers of one group. ``next_due`` collects the earliest moment at which one of them would change an answer."""
+    """Timers of one group. ``next_due`` is the earliest moment at which one of them changes an answer."""
 
     __slots__ = ("commands", "gone", "next_due", "retiring")
 
@@ -44,7 +44,7 @@ class GroupTimers:
         self.next_due = None
 
     def passed(self, since: float, duration_ms: int, now: float) -> bool:
-        """Whether ``duration_ms`` have passed since; if not, the moment they will have is noted."""
+        """Whether ``duration_ms`` have passed since; if not, notes the moment when they will have."""
         due = since + duration_ms / 1000
         if now >= due:
             return True

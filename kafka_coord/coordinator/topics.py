@@ -1,4 +1,4 @@
-"""Kafka's own znodes about topics and brokers, decoded (read only): the shapes of every version to 3.9."""
+"""Decodes Kafka's own znodes of topics and brokers, in the shapes of all versions up to 3.9. Read only."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ def _identity(topic_id: Any, node: Node) -> str:
 
 
 def is_identity(written: str) -> bool:
-    """Whether it may have been written as a topic's identity."""
+    """Whether this may have been written as the identity of a topic."""
     topic_id, _, czxid = written.partition(" ")
     return _TOPIC_ID.fullmatch(topic_id) is not None and (czxid == "" or (czxid.isascii() and czxid.isdigit()))

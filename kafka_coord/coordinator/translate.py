@@ -37,11 +37,11 @@ from kafka_coord.zk.store import Create, Delete, GetData, Op, SetData, Store
 
 MAX_UNIT_BYTES = 500_000
 MAX_UNIT_OPS = 1_000
-"""Of what may be written in several requests, and must where it is too much for one."""
+"""Limits of one unit that does not have to be atomic: larger ones are split."""
 
 
 class Translation:
-    """Turns one plan into units of operations, reading what they need beside the committed offsets of its starts.
+    """Turns one plan into units of operations, and reads what they need besides the committed offsets of its starts.
 
     Every step becomes its units whole, or the translation fails: nothing may be left out of a plan.
     """
@@ -84,8 +84,8 @@ class Translation:
                 return in_parts(self._removal())
 
     def _ledger(self, step: WriteLedger) -> list[list[Op]]:
-        """The ledger and its commands are one unit. What comes before may be written in as many as it takes: nobody
-        obeys the commands of a dead incarnation, and offsets of a dead topic belong to nobody."""
+        """The ledger and its commands are one unit. What comes before it may be split: nobody obeys the commands of a
+        dead incarnation, and the offsets of a deleted topic belong to nobody."""
         group, consumer = self._group, step.ledger.consumer
         ledger, commands, parents = step.ledger, list[Command](), list[Op]()
         before: list[Op] = [Delete(layout.command(group, consumer, name)) for name in step.drop_commands]
@@ -129,7 +129,8 @@ class Translation:
         parents = [
             op
             for topic in wanted.topics
-            if start.unclaimed.get(topic, frozenset()) <= named[topic]  # else it would claim what it does not set
+            if start.unclaimed.get(topic, frozenset())
+            <= named[topic]  # otherwise it would claim offsets that it does not set
             for op in (*start.remove.get(topic, ()), *start.prepare.get(topic, ()))
         ]
         there = [tp for tp, offset in start.offsets.items() if offset != NO_OFFSET]
@@ -141,8 +142,8 @@ class Translation:
         return [tp for tp, node in zip(partitions, found, strict=True) if node is not None]
 
     def _removal(self) -> list[Op]:
-        """Deletes the group's tree, leaves first. ``ids`` goes first of all: should a consumer have registered since
-        the look, that fails, and nothing is removed."""
+        """Deletes the group's tree, leaves first. ``ids`` goes before everything else: if a consumer has registered
+        since the look, its deletion fails, and nothing is removed."""
         group = layout.group(self._group)
         tree = [group, *tree_below(self._store, group)]
         ids = layout.ids(self._group)
@@ -151,8 +152,8 @@ class Translation:
 
 
 def in_parts(ops: Sequence[Op], acl: int = 64) -> list[list[Op]]:
-    """``ops`` in order, in units that each fit into a request; for what need not take effect all at once. ``acl`` is
-    how many bytes the ACL of a create takes."""
+    """``ops`` in order, split into units that each fit into a request. Only for operations that do not have to take
+    effect together. ``acl`` is how many bytes the ACL of a create takes."""
     parts: list[list[Op]] = []
     size = 0
     for op in ops:

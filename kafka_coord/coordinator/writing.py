@@ -1,4 +1,4 @@
-"""What is decided about groups, and how it is written: for several groups in one request where that is possible."""
+"""Decides about groups and writes the decisions, those of several groups in one request where possible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ActiveLeadership:
-    """What the handler needs of its leadership. ``still`` is asked before anything is decided or written."""
+    """What the handler needs of its leadership. It asks ``still`` before it decides or writes anything."""
 
     epoch: int
     executor: Executor
@@ -42,7 +42,7 @@ class PreparedPlan:
 
 
 class Writing:
-    """Decides and writes, under one leadership. The handler's thread."""
+    """Decides and writes under one leadership, on the handler's thread."""
 
     def __init__(self, store: Store, executor: Executor, assignors: Mapping[str, Assignor], idle: IdleGroups) -> None:
         self._store = store
@@ -52,8 +52,8 @@ class Writing:
         self._log = DecisionLog(store)
 
     def decide(self, memory: GroupMemory, snapshot: Snapshot) -> PreparedPlan | None:
-        """``None`` where the group has to be looked at again first: what somebody deleted by hand was repaired, or its
-        patterns take longer to match than one look may last."""
+        """``None`` where the group must be looked at again first: something deleted by hand was repaired, or matching
+        its patterns takes longer than one look may last."""
         repair = repairs(memory, snapshot)
         if repair:
             self._executor.write(repair)
@@ -70,9 +70,9 @@ class Writing:
         return PreparedPlan(memory, decided.plan, replace(snapshot, observation=decided.observation), prepared)
 
     def together(self, plans: Sequence[PreparedPlan]) -> Mapping[str, Written]:
-        """Writes what was decided for several groups in one request, if it fits and holds: whoever waits for the last
-        of them does not wait for a write each. Gives what was written by group; what is left out is to be written by
-        itself. Raises :class:`Fenced`, and :class:`StoreUnavailable` where all of it may have been written."""
+        """Writes the plans of several groups in one request, if they fit, so that no group waits for the writes of the
+        others. Returns what was written by group; the others must be written alone. Raises :class:`Fenced`, and
+        :class:`StoreUnavailable` where all of it may have been written."""
         writing = [one for one in plans if one.prepared.units]
         if len(writing) < 2:
             return {}
@@ -90,7 +90,7 @@ class Writing:
         return self._executor.write_prepared(plan.prepared)
 
     def written(self, plan: PreparedPlan, written: Written) -> float | None:
-        """Remembers what took effect. Gives when (monotonic) to look again to see whether the group is at rest."""
+        """Remembers what took effect. Returns when (monotonic) to look again to see whether the group is at rest."""
         memory, snapshot = plan.memory, plan.snapshot
         remember_ledgers(memory, snapshot.observation, plan.plan if written.units else None)
         if plan.plan.steps:
@@ -99,7 +99,7 @@ class Writing:
         return self._idle.looked(memory, snapshot, plan.plan)
 
     def settle(self, plans: Sequence[PreparedPlan]) -> None:
-        """Writes down which groups are at rest, for whoever is elected next. Raises :class:`Fenced`."""
+        """Records which groups are at rest, for the next coordinator. Raises :class:`Fenced`."""
         ops = [(one.memory, op) for one in plans if (op := self._idle.unwritten(one.memory, one.snapshot)) is not None]
         if not ops:
             return

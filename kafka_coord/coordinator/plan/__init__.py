@@ -1,4 +1,4 @@
-"""The decision: one frozen look at a group in, steps and a sentence out. Nothing here talks to anything."""
+"""The decision: one frozen look at a group in, steps and a summary out. Nothing here does I/O."""
 
 from kafka_coord.coordinator.plan.planning import plan
 

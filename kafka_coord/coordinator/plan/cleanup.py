@@ -1,4 +1,4 @@
-"""Consumers that are gone: what they held is released, and what is left of them removed."""
+"""Consumers that are gone: what they held is released, and what they left is removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def forget(
 ) -> tuple[dict[str, PartitionSet], list[Step]]:
     """(consumer → what is released of it, steps) for consumers that are gone for good.
 
-    A channel is removed only once its consumer is retired, and not while something that is no command is in it.
+    A channel is removed only once its consumer is retired, and not while it holds anything that is no command.
     """
     released: dict[str, PartitionSet] = {}
     steps: list[Step] = []
@@ -41,10 +41,10 @@ def forget(
 def cut_down(
     observation: Observation, membership: Membership, evictions: Evictions, target: Assignment | None
 ) -> tuple[list[Ledger], list[Step]]:
-    """The ledgers of consumers in grace as they will be, and the writes that make them so.
+    """The ledgers of consumers in grace as they will be, and the writes that change them.
 
-    A dead incarnation holds nothing: only what the target keeps for its name stays in its ledger, so that its place
-    can be seen. Its commands go; it starts afresh when it returns.
+    A dead incarnation holds nothing. Its ledger keeps only what the target keeps for its name, so that its place is
+    visible. Its commands are removed; it starts afresh when it returns.
     """
     ledgers: list[Ledger] = []
     steps: list[Step] = []

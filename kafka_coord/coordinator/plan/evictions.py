@@ -1,4 +1,4 @@
-"""Who is evicted, and why: those an operator named, and those that did not obey in time."""
+"""Who is evicted, and why: consumers an operator named, and consumers that did not obey in time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_coord.model import CommandType, Observation, RequestType
 
 @dataclass(slots=True)
 class Evictions:
-    """Who is evicted in this pass and why; ``given_up`` are consumers in grace whose place is given up."""
+    """Who is evicted in this pass, and why. ``given_up`` are consumers in grace that lose their place."""
 
     reasons: dict[str, str] = field(default_factory=dict)
     given_up: set[str] = field(default_factory=set)
@@ -32,13 +32,13 @@ class Evictions:
                 ledger = observation.ledgers[consumer]
                 steps.append(WriteLedger(replace(ledger, place=None), ledger.znode_version, evict=True))
             else:
-                # without a ledger, or with one that cannot be read and is forgotten once the consumer is gone
+                # it has no ledger, or an unreadable one, which is removed once the consumer is gone
                 steps.append(EvictUnledgered(consumer))
         return [*steps, *self.answers]
 
 
 def decide_evictions(observation: Observation, membership: Membership) -> Evictions:
-    """Those an operator named, and (unless paused) those that did not obey in time."""
+    """Consumers an operator named and, unless the group is paused, those that did not obey in time."""
     found = Evictions()
     _asked_for(observation, membership, found)
     if observation.pause is None:

@@ -9,9 +9,9 @@ from kafka_coord.model import Observation, RequestType
 
 
 def expiry_steps(observation: Observation, membership: Membership) -> list[Step] | None:
-    """The answers when the group is empty past its retention; ``None`` while somebody still wants something of it.
+    """The answers when the group has been empty for longer than its retention; ``None`` while it has to stay.
 
-    How long a group has been empty is decided in ``coordinator.deadlines`` (``observation.expired``).
+    ``coordinator.deadlines`` decides how long a group has been empty (``observation.expired``).
     """
     nobody = not membership.effective and not membership.any_registration_unreadable
     if not observation.expired or not nobody or observation.pause is not None:

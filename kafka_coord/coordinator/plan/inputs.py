@@ -70,7 +70,8 @@ def assignment_inputs(
 def _current(
     observation: Observation, membership: Membership, effective: Mapping[str, Member]
 ) -> dict[str, PartitionSet]:
-    """Per partition: who owns it, else whom the stored target names, else who is stopping it."""
+    """Who has each partition: its owner, or the one the stored target names, or the one that is stopping it, in this
+    order."""
     claimed: dict[str, set[int]] = {}
     current: dict[str, PartitionSet] = {}
 
@@ -103,10 +104,11 @@ def _current(
 
 
 def digest(inputs: AssignmentInputs, assignor: str) -> str:
-    """Of members (name, topics and streams, capacity, rack), the partitions and identities of topics, the assignor.
+    """Covers the members (name, topics and streams, capacity, rack), the partitions and identities of topics, and the
+    assignor.
 
-    Left out on purpose: what a new target would not depend on (incarnations, modes, time-outs) and where replicas
-    are, because a replica that moves is no reason to interrupt a consumer.
+    It leaves out what does not change a target (incarnations, modes, timeouts), and where replicas are: a replica that
+    moves is no reason to interrupt a consumer.
     """
     if not inputs.members:
         return NO_MEMBERS
@@ -117,7 +119,7 @@ def digest(inputs: AssignmentInputs, assignor: str) -> str:
     for consumer, topics in inputs.subscriptions.items():
         member = inputs.members[consumer]
         subscription = member.subscription
-        # identities stand for values here: the subscription's of a member, the topics' of what resolve() shares
+        # compares by identity, which is cheap: members share subscriptions, and resolve() shares lists of topics
         counts = subscription.streams if subscription.is_wildcard else frozenset(subscription.topics.items())
         key = (id(topics), counts)
         if key not in subscribed:

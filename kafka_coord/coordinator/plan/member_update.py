@@ -1,4 +1,4 @@
-"""One consumer's write while it is put together: what it gives up, what it is told to stop and to start."""
+"""The update of one member while it is put together: what it releases, and what it is told to stop and to start."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from kafka_coord.model.json_fields import dump
 
 @dataclass(slots=True)
 class MemberUpdate:
-    """``ledger`` is the observed one after what may be released at once: everything of a dead incarnation, and
-    acknowledged stops. ``seen`` is the observed one, ``None`` where there is none."""
+    """``ledger`` is the observed one without what is released at once: everything of a dead incarnation, and
+    acknowledged stops. ``seen`` is the observed one; ``None`` where there is none."""
 
     member: Member
     seen: Ledger | None
@@ -54,11 +54,11 @@ class MemberUpdate:
         return self.ledger is not self.seen and (self.seen is None or self.ledger != self.seen)
 
     def is_behind(self, target: Assignment) -> bool:
-        """An eager member that still holds something from before ``target``."""
+        """Whether this is an eager member that still holds something from before ``target``."""
         return self.member.mode is Mode.EAGER and self.ledger.generation < target.generation and bool(self.ledger.held)
 
     def eviction(self) -> WriteLedger:
-        """Deletes the registration; what is held stays held until the next look sees it gone."""
+        """Deletes the registration. What the consumer holds stays held until a later look sees it gone."""
         return WriteLedger(
             ledger=only_held(replace(self.ledger, place=None)),
             znode_version=None if self.seen is None else self.seen.znode_version,
@@ -67,7 +67,7 @@ class MemberUpdate:
         )
 
     def write(self, target: Assignment | None, observation: Observation, *, decides_streams: bool) -> WriteLedger:
-        """The ledger after all of it, with the commands that cause the change."""
+        """The ledger after the update, with the commands that cause the change."""
         before = self.ledger
         commands: list[Command] = []
         owned = (before.owned - self.stop) | self.start
@@ -82,7 +82,7 @@ class MemberUpdate:
                 streams = {**streams, **{partition: point.stream for partition, point in starts.items()}}
                 topic_ids = {**topic_ids, **{t: observation.topics[t].identity for t in self.start.topics}}
             in_line = owned == target.members.get(self.consumer, NO_PARTITIONS) and not before.stopping
-            # an eager member is behind until all it owned from before is told to stop
+            # an eager member is behind until it is told to stop everything it owned before
             if not (self.is_behind(target) and owned) and (commands or in_line):
                 generation = max(generation, target.generation)
         after = replace(
@@ -97,7 +97,8 @@ class MemberUpdate:
         return WriteLedger(only_held(after), version, tuple(commands), self.drop_commands)
 
     def _start_points(self, target: Assignment, *, decides_streams: bool) -> dict[TopicPartition, StartPoint]:
-        """On the stream the assignor chose, else on the one with the fewest partitions of the topic."""
+        """Each partition starts on the stream the assignor chose, or else on the one with the fewest partitions of its
+        topic."""
         subscription = self.member.subscription
         chosen = target.streams.get(self.consumer, {})
         points = {}
@@ -121,7 +122,7 @@ class MemberUpdate:
 
 
 def stale_topics(ledgers: Iterable[Ledger], topics: Mapping[str, TopicInfo]) -> frozenset[str]:
-    """Topics of which one of these ledgers holds partitions of a deleted topic of the same name."""
+    """Topics of which one of these ledgers holds partitions of an earlier, deleted topic of the same name."""
     return frozenset(
         topic
         for ledger in ledgers
@@ -131,7 +132,7 @@ def stale_topics(ledgers: Iterable[Ledger], topics: Mapping[str, TopicInfo]) -> 
 
 
 def only_held(ledger: Ledger) -> Ledger:
-    """Without the streams and topic identities of what is no longer held."""
+    """The ledger without the streams and topic identities of partitions it no longer holds."""
     if not ledger.streams and not ledger.topic_ids:
         return ledger
     held = ledger.held
@@ -143,12 +144,12 @@ def only_held(ledger: Ledger) -> Ledger:
 
 
 def member_update_of(observation: Observation, consumer: str, member: Member) -> MemberUpdate:
-    """Begins the write of a live consumer whose ledger, if any, can be read."""
+    """Begins the update of a live consumer whose ledger, if it has one, can be read."""
     channel = outstanding(observation, consumer)
     place, too_large = _place(member)
     seen = observation.ledgers.get(consumer)
     if seen is None or is_dead(seen, member):
-        # nothing meant for an earlier incarnation may be obeyed by this one
+        # this incarnation must not obey what was meant for an earlier one
         fresh = Ledger(consumer, member.incarnation, generation=seen.generation if seen is not None else 0, place=place)
         released = seen.held if seen is not None else NO_PARTITIONS
         drop = tuple(command.name for command in channel.commands)
@@ -165,7 +166,7 @@ def member_update_of(observation: Observation, consumer: str, member: Member) ->
 
 
 def member_updates(observation: Observation, membership: Membership) -> dict[str, MemberUpdate]:
-    """By consumer, sorted; without those whose ledger cannot be read."""
+    """By consumer, sorted. Leaves out those whose ledger cannot be read."""
     return {
         consumer: member_update_of(observation, consumer, membership.live[consumer])
         for consumer in sorted(membership.live.keys() - set(membership.ledger_unreadable))

@@ -1,4 +1,4 @@
-"""Which consumers of a group live, which are gone, and which cannot be told."""
+"""Which consumers of a group are alive, which are gone, and of which that is not known."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Membership:
 
 
 def membership_of(observation: Observation) -> Membership:
-    """Sorts the consumers of a group; the only place that decides who is dead."""
+    """Sorts the consumers of a group. Only this decides who is dead."""
     group = observation.group
     unread_ids = _unreadable_below(observation, layout.ids(group))
     unread_ledgers = _unreadable_below(observation, layout.owners(group))
@@ -68,7 +68,7 @@ def membership_of(observation: Observation) -> Membership:
         *(consumer for consumer, channel in observation.channels.items() if channel.commands),
     }
     gone = left_something - live.keys() - in_grace.keys() - registration_unreadable
-    # without a ledger, what is in the channel of an unreadable registration may be left alone
+    # without a ledger, commands in the channel of an unreadable registration are harmless
     gone -= {consumer for consumer in unread_ids if consumer not in observation.ledgers}
     ledger_unreadable = {consumer for consumer in unread_ledgers if consumer in live or consumer in unread_ids}
     return Membership(
@@ -97,7 +97,7 @@ def target_is_unreadable(observation: Observation) -> bool:
 
 
 def unreadable_offsets(observation: Observation) -> list[Unreadable]:
-    """What keeps partitions from being started; see :func:`kafka_coord.coordinator.decide.decide`."""
+    """The offset znodes that keep partitions from being started; see :func:`kafka_coord.coordinator.decide.decide`."""
     below = layout.offsets(observation.group) + "/"
     return [found for found in observation.unreadable if found.path.startswith(below)]
 

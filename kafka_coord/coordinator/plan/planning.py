@@ -19,15 +19,15 @@ from kafka_coord.model import Observation
 
 
 def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
-    """What to write about one group now, and one summary saying why.
+    """What to write about one group now, and a summary of why.
 
-    Pure and level-triggered: the same look gives the same plan, and a plan of which only the first steps were written
-    leaves a state from which the next one goes on. ``assignors`` must hold the default one (``sticky``).
+    Pure and level-triggered: the same look gives the same plan. If only the first steps of a plan are written, the next
+    plan goes on from there. ``assignors`` must include the default one (``sticky``).
 
-    Steps come in this order: consumers that are gone are forgotten; evictions; the new target; the ledgers of
-    consumers in grace are cut down to it; offsets; then one write for each live member, those that only release or
-    stop first, and every start after the release it needs. What is started begins at the offsets found before any of
-    this is written, so nothing is started by a plan that sets offsets for an operator.
+    The order of the steps: consumers that are gone are forgotten; evictions; the new target; the ledgers of consumers
+    in grace are cut down to it; offsets; then one write for each live member, first those that only release or stop,
+    then every start after the release it needs. Starts begin at the offsets found before any of this is written, so a
+    plan that sets offsets for an operator starts nothing.
     """
     membership = membership_of(observation)
     removal = removal_steps(observation, membership)

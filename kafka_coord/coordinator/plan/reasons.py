@@ -1,4 +1,4 @@
-"""Sentences: why there is a new target, and what a group is waiting for. Kept short however large the group is."""
+"""Why there is a new target, and what a group is waiting for, in words. Kept short however large the group is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_REASON_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why there is a new target: in words, at most ``MAX_REASON_CHARS`` of them, and by kind, the weightiest first."""
+    """Why there is a new target: in words (at most ``MAX_REASON_CHARS``), and by kind, the weightiest first."""
 
     text: str
     causes: tuple[Cause, ...]
@@ -29,8 +29,8 @@ def reason_for_target(
     recreated: Iterable[str] = (),
     with_place: Iterable[str] = (),
 ) -> Reason:
-    """Why a new target is computed, from what changed since the stored one. ``with_place`` are consumers whose ledger
-    has a place for them: if they left, their grace is over."""
+    """Why a new target is computed, from what changed since the stored one. ``with_place`` are consumers with a place
+    in their ledger: if they left, their grace has ended."""
     before = stored.members if stored is not None else {}
     out = set(evicted) & before.keys()
     joined, left = inputs.members.keys() - before.keys(), before.keys() - inputs.members.keys() - out
@@ -101,7 +101,7 @@ def cut(text: str, chars: int) -> str:
 
 
 def partitions_text(partitions: PartitionSet, chars: int = 60) -> str:
-    """``flights[0-3]``, or how many there are where that grows long."""
+    """``flights[0-3]``, or the number of partitions where that would be long."""
     written = str(partitions)
     return written if len(written) <= chars else f"{counted(len(partitions), 'partition')}"
 

@@ -1,4 +1,5 @@
-"""From what members hold to what the target names: stops, then starts, each write after the release it needs."""
+"""Brings members from what they hold to what the target gives them: stops, then starts, each after the release it
+needs."""
 
 from __future__ import annotations
 
@@ -24,12 +25,13 @@ class Reconciliation:
     stopping: dict[str, PartitionSet] = field(default_factory=dict)
     starting: list[str] = field(default_factory=list)
     withheld: PartitionSet = NO_PARTITIONS
-    """Named by the target and held by nobody we know of, and yet not started: an unreadable ledger may name them."""
+    """The target names them, no readable ledger holds them, and they are not started, because an unreadable ledger may
+    name them."""
     blocked: PartitionSet = NO_PARTITIONS
-    """The same, where a committed offset is unreadable: any guess could skip records."""
+    """They could be started, but their committed offset is unreadable, and any guess could skip records."""
     complaints: list[str] = field(default_factory=list)
     in_line: bool = True
-    """Every live member will own exactly its target, with nothing outstanding."""
+    """Whether every live member will own exactly its target, with nothing outstanding."""
 
 
 def reconcile(
@@ -44,9 +46,9 @@ def reconcile(
     starting: bool,
     decides_streams: bool,
 ) -> Reconciliation:
-    """Plans the writes to live members. ``others`` are ledgers of consumers nothing is written to, as they will be
-    then; what they hold is held. With ``moving`` false only releases are written, and without ``starting``
-    nothing is started: offsets are being set, and the next look starts there."""
+    """Plans the writes to live members. ``others`` are the ledgers, as they will be, of consumers that are not written
+    to; what they hold is held. Without ``moving`` only releases are written. Without ``starting`` nothing is started,
+    because offsets are being set and the next look starts there."""
     reconciled = Reconciliation()
     staying = {consumer: update for consumer, update in updates.items() if consumer not in evicted}
     if target is not None and moving:
@@ -103,10 +105,10 @@ def _wanted(
     observation: Observation,
     stale: frozenset[str],
 ) -> dict[str, PartitionSet]:
-    """What each member may be started on as far as it alone is concerned.
+    """What each member may start as far as it alone is concerned.
 
-    Nothing of a ``stale`` topic: while anybody alive still holds a partition of a topic's predecessor, it will commit
-    an offset of the predecessor, and the first start on the new topic is what removes those.
+    Nothing of a ``stale`` topic is started. While anybody alive holds a partition of the earlier topic, it will commit
+    an offset of that topic, and the first start on the new topic removes those offsets.
     """
     behind = any(d.is_behind(target) or (d.member.mode is Mode.EAGER and d.ledger.stopping) for d in all_updates)
     wanted = {}
@@ -150,7 +152,7 @@ def _decide_starts(
         update = staying[consumer]
         start = partitions & free
         if start:
-            # the stop repeats what the ledger names; eight bytes bound a number and its comma
+            # the stop repeats what the ledger names; a number and its comma take at most eight bytes
             ledger = ledger_bytes(update.ledger) + len(update.stop) * 16
             update.start = start_fits(start, ledger, MAX_WRITE_BYTES - ledger)
             if not update.start:
@@ -172,9 +174,9 @@ def without_offset(observation: Observation) -> PartitionSet:
 
 
 def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
-    """Writes that only release or stop come first; then those that start, each after the releases it needs.
+    """Writes that only release or stop come first, then those that start, each after the releases it needs.
 
-    Where two writes need each other's release, one is written without those starts: they follow in a later pass.
+    Where two writes need each other's release, one is written without those starts. They follow in a later pass.
     """
     first = [consumer for consumer, update in writing.items() if not update.start]
     starting = {consumer: update for consumer, update in writing.items() if update.start}
@@ -206,7 +208,7 @@ def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
 
 
 def _needs(starting: Mapping[str, MemberUpdate]) -> dict[str, dict[str, list[TopicPartition]]]:
-    """consumer → other consumer that starts something too → what of the other's releases it starts."""
+    """consumer → another consumer that starts something too → which of its releases the first one starts."""
     started = PartitionSet.union(update.start for update in starting.values())
     released_by = {
         partition: consumer
@@ -225,7 +227,7 @@ def _needs(starting: Mapping[str, MemberUpdate]) -> dict[str, dict[str, list[Top
 
 
 def _in_a_cycle(open_needs: Mapping[str, set[str]]) -> str:
-    """Follows needs from the first consumer until one comes again: that one is in a cycle."""
+    """Follows needs from the first consumer until one comes up again: that one is in a cycle."""
     consumer = min(open_needs)
     seen = set()
     while consumer not in seen:

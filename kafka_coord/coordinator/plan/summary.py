@@ -1,4 +1,4 @@
-"""The state of a group in one word and the decision in one sentence."""
+"""The state of a group in one word, and the summary of a decision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def state_of(
     decided: TargetDecision,
     reconciled: Reconciliation,
 ) -> GroupState:
-    """The state once the plan's steps are written."""
+    """The state of the group once the plan's steps are written."""
     if observation.pause is not None:
         return GroupState.PAUSED
     if not membership.effective and not membership.any_registration_unreadable:
@@ -41,7 +41,7 @@ def summary_of(
     forgotten: Mapping[str, PartitionSet],
     state: GroupState,
 ) -> str:
-    """What was decided and why; what is waited for; what somebody should look at."""
+    """What was decided and why, what is waited for, and what somebody should look at."""
     parts = [decided.summary]
     if observation.pause is not None:
         parts.append(_paused(observation))

@@ -1,4 +1,4 @@
-"""A new target: ask the assignor, distrust its answer, make sure it fits into a znode."""
+"""A new target: asks the assignor, checks its answer, and makes sure that it fits into a znode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A target, who computed it, and what is to be said about that. ``target`` is ``None`` where none can be had."""
+    """A target, the assignor that computed it, and what there is to report about that. ``target`` is ``None`` where
+    none was possible."""
 
     target: Target | None
     assignor: str
@@ -22,7 +23,7 @@ class Computed:
 
 
 def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Assignor]) -> Computed:
-    """Falls back to the default assignor where a plug-in raises or answers nonsense, and says so."""
+    """Falls back to the default assignor, and reports it, where a plug-in raises or returns nonsense."""
     try:
         answer: Target = assignors[assignor].assign(inputs)
         fault = fault_in(answer, inputs)
@@ -35,14 +36,14 @@ def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Ass
     return Computed(target, DEFAULT_ASSIGNOR, complaint)
 
 
-def fitted(computed: Computed, inputs: AssignmentInputs, assignor: Assignor, draft: Assignment) -> Computed:
-    """Keeps the target below what a znode holds. Many moves scatter the numbers of a huge group: assigned afresh they
-    are runs again, which moves a lot and works."""
-    size = _size(computed, draft)
+def fitted(computed: Computed, inputs: AssignmentInputs, assignor: Assignor, unfilled: Assignment) -> Computed:
+    """Keeps the target within what a znode holds. Many moves scatter the partition numbers of a huge group; a fresh
+    assignment has runs again. That moves a lot, and works."""
+    size = _size(computed, unfilled)
     if size <= MAX_TARGET_BYTES:
         return computed
     afresh = replace(computed, target=assignor.assign(replace(inputs, current={})))
-    if _size(afresh, draft) <= MAX_TARGET_BYTES:
+    if _size(afresh, unfilled) <= MAX_TARGET_BYTES:
         note = f"the target had grown to {size} bytes and was made afresh"
         return replace(afresh, complaint="; ".join(filter(None, (computed.complaint, note))))
     note = (
@@ -52,14 +53,14 @@ def fitted(computed: Computed, inputs: AssignmentInputs, assignor: Assignor, dra
     return Computed(None, computed.assignor, note)
 
 
-def _size(computed: Computed, draft: Assignment) -> int:
+def _size(computed: Computed, unfilled: Assignment) -> int:
     if computed.target is None:
         return 0
-    return target_bytes(replace(draft, members=computed.target.members, streams=computed.target.streams))
+    return target_bytes(replace(unfilled, members=computed.target.members, streams=computed.target.streams))
 
 
 def fault_in(target: object, inputs: AssignmentInputs) -> str:
-    """What is wrong with an assignor's answer, or nothing."""
+    """What is wrong with an assignor's answer; empty where nothing is."""
     if not isinstance(target, Target):
         return f"returned a {type(target).__name__}, not a Target"
     unknown = sorted(target.members.keys() - inputs.members.keys())

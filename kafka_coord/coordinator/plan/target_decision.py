@@ -16,12 +16,12 @@ from kafka_coord.coordinator.steps import SetTarget, Step
 from kafka_coord.model import NO_PARTITIONS, Assignment, Cause, Observation, Request, RequestType, same_topic
 
 ANY_VERSION = -1
-"""ZooKeeper's "whatever version it has", for values nobody could read."""
+"""ZooKeeper's "whatever version it has", for values that cannot be read."""
 
 
 @dataclass(slots=True)
 class TargetDecision:
-    """The target to go by, new or stored; ``moving`` says whether stops and starts may be written for it."""
+    """The target to follow, new or stored; ``moving`` tells whether stops and starts may be written for it."""
 
     target: Assignment | None
     moving: bool
@@ -66,7 +66,7 @@ def decide_target(
         recreated=_recreated(observation),
         with_place=_with_place(observation),
     )
-    draft = Assignment(
+    unfilled = Assignment(
         generation=_next_generation(observation),
         epoch=observation.epoch,
         inputs=fingerprint,
@@ -74,12 +74,12 @@ def decide_target(
         reason=reason.text,
         members={},
     )
-    computed = fitted(computed, inputs, assignors[computed.assignor], draft)
+    computed = fitted(computed, inputs, assignors[computed.assignor], unfilled)
     complaints += [computed.complaint] if computed.complaint else []
     if computed.target is None:
         return TargetDecision(stored, moving=stored is not None, complaints=complaints)
     members = {consumer: computed.target.members.get(consumer, NO_PARTITIONS) for consumer in effective}
-    target = replace(draft, members=members, streams=computed.target.streams)
+    target = replace(unfilled, members=members, streams=computed.target.streams)
     moved = sum(len(partitions - inputs.current_of(consumer)) for consumer, partitions in members.items())
     summary = f"generation {target.generation}: {target.reason}; {counted(moved, 'partition')} to move"
     steps: list[Step] = [_set_target(target, observation, reason.causes, unreadable=unreadable)]
@@ -88,7 +88,7 @@ def decide_target(
 
 
 def _without_members(observation: Observation, requests: list[Request], *, unreadable: bool) -> TargetDecision:
-    """An empty target, once: so that members and generation tell what is the case."""
+    """Writes an empty target once, so that its members and generation tell that the group is empty."""
     stored = observation.assignment
     answers: list[Step] = [done(request, "the group has no members: nothing to move") for request in requests]
     if not unreadable and (stored is None or not stored.members):
@@ -118,7 +118,7 @@ def _set_target(
 
 
 def _next_generation(observation: Observation) -> int:
-    """Above all there ever was, even where the stored target was lost."""
+    """Above every generation there was, even where the stored target was lost."""
     known = [observation.generation_floor, *(ledger.generation for ledger in observation.ledgers.values())]
     if observation.assignment is not None:
         known.append(observation.assignment.generation)
