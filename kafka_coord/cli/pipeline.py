@@ -155,7 +155,7 @@ def format_option(command: F) -> F:
 @output_directory
 @click.option("--chroot", default="", metavar="PATH", help="The chroot in the connect string, such as /kafka.")
 @click.option(
-    "--group", "groups", type=GROUP, multiple=True, help="Also what ZooKeeper keeps of this group; repeatable."
+    "--group", "groups", type=GROUP, multiple=True, help="Also the history of this group in ZooKeeper; repeatable."
 )
 @format_option
 @spark_options
@@ -176,8 +176,8 @@ def history(
     json' printed, named after the group.
 
     \b
-    kafka-coord pipeline run history /var/lib/zookeeper --output /tmp/looked-into
-    kafka-coord pipeline run history --group delays --group fares --output /tmp/looked-into
+    kafka-coord pipeline run history /var/lib/zookeeper --output /tmp/history
+    kafka-coord pipeline run history --group delays --group fares --output /tmp/history
     """
     from kafka_coord.spark.checking import require_versions
 
@@ -217,12 +217,12 @@ def show_history(output: Format, report: HistoryReport) -> None:
     metavar="DIR",
     help="Where to put it. [default: here]",
 )
-@click.option("--environment", is_flag=True, help="A whole Python environment, for machines that have nothing of it.")
+@click.option("--environment", is_flag=True, help="A whole Python environment, for machines without the requirements.")
 def package(directory: Path, environment: bool) -> None:
-    """Pack this package for the machines of a cluster, and say how Spark takes it (docs/spark-cluster.md).
+    """Pack this package for the machines of a cluster, and say how to give it to Spark (docs/spark-cluster.md).
 
-    A zip of the package alone is enough where the machines have what it needs; --environment makes an archive of all
-    of it but PySpark (pip downloads it, some minutes).
+    A zip of the package alone is enough where the machines have its requirements. --environment makes an archive with
+    all requirements except PySpark; pip downloads them, which takes some minutes.
 
     \b
     kafka-coord pipeline package --output dist

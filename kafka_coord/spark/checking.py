@@ -74,7 +74,7 @@ def require_java(environment: Mapping[str, str] = os.environ) -> None:
         raise SettingsError(f"{java}{' (JAVA_HOME)' if home else ''} cannot be run: {error}. {install}") from None
     found = _JAVA_VERSION.search(asked.stderr + asked.stdout)
     if found is None:
-        raise SettingsError(f"{java} does not tell its version. {install}")
+        raise SettingsError(f"{java} does not report its version. {install}")
     if int(found.group(1)) < MINIMUM_JAVA:
         raise SettingsError(f"{java} is Java {found.group(1)}. {install}")
 

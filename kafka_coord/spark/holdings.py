@@ -51,7 +51,7 @@ class BatchHoldings:
             awaited, self._awaited = self._awaited, False
         self._wake()
         if awaited:
-            log.info("let go of what was to be stopped: the micro-batch that held it is committed")
+            log.info("released the partitions to be stopped: the micro-batch that held them is committed")
         return lost
 
     def wanted(self) -> dict[TopicPartition, int]:

@@ -159,13 +159,13 @@ class QueryMember:
             ranges = self.plan(most, upto)
             wanted = self.holdings.wanted()
             left = [tp for tp, end in upto.items() if wanted.get(tp, end) < end]
-            # Of a membership lost meanwhile nothing is held, which does not mean that nothing is left.
+            # A lost membership holds no partitions, but records may still be left to read.
             lost = registration is not self._connector.registration or not self._connector.may_hand_out()
             if ranges or not (left or (lost and upto)):
                 return ranges
             if time.monotonic() >= deadline:
                 log.warning(
-                    "ends this run before all is read that was there at its beginning: %s",
+                    "ends this run before it has read all records that existed at its start: %s",
                     ", ".join(map(str, left or upto)),
                 )
                 return ranges
@@ -203,9 +203,9 @@ class QueryMember:
         if not lost:
             return
         log.warning(
-            "lost %s in the middle of micro-batch %d (%s), which is done now, after %.1f s: its offsets are not "
-            "committed over those of whoever may own them, and its records may come again. Where micro-batches take "
-            "longer than the group's rebalance timeout, give it a longer one: 'kafka-coord groups settings %s'",
+            "lost %s in the middle of micro-batch %d (%s), which ended after %.1f s: its offsets are not committed, "
+            "because others may own the partitions, and its records may be read again. If micro-batches take longer "
+            "than the group's rebalance timeout, set a longer one: 'kafka-coord groups settings %s'",
             OffsetRanges({tp: batch.ranges.of_partition(tp) for tp in lost}),
             batch.number,
             self._connector.counters.last_loss,
@@ -254,10 +254,10 @@ class QueryMember:
             finished, position = self._finished[partition], wanted[partition]
             done = finished[-1].end
             if position == NO_OFFSET:
-                # It had one before the micro-batch was planned, so somebody removed it: as of a topic that is another
-                # now under its old name, or that an operator wants read anew.
+                # The group had an offset when the micro-batch was planned, so somebody removed it: the topic was
+                # recreated, or an operator wants it read again.
                 log.warning(
-                    "the checkpoint has %s up to %d, and the group has no offset of it any more: goes on by "
+                    "the checkpoint has %s up to %d, but the group has no offset for it any more: continues at "
                     "startingOffsets=%s",
                     partition,
                     done,
@@ -266,7 +266,7 @@ class QueryMember:
             for batch in finished:
                 if batch.holds(position) and not self._written_since(partition, batch.planned_ms):
                     skipped = self.holdings.skip(OffsetRanges({partition: batch.ranges}))
-                    log.info("goes on behind %s: done by the checkpoint, and not by the group", skipped)
+                    log.info("continues after %s: the checkpoint has it as finished, the group does not", skipped)
                     position = batch.end
             stored = self.holdings.stored_up_to(partition)
             if stored is None:
@@ -309,7 +309,7 @@ class QueryMember:
             self._warn(f"reads nothing of some partitions for now: {found.note}")
         if partitions and not found.offsets:
             self._offsets = None
-            raise BrokerError(f"no end offset of {partitions} could be had: {found.note}")
+            raise BrokerError(f"no broker told an end offset of {partitions}: {found.note}")
         return dict(found.offsets)
 
     def last_ends(self) -> dict[TopicPartition, int]:
@@ -362,15 +362,17 @@ class QueryMember:
 
     def _after_loss(self, partition: TopicPartition, position: int, begin: int, end: int) -> int:
         policy = self._options.on_data_loss
-        holds = f"its log holds {begin} to {end}: records were lost, or the topic was made anew"
+        holds = f"its log holds {begin} to {end}: records were lost, or the topic was recreated"
         if policy is OnDataLoss.FAIL:
             raise NoOffset(
                 f"group {self._options.group} goes on at {position} of {partition}, but {holds}. Set the offset with "
-                "'kafka-coord groups reset-offsets', or say onDataLoss=earliest (or latest) to go on at what is there"
+                "'kafka-coord groups reset-offsets', or set onDataLoss=earliest (or latest) to read what is there"
             )
         self._beyond.pop(partition, None)
         at = begin if policy is OnDataLoss.EARLIEST else end
-        log.warning("goes on at %d of %s (onDataLoss=%s): it was at %d, but %s", at, partition, policy, position, holds)
+        log.warning(
+            "continues at %d of %s (onDataLoss=%s): it was at %d, but %s", at, partition, policy, position, holds
+        )
         return at
 
     def _moved(self, found: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

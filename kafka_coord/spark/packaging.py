@@ -51,7 +51,7 @@ def requirements(required: Iterable[str] | None = None) -> list[str]:
             required = metadata.requires(_DISTRIBUTION) or []
         except metadata.PackageNotFoundError:
             raise NotFound(
-                f"{_DISTRIBUTION} is not installed in this Python, only there to be imported: pip install it"
+                f"{_DISTRIBUTION} can be imported but is not installed in this Python: pip install it"
             ) from None
     found = []
     for one in required:

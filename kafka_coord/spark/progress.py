@@ -96,7 +96,7 @@ class GroupProgress:
                     {tp: batch.ranges.of_partition(tp)[-1].end for tp in batch.ranges.partitions},
                 )
             except (ValueError, MalformedValue) as error:
-                log.debug("passed over the progress of query=%s: %s", progress.name or progress.id, error)
+                log.debug("ignored the progress of query=%s: %s", progress.name or progress.id, error)
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ class GroupProgressListener(StreamingQueryListener):
     def _tell(self, query: str, found: GroupProgress) -> None:
         steps = sorted(found.steps_ms.items(), key=lambda step: -step[1])
         log.warning(
-            "micro-batch %d of query=%s group=%s took %.1f s, over the %g s it is told from: rows=%d rows_per_s=%.0f "
+            "micro-batch %d of query=%s group=%s took %.1f s, more than slow_s=%g: rows=%d rows_per_s=%.0f "
             "partitions=%d longest: %s",
             found.batch,
             query,

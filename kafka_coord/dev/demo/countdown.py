@@ -8,7 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kafka_coord.dev.cluster.flights import FLIGHTS
 from kafka_coord.dev.demo.options import DemoOptions
+
+_SPARK_S = 60.0
+"""The second group, from the start of its processes to its report."""
 
 
 class Part(StrEnum):
@@ -24,13 +28,17 @@ class Part(StrEnum):
 
 def expected_seconds(options: DemoOptions) -> dict[Part, float]:
     """What each part takes on a quiet machine of two cores."""
-    size = options.records / 336_776
+    size = options.records / FLIGHTS
+    load_s = 1.0 + (10.0 if options.spark else 6.0) * size
+    play_s = options.seconds * 1.1 + (3.0 if options.spark else 1.0)
+    verify_s = 2.0 + 4.0 * size
+    spark_s = {Part.SPARK: max(8.0, _SPARK_S - load_s - play_s - verify_s)} if options.spark else {}
     return {
         Part.START: 4.0 + 1.5 * options.brokers,
-        Part.LOAD: 1.0 + (10.0 if options.spark else 6.0) * size,
-        Part.PLAY: options.seconds * 1.1 + (3.0 if options.spark else 1.0),
-        Part.VERIFY: 2.0 + 4.0 * size,
-        **({Part.SPARK: 8.0} if options.spark else {}),
+        Part.LOAD: load_s,
+        Part.PLAY: play_s,
+        Part.VERIFY: verify_s,
+        **spark_s,
         Part.STOP: 3.0,
     }
 

@@ -41,7 +41,7 @@ class DemoOptions:
     session_timeout_ms: int = 6_000
     seed: int = 1
     spark: bool = True
-    shared_records: int = 48_000
+    shared_records: int = 36_000
     shared_partitions: int = 6
     channel: ChannelChoice = ChannelChoice.ZOOKEEPER
 

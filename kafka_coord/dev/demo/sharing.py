@@ -38,7 +38,7 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.store import Store
 
-_SECONDS = 14.0
+_SECONDS = 10.5
 """How long three members need for the whole topic."""
 _KILL = 0.35
 """How much of it is in the table when an application is killed."""

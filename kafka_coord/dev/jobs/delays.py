@@ -53,7 +53,7 @@ class Windows:
     def __post_init__(self) -> None:
         for given in (self.window, self.watermark_delay):
             if not _INTERVAL.fullmatch(given) or (given is self.window and not int(given.split()[0])):
-                raise SettingsError(f"{given!r} is no length of time such as '1 day', '6 hours' or '30 minutes'")
+                raise SettingsError(f"{given!r} is not a length of time such as '1 day', '6 hours' or '30 minutes'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class DelayReport:
         import pyarrow.parquet as pq
 
         if part not in {*KEYS, ROUTES}:
-            raise SettingsError(f"{part!r} is no part of a report: use one of {', '.join([*KEYS, ROUTES])}")
+            raise SettingsError(f"{part!r} is not a part of a report: use one of {', '.join([*KEYS, ROUTES])}")
         return pq.read_table(self.directory / part)
 
     def totals(self, part: str) -> dict[Any, Totals]:

@@ -153,7 +153,7 @@ def _triggered(writer: DataStreamWriter, trigger: str | None) -> DataStreamWrite
     try:
         return writer.trigger(processingTime=trigger)
     except (PySparkException, Py4JError):
-        raise SettingsError(f"the trigger {trigger!r} is no time such as '1 second' or '500 milliseconds'") from None
+        raise SettingsError(f"the trigger {trigger!r} is not a time such as '1 second' or '500 milliseconds'") from None
 
 
 def _cause(story: str) -> str:

@@ -139,7 +139,7 @@ def _since_1970(written: Any, path: Path) -> int:
     try:
         return round(datetime.fromisoformat(written).timestamp() * 1000) if written is not None else 0
     except (TypeError, ValueError):
-        raise MalformedValue(str(path), f"{str(written)[:60]!r} is no time") from None
+        raise MalformedValue(str(path), f"{str(written)[:60]!r} is not a time") from None
 
 
 def _read_logs(source: str, directories: Sequence[Path], chroot: str, found: Evidence) -> None:

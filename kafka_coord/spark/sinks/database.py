@@ -155,7 +155,7 @@ def _dialect(connection: Any) -> _Dialect:
         return _SQLITE
     if module in {"psycopg", "psycopg2", "pg8000"}:
         return _POSTGRESQL
-    raise SettingsError(f"a connection of {module} is not known here: use sqlite3, psycopg, psycopg2 or pg8000")
+    raise SettingsError(f"connections of {module} are not supported: use sqlite3, psycopg, psycopg2 or pg8000")
 
 
 def _plain(value: Any) -> Any:

@@ -79,7 +79,7 @@ class TableLog:
         try:
             files.replace(self._folder / _STATE, state.encode())
         except OSError as error:  # the commit is made; this only saves readers time
-            log.warning("cannot write the state of the table, which only readers miss: %s", error)
+            log.warning("cannot write the state of the table, so readers will be slower: %s", error)
 
 
 def _read(path: Path) -> bytes | None:

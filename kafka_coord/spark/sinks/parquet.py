@@ -130,7 +130,7 @@ class TableWriter:
         if state.number < 0:
             if foreign := sorted(path.name for path in self.path.glob("*") if path.name not in {_COMMITS, _DATA}):
                 raise RequestRefused(
-                    f"{self.path} is no table and not empty (it holds {foreign[0]!r}): name another directory"
+                    f"{self.path} is not a table and not empty (it holds {foreign[0]!r}): name another directory"
                 )
             try:
                 state = self._log.commit(state, Commit(_now_ms(), group=self._group, schema=wanted))
@@ -167,7 +167,7 @@ class TableWriter:
             log.debug("appended rows=%d ranges=%s", piece.rows, there)
             return Appended(there, repeated, piece.rows)
         if repeated:
-            log.info("leaves out what the table has already ranges=%s", repeated)
+            log.info("skips what the table already has ranges=%s", repeated)
         return Appended(NO_RANGES, repeated, 0)
 
     def _stage(self, write: Callable[[Path], None]) -> tuple[Piece | None, OffsetRanges]:
