@@ -5,6 +5,7 @@ Nothing runs by itself: :meth:`SimulatedHouse.turn` is one turn of the gateway, 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -102,8 +103,8 @@ class SimulatedHouse:
         self.office = LeadershipView()
         self.election = ZkElection(self.store, 1, {"channel": "127.0.0.1:1"}, lambda: None)
         self.office.held = self.election.elect()
-        nonces = iter(range(1_000_000))
-        self.gateway = Gateway(self.store, 1, self.office, lambda: None, options, nonce=lambda: str(next(nonces)))
+        nonces = map(str, itertools.count())
+        self.gateway = Gateway(self.store, 1, self.office, lambda: None, options, nonce=nonces.__next__, validate=True)
 
     def _open(self, around: Surroundings) -> SimulatedStore:
         store = SizedStore(self.zookeeper, self.clock, around, 10_000)

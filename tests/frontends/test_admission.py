@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.frontends.members.members import Connection
 from kafka_coord.frontends.socket.admission import Admission
+from kafka_coord.frontends.socket.connection import Connection
 
 
 def connections(count: int) -> list[Connection]:

@@ -207,7 +207,7 @@ def test_one_that_never_reads_is_expired_and_forgotten(instance: Instances, conn
     assert isinstance(consumer.register(session_timeout_ms=1_000), Answered)
     term = coordinator.server.gateway.term
     assert term is not None
-    eventually(lambda: term.members == {})
+    eventually(lambda: term.machine.members == {})
 
 
 def test_what_leaves_for_good_has_to_say_so_in_the_right_words(instance: Instances, connect: Connect) -> None:

@@ -35,6 +35,7 @@ def test_a_commit_whose_answer_was_lost_is_not_written_over_what_the_next_owner_
 def _until_given_on(house: SimulatedHouse, consumer: SimulatedConsumer) -> bool:
     """Whether the stop was acknowledged; the next owner then commits 200 at once."""
     for _ in range(10):
+        house.clock.now += 0.2
         house.turn()
         if not consumer.commands():
             house.commit_as_another(0, 200)

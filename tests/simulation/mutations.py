@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +18,8 @@ from kafka_coord.coordinator.offsets import read_start_offsets
 from kafka_coord.coordinator.plan import member_update, target_decision
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.frontends.members.fenced_store import FencedStore
+from kafka_coord.frontends.members.machine import MembershipMachine
+from kafka_coord.frontends.members.machine.writes import Writes
 from kafka_coord.frontends.members.term import Term
 from kafka_coord.model import NO_PARTITIONS, Ledger, Zxids
 from kafka_coord.zk import layout
@@ -154,26 +155,29 @@ def _bit_cleared_after_looking() -> Patch:
 
 
 def _heard_before_stored() -> Patch:
-    original = Term.ping_answered
+    original = MembershipMachine._probe_answered
 
-    def ping_answered(self: Any, member: Any, request: int, offsets: Any) -> None:
-        original(self, member, request, offsets)
-        member.heard = request
-        self._offers_due += 5.0
+    def probe_answered(self: Any, answered: Any) -> None:
+        original(self, answered)
+        member = self.connections.get(answered.connection)
+        if member is not None:
+            member.heard = member.answered
+            self._writes.offers_due += 5.0
 
-    return Term, "ping_answered", ping_answered
+    return MembershipMachine, "_probe_answered", probe_answered
 
 
 def _done_before_written() -> Patch:
-    original = Term.obeyed
+    original = Writes.command_obeyed
 
-    def obeyed(self: Any, member: Any, request: int, offsets: Any) -> None:
-        original(self, member, request, offsets)
-        if member.connection is not None:
-            member.done = request
-            self._ping(member, member.connection)
+    def command_obeyed(self: Any, obeyed: Any) -> None:
+        original(self, obeyed)
+        member = self._machine.connections.get(obeyed.connection)
+        if member is not None:
+            member.done = obeyed.command
+            self._machine.probe(member)
 
-    return Term, "obeyed", obeyed
+    return Writes, "command_obeyed", command_obeyed
 
 
 def _proof_from_when_it_is_heard() -> Patch:
@@ -191,10 +195,9 @@ def _no_new_session_after_an_election() -> Patch:
 
     def begin(self: Any) -> None:
         original(self)
-        now = self.store.clock.monotonic()
-        for member in self.members.values():
-            member.deadline = now
-            heapq.heappush(self._deadlines, (now, next(self._order), member))
+        for member in self.machine.members.values():
+            member.deadline = self.machine.now
+            self.machine._deadlines.add(member.deadline, member)
 
     return Term, "begin", begin
 

@@ -17,7 +17,7 @@ from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType
 from kafka_coord.channel.rpc import Answered, Conversation
 from kafka_coord.channel.search import SILENCE, Ask, CoordinatorSearch, Pause, longest_wait
-from kafka_coord.frontends.members.members import Connection
+from kafka_coord.frontends.socket.connection import Connection
 from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
 from kafka_coord.zk.store import SessionState, Store
 from tests.simulation.scheduler import Scheduler
@@ -87,7 +87,7 @@ class Wire:
 
 
 class SimulatedPeer:
-    """A connection as the gateway sees it (:class:`~kafka_coord.frontends.members.members.Peer`). What it is sent
+    """A connection as the gateway sees it (:class:`~kafka_coord.frontends.socket.connection.Peer`). What it is sent
     leaves when the gateway's turn is over, as over real sockets."""
 
     def __init__(self, wire: Wire) -> None:
@@ -121,7 +121,7 @@ class SimulatedGateway:
     """The gateway of one instance, and what :class:`kafka_coord.frontends.socket.server.GatewayServer` does for it."""
 
     def __init__(self, store: Store, instance: int, office: LeadershipView, nonce: Callable[[], str]) -> None:
-        self.gateway = _StrictGateway(store, instance, office, self._wake, nonce=nonce)
+        self.gateway = _StrictGateway(store, instance, office, self._wake, nonce=nonce, validate=True)
         self._peers: list[SimulatedPeer] = []
         self._awake = True
 

@@ -1,4 +1,4 @@
-"""Registering socket consumers, many at once: the znodes a consumer with ZooKeeper makes for itself, made for it.
+"""Registering members from outside, many at once: the znodes a consumer with ZooKeeper makes for itself, made for it.
 
 Its registration is persistent and names the instance that looks after it, so that it outlives that instance; whoever is
 elected next gives it its whole session timeout again (docs/design.md, section 8).
@@ -16,7 +16,7 @@ from typing import Any
 
 from kafka_coord.channel.messages import Code, Register
 from kafka_coord.channel.operations import MAX_REQUEST_BYTES, Registration, register_ops
-from kafka_coord.channel.zookeeper import ConsumerChannel, ensure_group
+from kafka_coord.channel.zookeeper import ensure_group
 from kafka_coord.errors import (
     BadVersion,
     Fenced,
@@ -30,7 +30,7 @@ from kafka_coord.errors import (
 )
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.isolation import isolated
-from kafka_coord.frontends.members.members import SocketMember
+from kafka_coord.frontends.members.machine.stimuli import RegistrationWanted, Terms
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.fenced import packed
@@ -55,24 +55,26 @@ class Refusal:
 
 @dataclass(slots=True, eq=False)
 class Registering:
-    """One registration asked for. ``value`` is unique to it: by it a lost reply is resolved. ``then`` hears, once, the
+    """One registration asked for. Its value is unique to it: by it a lost reply is resolved. ``then`` hears, once, the
     registration, or why it is refused."""
 
-    register: Register
-    consumer: str
-    value: bytes
-    then: Callable[[Registration | Refusal], None]
+    wanted: RegistrationWanted
+    then: Callable[[Registering, Registration | Refusal], None]
     ops: tuple[Op, ...] = ()
     told: bool = False
 
     @property
     def group(self) -> str:
-        return self.register.group
+        return self.wanted.group
+
+    @property
+    def consumer(self) -> str:
+        return self.wanted.consumer
 
     def tell(self, outcome: Registration | Refusal) -> None:
         """The outcome, for whoever asked."""
         self.told = True
-        self.then(outcome)
+        self.then(self, outcome)
 
 
 def too_large(value: bytes) -> Refusal | None:
@@ -97,11 +99,9 @@ def made_id(group: str, address: str, now_ms: int) -> str:
     return f"{group}_{host}"[: 249 - len(tail)] + tail
 
 
-def read_member(
-    store: FencedStore, group: str, consumer: str, node: ReadResult, channel: ReadResult
-) -> SocketMember | None:
-    """The socket consumer a registration is of, as whoever was just elected finds it; ``None`` for anybody else's, and
-    for one nobody can read: that is left alone."""
+def read_member(group: str, consumer: str, node: ReadResult, channel: ReadResult) -> tuple[Registration, Terms] | None:
+    """The member from outside that a registration is of, as whoever was just elected finds it; ``None`` for anybody
+    else's, and for one nobody can read: that is left alone."""
     if not isinstance(node, Node) or not isinstance(channel, Node):
         return None
     path = layout.registration(group, consumer)
@@ -112,14 +112,9 @@ def read_member(
         timeout_ms = fields.number(value, "session_timeout_ms", path, at_least=1)
     except MalformedValue:
         return None  # the coordinator's look reports it
-    return SocketMember(
-        registration=Registration(group, consumer, node.stat.czxid, channel.stat.version, 0),
-        channel=ConsumerChannel(store, group, consumer),
-        session_timeout_s=timeout_ms / 1000,
-        auto_commit=value.get("auto_commit") is not False,
-        resume_key=fields.plain(value.get("resume_key", "")),
-        deadline=0.0,
-    )
+    auto_commit, resume_key = value.get("auto_commit") is not False, fields.plain(value.get("resume_key", ""))
+    registration = Registration(group, consumer, node.stat.czxid, channel.stat.version, 0)
+    return registration, Terms(timeout_ms / 1000, auto_commit, resume_key)
 
 
 def register_all(store: FencedStore, wanted: Sequence[Registering]) -> None:
@@ -175,27 +170,28 @@ def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Regi
 def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Registration | Refusal | None:
     """``None``: it can be written, and ``one.ops`` are what."""
     if node is None:
-        one.ops = register_ops(one.group, one.consumer, one.value, has_channel=channel is not None, ephemeral=False)
+        has_channel = channel is not None
+        one.ops = register_ops(one.group, one.consumer, one.wanted.value, has_channel=has_channel, ephemeral=False)
         return None
-    if node.data == one.value and channel is not None and channel.mzxid == node.stat.czxid:
+    if node.data == one.wanted.value and channel is not None and channel.mzxid == node.stat.czxid:
         return Registration(one.group, one.consumer, node.stat.czxid, channel.version, 0)  # the reply was lost
-    if channel is None or not _is_its_own(one.register, node):
+    if channel is None or not _is_its_own(one.wanted.terms.resume_key, node):
         return _taken(one.consumer, _who(node), node.stat.czxid)
     # It comes back. Whoever registered in between has written to the channel, and this fails.
-    set_channel, create = register_ops(one.group, one.consumer, one.value, ephemeral=False)
+    set_channel, create = register_ops(one.group, one.consumer, one.wanted.value, ephemeral=False)
     token = SetData(set_channel.path, b"", channel.version)
     one.ops = (token, Delete(layout.registration(one.group, one.consumer)), create)
     return None
 
 
-def _is_its_own(register: Register, node: Node) -> bool:
-    if not register.resume_key or node.stat.ephemeral_owner != 0:
+def _is_its_own(resume_key: str, node: Node) -> bool:
+    if not resume_key or node.stat.ephemeral_owner != 0:
         return False
     try:
         value = fields.load(node.data, "registration")
     except MalformedValue:
         return False
-    return GATEWAY in value and value.get("resume_key") == register.resume_key
+    return GATEWAY in value and value.get("resume_key") == resume_key
 
 
 def _taken(consumer: str, by: str, incarnation: int) -> Refusal:

@@ -1,32 +1,32 @@
-"""One term of office: the socket consumers of an elected instance, from its election until it steps down."""
+"""One term of office: the machine of members from outside, and ZooKeeper around it.
+
+What came from clients is handed to the machine at the beginning of a step, and only while it is certain that this
+instance leads: nothing is said to a client that a deposed instance may not say.
+"""
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
-from kafka_coord.channel.messages import Code, MessageType, Ping, Registered, Resume, write_command
 from kafka_coord.channel.operations import Registration, decode_command, eviction_op, in_order
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.coordinator.idle import settled_as_of
-from kafka_coord.errors import MalformedValue, MembershipLost, NoNode
+from kafka_coord.errors import MalformedValue, NoNode, StoreError
 from kafka_coord.frontends.members.fenced_store import FencedStore
-from kafka_coord.frontends.members.members import Connection, Obeying, SocketMember
-from kafka_coord.frontends.members.registering import Registering, read_member, register_all
-from kafka_coord.frontends.members.writes import Outcome, Write, Writer
-from kafka_coord.frontends.socket.options import GatewayOptions
-from kafka_coord.frontends.socket.statistics import Statistics
-from kafka_coord.model import (
-    Command,
-    CommandId,
-    Ledger,
-    StartFetcher,
-    StopFetcher,
-    TopicPartition,
-)
+from kafka_coord.frontends.members.isolation import isolated
+from kafka_coord.frontends.members.journal import Journal
+from kafka_coord.frontends.members.machine import MembershipMachine
+from kafka_coord.frontends.members.machine import instructions as do
+from kafka_coord.frontends.members.machine import stimuli as was
+from kafka_coord.frontends.members.machine.invariants import InvariantBroken
+from kafka_coord.frontends.members.machine.stimuli import MemberId, Stimulus
+from kafka_coord.frontends.members.machine.timers import LONGEST_STEP_S
+from kafka_coord.frontends.members.registering import Refusal, Registering, read_member, register_all
+from kafka_coord.frontends.members.writes import MemberFile, Write, Writer
+from kafka_coord.model import CommandId, Ledger, StartFetcher, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
@@ -36,54 +36,49 @@ from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
 
-_TOLD_ONE_BY_ONE = 10
-_LONGEST_LOOK_S = 0.5
-"""From the beginning of one step to that of the next. What it takes longer, the gateway stood still."""
-MAX_UNANSWERED_PINGS = 3
-"""One that does not answer is not sent more: its session timeout is running."""
+_AGAIN_S = 0.1
 
 
 class Term:
-    """Members, their timers, commands on the way to them and their offsets on the way to ZooKeeper. One thread."""
+    """The members of an elected instance, from its election until it steps down. One thread."""
 
     def __init__(
         self,
         store: Store,
         leadership: Leadership,
-        options: GatewayOptions,
         wake: Callable[[], None],
-        statistics: Statistics,
+        say: Callable[[do.ToClient], None],
+        tell: Callable[[do.Tell], None],
+        journal: Journal,
+        *,
+        offers_every_s: float = 0.1,
+        validate: bool = False,
     ) -> None:
+        """``say`` carries out what is to be said to a client, ``tell`` counts what happens; neither raises. ``wake``
+        is called, on any thread, when there is something to do."""
         self.leadership = leadership
         self.store = FencedStore(store, leadership.fence)
-        self.members: dict[tuple[str, str], SocketMember] = {}
-        self.registering: list[Registering] = []
-        self.resuming: list[tuple[Connection, int, SocketMember]] = []
-        self._options = options
-        self._statistics = statistics
-        self._writer = Writer(self.store)
+        self.machine = MembershipMachine(store.clock.monotonic(), offers_every_s=offers_every_s, validate=validate)
+        self._say, self._tell, self._journal = say, tell, journal
+        self._arrived: list[Stimulus] = []
+        self._files: dict[MemberId, MemberFile] = {}
+        self._writer = Writer(self.store, self._handle)
         self._watches = Watches(store, wake)
-        self._pings: list[tuple[float, int, SocketMember]] = []
-        self._deadlines: list[tuple[float, int, SocketMember]] = []
-        self._order = itertools.count()
-        self._happened: list[tuple[str, SocketMember, str]] = []
-        self._offering: dict[SocketMember, None] = {}
-        self._offers_due = float("inf")
-        self._obedient: dict[SocketMember, None] = {}
-        self._stood_still_s = 0.0
-        self._led = True
-        self._stepped_at = store.clock.monotonic()
+        self._registering: list[Registering] = []
+        self._members_to_read: dict[MemberId, None] = {}
+        self._commands_to_read: dict[MemberId, CommandId] = {}
+        self._commands_to_drop: dict[tuple[MemberId, CommandId], None] = {}
 
     # --- beginning and end -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Finds the socket consumers of earlier coordinators, and gives each its whole session timeout again. Raises
+        """Finds the members of earlier coordinators, and gives each its whole session timeout again. Raises
         :class:`StoreUnavailable`: begin again."""
         names = [name for name in self.store.children(layout.GROUPS) if is_legal(name)]
         found = self.store.read_many(
             [read for name in names for read in (GetData(layout.settled(name)), GetData(layout.ids(name)))]
         )
-        names = [  # of a group with socket consumers it is never written down that it is at rest
+        names = [  # of a group with members from outside it is never written down that it is at rest
             name
             for number, name in enumerate(names)
             if settled_as_of(layout.settled(name), *found[2 * number : 2 * number + 2]) is None
@@ -97,478 +92,200 @@ class Term:
         ]
         reads: list[Read] = [GetData(layout.registration(*consumer)) for consumer in consumers]
         nodes = self.store.read_many([*reads, *(GetData(layout.channel(*consumer)) for consumer in consumers)])
-        now = self.now()
         for (group, consumer), node, channel in zip(consumers, nodes, nodes[len(consumers) :], strict=False):
-            member = read_member(self.store, group, consumer, node, channel)
+            member = read_member(group, consumer, node, channel)
             if member is not None:
-                self._admit(member, now)
-        if self.members:
-            log.info("waiting for socket consumers epoch=%d consumers=%d", self.leadership.epoch, len(self.members))
+                self._handle(was.MemberFound(self._file(member[0]), member[1]))
+        if self.machine.members:
+            log.info("waiting for consumers epoch=%d consumers=%d", self.leadership.epoch, len(self.machine.members))
 
     def close(self) -> None:
         self._watches.close()
 
-    def _admit(self, member: SocketMember, now: float) -> None:
-        before = self.members.get(member.key)
-        if before is not None:
-            self._forget(before)
-        self.members[member.key] = member
-        member.deadline = now + member.session_timeout_s
-        heapq.heappush(self._deadlines, (member.deadline, next(self._order), member))
-        self._watches.gone([member.registration.path], partial(self._gone, member))
+    def _file(self, registration: Registration) -> MemberId:
+        member = MemberId(registration.group, registration.consumer, registration.incarnation)
+        channel = ConsumerChannel(self.store, registration.group, registration.consumer)
+        self._files[member] = MemberFile(registration, channel)
+        return member
 
-    def _forget(self, member: SocketMember) -> None:
-        """It is no member any more, for whatever reason; its connection goes on without one. Who has registered under
-        its name since keeps what is watched for it."""
-        if self.members.get(member.key) is member:
-            del self.members[member.key]
-            self._watches.drop(member.registration.path)
-            self._watches.drop(layout.channel(*member.key))
-        self._offering.pop(member, None)
-        self._obedient.pop(member, None)
-        if member.connection is not None:
-            member.connection.member = None
-            member.connection = None
+    # --- what came, and what is to be done about it ------------------------------------------------------------------
 
-    def end(self, member: SocketMember, code: Code, message: str) -> None:
-        """Tells a consumer that it is a member no longer, and closes its connection."""
-        connection = member.connection
-        self._forget(member)
-        if connection is not None:
-            hang_up(connection, code, message)
+    def arrived(self, stimulus: Stimulus) -> None:
+        """Something came from a client: it is dealt with in the next step."""
+        self._arrived.append(stimulus)
 
-    # --- registering -------------------------------------------------------------------------------------------------
+    def has_room(self, group: str, consumer: str, most: int) -> bool:
+        """Whether one more may register, of ``most``."""
+        machine = self.machine
+        asking = sum(isinstance(stimulus, was.RegistrationWanted) for stimulus in self._arrived)
+        return (group, consumer) in machine.members or len(machine.members) + len(machine.registering) + asking < most
 
-    def registered(self, connection: Connection, request: int, one: Registering, registration: Registration) -> None:
-        """The connection is a member's from here on."""
-        now = self.now()
-        timeout_ms = one.register.member.session_timeout_ms or 0
-        member = SocketMember(
-            registration=registration,
-            channel=ConsumerChannel(self.store, one.group, one.consumer),
-            session_timeout_s=timeout_ms / 1000,
-            auto_commit=one.register.auto_commit,
-            resume_key=one.register.resume_key,
-            deadline=0.0,
-        )
-        before = self.members.get(member.key)
-        if before is not None:
-            self.end(before, Code.MEMBERSHIP_LOST, "it has registered again on another connection")
-        self._admit(member, now)
-        self._statistics.registered += 1
-        self._happened.append(("registered", member, connection.peer.address))
-        if connection.ended:
-            return  # it went away meanwhile: the member's session timeout runs
-        self._attach(member, connection)
-        connection.send(
-            connection.conversation.answer(
-                request,
-                Registered(
-                    consumer=one.consumer,
-                    incarnation=registration.incarnation,
-                    session_timeout_ms=timeout_ms,
-                    ping_interval_ms=int(member.ping_interval_s * 1000),
-                    epoch=self.leadership.epoch,
-                ).to_json(),
-            )
-        )
+    def _handle(self, *stimuli: Stimulus) -> None:
+        for stimulus in stimuli:
+            for instruction in self._asked_of(stimulus):
+                self._carry_out(instruction)
 
-    def _attach(self, member: SocketMember, connection: Connection) -> None:
-        """From here on it is spoken to over this connection."""
-        connection.member, member.connection = member, connection
-        member.heard = member.done = member.pings = member.pending_ping = 0
-        member.pinged.clear()
-        member.confirming.clear()
-        member.obeying = None
-        self._watches.drop(layout.channel(*member.key))
-        self._watches.children(layout.channel(*member.key), partial(self._commands, member))
-        self._ping_at(member, self.now() + member.ping_interval_s)
-
-    # --- resuming ----------------------------------------------------------------------------------------------------
-
-    def resumable(self, resume: Resume) -> SocketMember | None:
-        """The member that may go on where it was; ``None`` where whoever asks is not that one, or is one no more."""
-        member = self.members.get((resume.group, resume.consumer))
-        if member is None or member.registration.incarnation != resume.incarnation:
-            return None
-        return member if resume.resume_key and member.resume_key == resume.resume_key else None
-
-    def _resume_all(self) -> None:
-        """Those that came back with their membership: what they hold is read, and what is still asked of them. Not
-        before what they have settled is written: it would be asked for once more."""
-        here = [one for one in self.resuming if not one[0].ended]
-        wanted = [one for one in here if not one[2].unwritten]
-        waiting = [one for one in here if one[2].unwritten]
-        if not wanted:
-            self.resuming = waiting
-            return
-        reads: list[Read] = []
-        for _, _, member in wanted:
-            reads.append(GetData(layout.ledger(*member.key)))
-            reads.append(GetChildren(layout.channel(*member.key)))
-        answers = self.store.read_many(reads)
-        self.resuming = waiting
-        for number, (connection, request, member) in enumerate(wanted):
-            ledger, listing = answers[2 * number : 2 * number + 2]
-            connection.registering = False
-            if self.members.get(member.key) is not member or not isinstance(listing, tuple):
-                connection.send(
-                    connection.conversation.refuse(request, Code.UNKNOWN_MEMBERSHIP, "it is a member no longer")
-                )
-                continue
-            if isinstance(ledger, Node):
-                try:
-                    found = _ledger(layout.ledger(*member.key), ledger)
-                except MalformedValue:
-                    found = None  # the coordinator reports it; nothing can be committed until it is settled
-                member.held = (
-                    set(found.held)
-                    if found is not None and found.incarnation == member.registration.incarnation
-                    else set()
-                )
-            before = member.connection
-            if before is not None:
-                before.member = None
-                hang_up(before, Code.MEMBERSHIP_LOST, "it goes on over another connection")
-            self._attach(member, connection)
-            self._statistics.resumed += 1
-            outstanding = [command.name for command in in_order(listing)[0]]
-            connection.send(connection.conversation.answer(request, {"outstanding": outstanding}))
-            self._happened.append(("resumed", member, connection.peer.address))
-
-    # --- what comes from a member ------------------------------------------------------------------------------------
-
-    def heard_of(self, member: SocketMember) -> None:
-        """Something came from it: its session timeout begins again."""
-        member.deadline = self.now() + member.session_timeout_s
-
-    def ping_answered(self, member: SocketMember, request: int, offsets: dict[TopicPartition, int]) -> None:
-        member.pings -= 1
-        sent = member.pinged.pop(request, None)
-        if sent is not None:
-            self._statistics.answered(self.now() - sent)
-        if member.auto_commit:
-            offsets = {tp: offset for tp, offset in offsets.items() if tp in member.held}
-            member.pending.update(offsets)
-        confirms = request in member.confirming
-        member.confirming.discard(request)
-        if not member.pending and not member.unwritten:
-            member.heard = request
-            if not confirms:
-                self._confirm(member)
-            return
-        member.pending_ping = request
-        if confirms:
-            return  # what little it brought is written with the next
-        self._offering[member] = None
-        self._offers_due = min(self._offers_due, self.now() + self._options.commit_interval_ms / 1000)
-
-    def obeyed(self, member: SocketMember, request: int, offsets: dict[TopicPartition, int]) -> None:
-        """It answered a command: the acknowledgement is written with what is known of its offsets."""
-        obeying = member.obeying
-        if obeying is None or obeying.request != request or obeying.answered:
-            return
-        obeying.answered = True
-        partitions = set(obeying.command.partitions)
-        if isinstance(obeying.command, StartFetcher):
-            member.held |= partitions
-        settled = {tp: member.pending.pop(tp) for tp in partitions & member.pending.keys()}
-        settled |= {tp: offset for tp, offset in offsets.items() if tp in member.held}
-        if isinstance(obeying.command, StopFetcher):
-            member.held -= partitions
-        self._write(
-            Write(
-                member,
-                settled,
-                partial(self._acknowledged, member, member.connection, obeying),
-                acknowledges=obeying.command_id,
-            )
-        )
-
-    def _acknowledged(
-        self, member: SocketMember, connection: Connection | None, obeying: Obeying, outcome: Outcome
-    ) -> None:
-        if member.obeying is obeying:
-            member.obeying = None
-        if not self._written(member, outcome):
-            return
-        if not isinstance(outcome, frozenset):
-            member.queue.appendleft(obeying.command_id)  # sent again after the next ping, and then answered as before
-            return
-        if connection is not None and member.connection is connection:
-            member.done = obeying.request
-            self._ping(member, connection)
-        self._obedient[member] = None
-
-    def commit(self, member: SocketMember, offsets: dict[TopicPartition, int], then: Callable[[Outcome], None]) -> None:
-        """Writes what it is allowed to; ``then`` hears the outcome if it is still a member."""
-        wanted = {tp: offset for tp, offset in offsets.items() if tp in member.held}
-        for tp in wanted:
-            member.pending.pop(tp, None)
-        self._write(Write(member, wanted, partial(self._committed, member, then)))
-
-    def _committed(self, member: SocketMember, then: Callable[[Outcome], None], outcome: Outcome) -> None:
-        if self._written(member, outcome):
-            then(outcome)
-
-    def leave(
-        self,
-        member: SocketMember,
-        offsets: dict[TopicPartition, int],
-        then: Callable[[Outcome], None],
-        *,
-        for_good: bool = False,
-    ) -> None:
-        """Its registration ends, with its last offsets; ``for_good``: and no place is kept for it."""
-        also = (eviction_op(*member.key, int(self.store.clock.time() * 1000)),) if for_good else ()
-        last = member.pending | {tp: offset for tp, offset in offsets.items() if tp in member.held}
-        member.pending = {}
-        self._write(Write(member, last, partial(self._left, member, then), leaves=True, also=also))
-
-    def _left(self, member: SocketMember, then: Callable[[Outcome], None], outcome: Outcome) -> None:
-        if self._written(member, outcome):
-            log.info("left socket consumer=%s group=%s", member.registration.consumer, member.registration.group)
-            then(outcome)
-            self._forget(member)
-
-    def _write(self, write: Write) -> None:
-        write.member.unwritten += 1
-        self._writer.add(write)
-
-    def _written(self, member: SocketMember, outcome: Outcome) -> bool:
-        """Whether it is still a member after a write."""
-        member.unwritten -= 1
-        if isinstance(outcome, MembershipLost | NoNode):
-            self.end(member, Code.MEMBERSHIP_LOST, "its registration is gone: it was evicted, or took too long")
-            return False
-        if not isinstance(outcome, frozenset):
-            log.warning(
-                "could not write for socket consumer=%s group=%s reason=%s",
-                member.registration.consumer,
-                member.registration.group,
-                outcome,
-            )
-        return self.members.get(member.key) is member
-
-    # --- what goes to a member ---------------------------------------------------------------------------------------
-
-    def _gone(self, member: SocketMember, _path: str) -> None:
-        if self.members.get(member.key) is member:
-            self.end(member, Code.MEMBERSHIP_LOST, "its registration was deleted: evicted by the coordinator")
-
-    def _commands(self, member: SocketMember, names: tuple[str, ...] | None) -> None:
-        commands, strays = in_order(names or ())
-        obeying = member.obeying.command_id if member.obeying is not None else None
-        member.queue.clear()
-        member.queue.extend(command for command in commands if command != obeying)
-        for name in strays:
-            self._complain(member, f"{name} in its channel is no command")
-        if member.queue:
-            self._obedient[member] = None
-
-    def _complain(self, member: SocketMember, what: str) -> None:
-        if member.blocked != what:
-            member.blocked = what
-            log.error("socket consumer=%s group=%s: %s", member.registration.consumer, member.registration.group, what)
-
-    def _send_commands(self) -> None:
-        """Reads the next command of everybody who has one and obeys none, and sends it."""
-        ready = [
-            member
-            for member in self._obedient
-            if member.queue and member.obeying is None and member.connection is not None
-        ]
-        self._obedient.clear()
-        if not ready:
-            return
-        paths = [layout.command(*member.key, member.queue[0].name) for member in ready]
+    def _asked_of(self, stimulus: Stimulus) -> Sequence[do.Instruction]:
+        now = self.store.clock.monotonic()
         try:
-            nodes = self.store.read_many([GetData(path) for path in paths])
-        except BaseException:
-            self._obedient.update(dict.fromkeys(ready))
+            return self.machine.handle(now, stimulus)
+        except InvariantBroken:
             raise
-        for member, path, node in zip(ready, paths, nodes, strict=True):
-            command_id = member.queue.popleft()
-            if not isinstance(node, Node):  # taken back, or acknowledged by somebody
-                self._obedient[member] = None
-                continue
-            try:
-                command = decode_command(node.data, path)
-            except MalformedValue as error:
-                self._complain(member, f"{command_id.name} cannot be obeyed, nor what follows it: {error.reason}")
-                continue
-            self._send_command(member, command_id, command)
+        except Exception:
+            connection = getattr(stimulus, "connection", None)
+            if connection is None:
+                raise
+            # What one client brings about ends that one's membership on its connection, and nobody else's.
+            log.exception("failed on what a client sent: %r (a defect)", stimulus)
+            dismissed = do.Dismiss(connection, "the coordinator failed on what it was sent")
+            return [dismissed, *self.machine.handle(now, was.Disconnected(connection))]
 
-    def _send_command(self, member: SocketMember, command_id: CommandId, command: Command) -> None:
-        connection = member.connection
-        if connection is None:
-            return
-        if command.incarnation < member.registration.incarnation:
-            self._obedient[member] = None
-            try:
-                self.store.delete(layout.command(*member.key, command_id.name))
-            except NoNode:
-                return
-            log.info("dropped command=%s reason='for incarnation %d'", command_id.name, command.incarnation)
-            return
-        if command.incarnation > member.registration.incarnation:
-            self.end(member, Code.MEMBERSHIP_LOST, "another consumer has registered under its name since")
-            return
-        kind = MessageType.START_FETCHER if isinstance(command, StartFetcher) else MessageType.STOP_FETCHER
-        request, frame = connection.conversation.ask(kind, write_command(command_id.name, command))
-        member.obeying = Obeying(request, command_id, command)
-        if isinstance(command, StartFetcher):
-            member.stored.update(tp for tp, point in command.starts.items() if point.offset >= 0)
-        connection.send(frame)
+    def _carry_out(self, instruction: do.Instruction) -> None:
+        match instruction:
+            case do.Tell():
+                self._tell(instruction)
+                self._journal.note(instruction)
+            case do.Store():
+                self._write(instruction)
+            case do.ReadCommand(member, command_id):
+                self._commands_to_read[member] = command_id
+            case do.ReadMember(member):
+                self._members_to_read[member] = None
+            case do.WriteRegistration(wanted):
+                self._registering.append(Registering(wanted, self._registered))
+            case do.WatchRegistration(member):
+                self._watches.gone([self._files[member].registration.path], partial(self._gone, member))
+            case do.WatchCommands(member):
+                path = layout.channel(member.group, member.consumer)
+                self._watches.drop(path)
+                self._watches.children(path, partial(self._listed, member))
+            case do.DropCommand(member, command_id):
+                self._commands_to_drop[member, command_id] = None
+            case do.Forget(member):
+                self._forget(member)
+            case do.Deliver(member=member, command=command):
+                if isinstance(command, StartFetcher):
+                    stored = {tp for tp, point in command.starts.items() if point.offset >= 0}
+                    self._files[member].stored |= stored
+                self._say(instruction)
+            case _:
+                self._say(instruction)
 
-    def _confirm(self, member: SocketMember) -> None:
-        """Says at once what was heard, not only a ping interval later: that long would its proof be older otherwise."""
-        if member.connection is not None and member.pings < MAX_UNANSWERED_PINGS:
-            member.confirming.add(self._ping(member, member.connection))
+    def _forget(self, member: MemberId) -> None:
+        file = self._files.pop(member)
+        self._watches.drop(file.registration.path)
+        self._watches.drop(layout.channel(member.group, member.consumer))
+        self._members_to_read.pop(member, None)
+        self._commands_to_read.pop(member, None)
 
-    def _ping(self, member: SocketMember, connection: Connection) -> int:
-        member.pings += 1
-        number, frame = connection.conversation.ask(MessageType.PING, Ping(member.heard, member.done).to_json())
-        member.pinged[number] = self.now()
-        connection.send(frame)
-        return number
+    def _write(self, wanted: do.Store) -> None:
+        member = wanted.member
+        now_ms = int(self.store.clock.time() * 1000)
+        also = (eviction_op(member.group, member.consumer, now_ms),) if wanted.for_good else ()
+        self._writer.add(Write(self._files[member], wanted, also))
 
-    def _ping_at(self, member: SocketMember, due: float) -> None:
-        member.ping_due = due
-        heapq.heappush(self._pings, (due, next(self._order), member))
+    def _gone(self, member: MemberId, _path: str) -> None:
+        self._handle(was.RegistrationDeleted(member))
 
-    # --- time --------------------------------------------------------------------------------------------------------
+    def _listed(self, member: MemberId, names: tuple[str, ...] | None) -> None:
+        commands, strays = in_order(names or ())
+        if strays:
+            log.error("consumer=%s group=%s: %s in its channel is no command", member.consumer, member.group, strays[0])
+        self._handle(was.CommandsListed(member, commands))
+
+    # --- the step ----------------------------------------------------------------------------------------------------
 
     def step(self, *, leads: bool) -> float:
         """Carries on with everything; the monotonic time at which to come again. Raises :class:`Fenced` and
-        :class:`StoreUnavailable`. While it is not certain that this instance leads, nobody is pinged or expired."""
-        now = self.store.clock.monotonic()
-        # What was sent while nobody looked may not have been read yet: that time counts for nobody's absence.
-        longest = _LONGEST_LOOK_S if self._led else 0.0
-        self._stood_still_s += max(0.0, now - self._stepped_at - longest)
-        self._stepped_at, self._led = now, leads
+        :class:`StoreUnavailable`. While it is not certain that this instance leads, nothing is said to anybody."""
+        began_at = self.store.clock.monotonic()
+        self._handle(was.StepBegan(leads))
         if not leads:
-            return now + 0.1
-        self._step(self.now())
-        return min(
-            now + _LONGEST_LOOK_S / 2,
-            self._stood_still_s
-            + min(
-                self._pings[0][0] if self._pings else float("inf"),
-                self._deadlines[0][0] if self._deadlines else float("inf"),
-                self._offers_due,
-            ),
-            now if self._obedient or self.resuming else float("inf"),
-        )
-
-    def now(self) -> float:
-        """Monotonic seconds in which this gateway looked after its members: all their timers are in these. They stand
-        still while the gateway does, whatever keeps it: a frozen process, a slow ZooKeeper in the middle of a step."""
-        return self.store.clock.monotonic() - self._stood_still_s
-
-    def _step(self, now: float) -> None:
-        self._register_all()
-        self._resume_all()
+            return began_at + _AGAIN_S
+        arrived, self._arrived = self._arrived, []
+        self._handle(*arrived, was.TimersDue())
+        self._register()
+        self._read_members()
         self._watches.step()
-        self._send_commands()
-        if now >= self._offers_due:
-            self._write_offers()
-        self._expire(now)
+        self._read_commands()
+        self._drop_commands()
         self._writer.flush()
-        self._ping_all(now)
-        self._say_what_happened()
+        self._journal.write()
+        if self._arrived or self._commands_to_read or self._members_to_read:
+            return began_at
+        return min(began_at + LONGEST_STEP_S / 2, self.machine.due())
 
-    def _say_what_happened(self) -> None:
-        """A line for each, or one for all where they are many: nobody reads thousands of lines, and they take as long
-        as much of what they are about."""
-        happened, self._happened = self._happened, []
-        for what in dict.fromkeys(what for what, _, _ in happened):
-            those = [(member.registration, address) for one, member, address in happened if one == what]
-            if len(those) > _TOLD_ONE_BY_ONE:
-                groups = len({registration.group for registration, _ in those})
-                log.info("%s socket consumers=%d of groups=%d", what, len(those), groups)
-                continue
-            for one, address in those:
-                log.info(
-                    "%s socket consumer=%s group=%s incarnation=%d address=%s",
-                    *(what, one.consumer, one.group, one.incarnation, address),
-                )
-
-    def _register_all(self) -> None:
+    def _register(self) -> None:
         try:
-            register_all(self.store, self.registering)
+            register_all(self.store, self._registering)
         finally:
-            self.registering = [one for one in self.registering if not one.told]
+            self._registering = [one for one in self._registering if not one.told]
 
-    def _write_offers(self) -> None:
-        offering, self._offering, self._offers_due = self._offering, {}, float("inf")
-        for member in offering:
-            pending, member.pending = member.pending, {}
-            offered = partial(self._offered, member, member.connection, member.pending_ping, pending)
-            self._write(Write(member, pending, offered))
+    def _registered(self, one: Registering, outcome: Registration | Refusal) -> None:
+        if isinstance(outcome, Registration):
+            self._handle(was.RegistrationWritten(one.wanted, self._file(outcome)))
+        else:
+            self._handle(was.RegistrationFailed(one.wanted, outcome))
 
-    def _offered(
-        self,
-        member: SocketMember,
-        connection: Connection | None,
-        ping: int,
-        offsets: dict[TopicPartition, int],
-        outcome: Outcome,
-    ) -> None:
-        if not self._written(member, outcome):
-            return
-        if not isinstance(outcome, frozenset):
-            # Written with those of the next ping, but for what is another's by now or is written later all the same.
-            later = {tp for write in self._writer.queued(member) for tp in write.offsets}
-            again = {tp: offset for tp, offset in offsets.items() if tp in member.held - later}
-            member.pending = again | member.pending
-        elif member.connection is connection:
-            member.heard = max(member.heard, ping)
-            self._confirm(member)
+    def _read_members(self) -> None:
+        isolated(list(self._members_to_read), self._read_some_members, self._member_unread)
 
-    def _due(self, timers: list[tuple[float, int, SocketMember]], now: float) -> Iterable[SocketMember]:
-        while timers and timers[0][0] <= now:
-            yield heapq.heappop(timers)[2]
+    def _read_some_members(self, members: Sequence[MemberId]) -> None:
+        keys = [(member.group, member.consumer) for member in members]
+        reads = [read for key in keys for read in (GetData(layout.ledger(*key)), GetChildren(layout.channel(*key)))]
+        answers = self.store.read_many(reads)
+        for number, member in enumerate(members):
+            ledger, listing = answers[2 * number : 2 * number + 2]
+            self._members_to_read.pop(member, None)
+            held = _held(member, ledger) if isinstance(ledger, Node) else None
+            outstanding = in_order(listing)[0] if isinstance(listing, tuple) else None
+            self._handle(was.MemberRead(member, held, outstanding))
 
-    def _ping_all(self, now: float) -> None:
-        for member in self._due(self._pings, now):
-            connection = member.connection
-            if connection is None or self.members.get(member.key) is not member:
-                continue
-            if member.pings < MAX_UNANSWERED_PINGS:
-                self._ping(member, connection)
-            if member.queue:
-                self._obedient[member] = None
-            self._ping_at(member, max(now, member.ping_due + member.ping_interval_s))
+    def _member_unread(self, member: MemberId, error: StoreError) -> None:
+        log.warning("cannot read how far consumer=%s group=%s is: %s", member.consumer, member.group, error)
+        self._members_to_read.pop(member, None)
+        self._handle(was.MemberRead(member, None, None))
 
-    def _expire(self, now: float) -> None:
-        for member in self._due(self._deadlines, now):
-            if self.members.get(member.key) is not member:
-                continue
-            if now < member.deadline:
-                heapq.heappush(self._deadlines, (member.deadline, next(self._order), member))
-                continue
-            log.warning(
-                "expired socket consumer=%s group=%s: nothing heard of it for %.1f s",
-                member.registration.consumer,
-                member.registration.group,
-                member.session_timeout_s,
-            )
-            last, member.pending = member.pending, {}
-            self._write(Write(member, last, partial(self._expired, member), leaves=True))
+    def _read_commands(self) -> None:
+        isolated(list(self._commands_to_read.items()), self._read_some_commands, self._command_unread)
 
-    def _expired(self, member: SocketMember, outcome: Outcome) -> None:
-        if self._written(member, outcome):
-            self._statistics.expired += 1
-            self.end(member, Code.MEMBERSHIP_LOST, "nothing was heard of it within its session timeout")
+    def _read_some_commands(self, wanted: Sequence[tuple[MemberId, CommandId]]) -> None:
+        paths = [layout.command(member.group, member.consumer, command_id.name) for member, command_id in wanted]
+        nodes = self.store.read_many([GetData(path) for path in paths])
+        for (member, command_id), path, node in zip(wanted, paths, nodes, strict=True):
+            if self._commands_to_read.get(member) == command_id:
+                del self._commands_to_read[member]
+            try:
+                command = decode_command(node.data, path) if isinstance(node, Node) else None
+            except MalformedValue as error:
+                self._handle(was.CommandRead(member, command_id, None, f"{command_id.name}: {error.reason}"))
+            else:
+                self._handle(was.CommandRead(member, command_id, command))
+
+    def _command_unread(self, wanted: tuple[MemberId, CommandId], error: StoreError) -> None:
+        self._commands_to_read.pop(wanted[0], None)
+        self._handle(was.CommandRead(*wanted, None, f"{wanted[1].name}: {error}"))
+
+    def _drop_commands(self) -> None:
+        isolated(list(self._commands_to_drop), self._drop_some_commands, self._command_undropped)
+
+    def _drop_some_commands(self, commands: Sequence[tuple[MemberId, CommandId]]) -> None:
+        for member, command_id in commands:
+            with suppress(NoNode):
+                self.store.delete(layout.command(member.group, member.consumer, command_id.name))
+                log.info("dropped command=%s reason='not for incarnation %d'", command_id.name, member.incarnation)
+            self._commands_to_drop.pop((member, command_id), None)
+
+    def _command_undropped(self, command: tuple[MemberId, CommandId], error: StoreError) -> None:
+        log.warning("could not drop command=%s of consumer=%s: %s", command[1].name, command[0].consumer, error)
+        del self._commands_to_drop[command]
 
 
-def hang_up(connection: Connection, code: str, message: str, request: int = 0, **more: object) -> None:
-    """Says why, and closes."""
-    connection.ended = True
-    connection.send(connection.conversation.refuse(request, code, message, more))
-    connection.peer.close()
-
-
-def _ledger(path: str, node: Node) -> Ledger:
-    return Ledger.from_json(fields.load(node.data, path), path.rpartition("/")[2], node.stat.version, path)
+def _held(member: MemberId, node: Node) -> frozenset[TopicPartition]:
+    """What its ledger says it holds. While nobody can read that, it can commit nothing; the coordinator reports it."""
+    path = layout.ledger(member.group, member.consumer)
+    try:
+        ledger = Ledger.from_json(fields.load(node.data, path), member.consumer, node.stat.version, path)
+    except MalformedValue:
+        return frozenset()
+    return frozenset(ledger.held) if ledger.incarnation == member.incarnation else frozenset()

@@ -1,95 +1,106 @@
-"""What socket consumers settle, written for many of them at once: commits, acknowledgements, leaving."""
+"""Commits, acknowledgements and leaves of members from outside, written for many of them at once."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from kafka_coord.channel.operations import MAX_REQUEST_BYTES, acknowledge_op, offset_op
-from kafka_coord.errors import Fenced, KafkaCoordError, MultiFailed, StoreError, StoreUnavailable
+from kafka_coord.channel.operations import MAX_REQUEST_BYTES, Registration, acknowledge_op, offset_op
+from kafka_coord.channel.zookeeper import ConsumerChannel
+from kafka_coord.errors import (
+    Fenced,
+    KafkaCoordError,
+    MembershipLost,
+    MultiFailed,
+    NoNode,
+    StoreError,
+    StoreUnavailable,
+)
 from kafka_coord.frontends.members.fenced_store import FencedStore
-from kafka_coord.frontends.members.members import SocketMember
-from kafka_coord.model import CommandId, TopicPartition
+from kafka_coord.frontends.members.machine.instructions import Store
+from kafka_coord.frontends.members.machine.stimuli import MemberId, Stored, Trouble
+from kafka_coord.model import TopicPartition
 from kafka_coord.zk import layout
 from kafka_coord.zk.fenced import packed
 from kafka_coord.zk.sizes import op_size
 from kafka_coord.zk.store import Delete, GetData, Node, Op
 
-Outcome = frozenset[str] | KafkaCoordError
-"""The topics whose offsets could not be written any more, or why nothing was."""
+
+@dataclass(slots=True, eq=False)
+class MemberFile:
+    """What is needed to write for a member. ``stored`` are partitions whose offset znodes are known to exist."""
+
+    registration: Registration
+    channel: ConsumerChannel
+    stored: set[TopicPartition] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """Offsets of one member, and what is settled with them: a command's acknowledgement, the end of its registration
-    (with what ``also`` is written then), or nothing. ``then`` hears the outcome, once."""
+    """One write of a member. ``also`` is written when it leaves. ``alone``: it failed, or may have taken effect: it is
+    written by itself, by the rules of the ZooKeeper channel."""
 
-    member: SocketMember
-    offsets: Mapping[TopicPartition, int]
-    then: Callable[[Outcome], None]
-    acknowledges: CommandId | None = None
-    leaves: bool = False
+    file: MemberFile
+    wanted: Store
     also: tuple[Op, ...] = ()
     alone: bool = False
-    """It failed, or may have taken effect: it is written by itself, by the rules of the ZooKeeper channel."""
 
     def ops(self) -> list[Op]:
-        member = self.member
-        registration = member.registration
+        registration, wanted = self.file.registration, self.wanted
         ops: list[Op] = list(registration.fence())
         ops += [
-            offset_op(registration.group, tp, offset, exists=tp in member.stored) for tp, offset in self.offsets.items()
+            offset_op(registration.group, tp, offset, exists=tp in self.file.stored)
+            for tp, offset in wanted.offsets.items()
         ]
-        if self.acknowledges is not None:
-            ops.append(acknowledge_op(registration, self.acknowledges))
-        if self.leaves:
+        if wanted.acknowledges is not None:
+            ops.append(acknowledge_op(registration, wanted.acknowledges))
+        if wanted.leaves:
             ops += [*self.also, Delete(registration.path)]
         return ops
 
     def write_alone(self) -> frozenset[str]:
-        member = self.member
-        if self.acknowledges is not None:
-            return member.channel.acknowledge(member.registration, self.acknowledges, self.offsets)
-        if self.leaves:
-            return member.channel.leave(member.registration, self.offsets, self.also)
-        return member.channel.commit(member.registration, self.offsets)
+        file, wanted = self.file, self.wanted
+        if wanted.acknowledges is not None:
+            return file.channel.acknowledge(file.registration, wanted.acknowledges, wanted.offsets)
+        if wanted.leaves:
+            return file.channel.leave(file.registration, wanted.offsets, self.also)
+        return file.channel.commit(file.registration, wanted.offsets)
 
 
 class Writer:
-    """Writes as many to a request as fit, and of each member in the order in which it was asked. One thread.
+    """Writes as many to a request as fit. One thread.
 
-    A request never holds two writes of one member. So a write whose outcome is unknown is repeated before anything
-    later of that member is written: no repetition takes back what a later write, or the next owner after it, stored.
+    It is given one write of a member at a time, so a request never holds two, and a write whose outcome is unknown is
+    repeated before anything later of that member is written.
     """
 
-    def __init__(self, store: FencedStore) -> None:
+    def __init__(self, store: FencedStore, told: Callable[[Stored], None]) -> None:
+        """``told`` hears the outcome of each write, and may add others."""
         self._store = store
-        self._queues: dict[SocketMember, deque[Write]] = {}
+        self._told = told
+        self._writes: dict[MemberId, Write] = {}
 
     def add(self, write: Write) -> None:
-        self._queues.setdefault(write.member, deque()).append(write)
-
-    def queued(self, member: SocketMember) -> Iterable[Write]:
-        """What is still to be written for a member, in order."""
-        return self._queues.get(member, ())
+        if write.wanted.member in self._writes:
+            raise ValueError(f"two writes of {write.wanted.member} at once")
+        self._writes[write.wanted.member] = write
 
     def flush(self) -> None:
         """Writes everything. Raises :class:`Fenced`, and :class:`StoreUnavailable`: what is left stays for the next
         time, and what may have been written already is then resolved rather than written twice."""
-        while self._queues:
-            together = [queue[0] for queue in self._queues.values() if not queue[0].alone]
-            for write in [queue[0] for queue in self._queues.values() if queue[0].alone]:
+        while self._writes:
+            together = [write for write in self._writes.values() if not write.alone]
+            for write in [write for write in self._writes.values() if write.alone]:
                 self._write_alone(write)
             self._find_stored(together)
             self._write_together([write for write in together if not write.alone])
 
     def _find_stored(self, writes: Sequence[Write]) -> None:
         """Which offset znodes exist, asked for once for all that nobody knows of."""
-        unknown = [(write, tp) for write in writes for tp in write.offsets if tp not in write.member.stored]
+        unknown = [(write, tp) for write in writes for tp in write.wanted.offsets if tp not in write.file.stored]
         if not unknown:
             return
-        paths = [layout.offset(write.member.registration.group, tp.topic, tp.partition) for write, tp in unknown]
+        paths = [layout.offset(write.file.registration.group, tp.topic, tp.partition) for write, tp in unknown]
         try:
             nodes = self._store.read_many([GetData(path) for path in paths])
         except StoreUnavailable:
@@ -100,7 +111,7 @@ class Writer:
             return
         for (write, tp), node in zip(unknown, nodes, strict=True):
             if isinstance(node, Node):
-                write.member.stored.add(tp)
+                write.file.stored.add(tp)
 
     def _write_together(self, writes: Sequence[Write]) -> None:
         units = [write.ops() for write in writes]
@@ -127,27 +138,28 @@ class Writer:
                 raise
             return
         for write, _ in batch:
-            write.member.stored.update(write.offsets)
-            self._done(write, frozenset())
+            write.file.stored.update(write.wanted.offsets)
+            self._done(write)
 
     def _write_alone(self, write: Write) -> None:
-        outcome: Outcome
         try:
-            outcome = write.write_alone()
+            refused = write.write_alone()
         except (Fenced, StoreUnavailable):
             raise
+        except (MembershipLost, NoNode) as error:
+            self._done(write, trouble=Trouble.MEMBERSHIP_LOST, reason=str(error))
         except KafkaCoordError as error:
-            outcome = error
+            self._done(write, trouble=Trouble.FAILED, reason=str(error))
         else:
-            write.member.stored.update(tp for tp in write.offsets if tp.topic not in outcome)
-        self._done(write, outcome)
+            write.file.stored.update(tp for tp in write.wanted.offsets if tp.topic not in refused)
+            self._done(write, refused)
 
-    def _done(self, write: Write, outcome: Outcome) -> None:
-        queue = self._queues[write.member]
-        queue.popleft()
-        if not queue:
-            del self._queues[write.member]
-        write.then(outcome)
+    def _done(
+        self, write: Write, refused: frozenset[str] = frozenset(), trouble: Trouble | None = None, reason: str = ""
+    ) -> None:
+        wanted = write.wanted
+        del self._writes[wanted.member]
+        self._told(Stored(wanted.member, wanted.number, refused, trouble, reason))
 
 
 def _at_fault(batch: Sequence[tuple[Write, Sequence[Op]]], index: int) -> Write:

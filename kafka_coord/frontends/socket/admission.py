@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafka_coord.frontends.members.members import Connection
+from kafka_coord.frontends.socket.connection import Connection
 
 _BURST_S = 1.0
 """What nobody used of the last second may be used at once."""

@@ -6,54 +6,45 @@ One thread calls everything here; it never waits but for ZooKeeper. Whoever has 
 
 from __future__ import annotations
 
+import itertools
 import logging
-import math
-import secrets
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 from kafka_coord.channel.frames import BadFrame, Fault, Frame
 from kafka_coord.channel.messages import (
     Code,
     MessageType,
     MetadataQuestion,
-    Register,
+    Registered,
     Resume,
     read_offsets,
     write_offsets,
 )
-from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.rpc import Answered, Asked, Refused
-from kafka_coord.errors import Fenced, InvalidName, MalformedValue, StoreError, StoreUnavailable
+from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.frontends.members.committed import Committed, CommittedReader
-from kafka_coord.frontends.members.members import Connection, Peer, Presence, SocketMember
-from kafka_coord.frontends.members.registering import Refusal, Registering, made_id, registration_value, too_large
-from kafka_coord.frontends.members.term import Term, hang_up
-from kafka_coord.frontends.members.writes import Outcome
+from kafka_coord.frontends.members.journal import Journal
+from kafka_coord.frontends.members.machine import instructions as do
+from kafka_coord.frontends.members.machine import stimuli as was
+from kafka_coord.frontends.members.machine.instructions import Happening
+from kafka_coord.frontends.members.machine.state import PROBES_PER_SESSION
+from kafka_coord.frontends.members.machine.stimuli import MemberId
+from kafka_coord.frontends.members.registering import Refusal
+from kafka_coord.frontends.members.term import Term
 from kafka_coord.frontends.socket.access import Access, DenialLog
-from kafka_coord.frontends.socket.admission import Admission
+from kafka_coord.frontends.socket.connection import Connection, Peer, Presence
+from kafka_coord.frontends.socket.door import Door
 from kafka_coord.frontends.socket.metadata import MetadataDirectory
 from kafka_coord.frontends.socket.options import GatewayOptions
+from kafka_coord.frontends.socket.questions import Questions
 from kafka_coord.frontends.socket.statistics import Statistics
-from kafka_coord.model import Subscription
 from kafka_coord.model.json_fields import shown
-from kafka_coord.model.names import legal
 from kafka_coord.zk.election import Leadership
 from kafka_coord.zk.store import SessionState, Store
 
 log = logging.getLogger(__name__)
-
-_LONGEST_WAIT = 0.3
-"""Of its session timeout: after more silence than that a consumer may think that nobody is there."""
-MAX_WAITING = 10_000
-"""Questions for the cluster's metadata that wait, for ZooKeeper or for a coordinator."""
-_LONGEST_QUESTION_S = 5.0
-"""Less than what a connection may take to register."""
-
-
-def _nonce() -> str:
-    return secrets.token_hex(8)
 
 
 class LeadershipView(Protocol):
@@ -64,15 +55,6 @@ class LeadershipView(Protocol):
 
     def leads(self) -> bool:
         """Whether this instance is certainly the elected one at this moment."""
-
-
-class _Wondering(NamedTuple):
-    """Somebody who asks about the cluster, and is answered by ``until`` (monotonic seconds)."""
-
-    connection: Connection
-    request: int
-    question: MetadataQuestion
-    until: float
 
 
 class Gateway:
@@ -86,28 +68,27 @@ class Gateway:
         wake: Callable[[], None],
         options: GatewayOptions | None = None,
         access: Access | None = None,
-        nonce: Callable[[], str] = _nonce,
+        nonce: Callable[[], str] | None = None,
+        *,
+        validate: bool = False,
     ) -> None:
-        """``nonce`` makes what no two registrations have in common."""
+        """``nonce`` makes what no two registrations have in common; ``validate``: the machine checks its invariants."""
         self._store = store
-        self._instance = instance
         self._office = office
         self._wake = wake
         self._options = options or GatewayOptions()
-        self._access = access
+        self._validate = validate
         self._denials = DenialLog()
-        self._nonce = nonce
         self._metadata = MetadataDirectory(store, instance, self._options.metadata_age_ms / 1000)
-        self._asking: list[_Wondering] = []
-        self._waiting: list[_Wondering] = []
-        self._waiting_due = float("inf")
+        self._questions = Questions(self._metadata, self._options.metadata_age_ms / 1000)
+        self._door = Door(store.clock, instance, self._options, access, nonce)
         self._early: list[tuple[Connection, Asked]] = []
         self._fresh: deque[Connection] = deque()
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[int, Connection] = {}
+        self._numbers = itertools.count(1)
         self._idle_due = 0.0
         self._completed_at = store.clock.monotonic()
         self._committed = CommittedReader(store)
-        self._admission = Admission(self._options.registrations_per_s, store.clock.monotonic())
         self.term: Term | None = None
         self.statistics = Statistics()
 
@@ -122,12 +103,7 @@ class Gateway:
     def consumers(self) -> int:
         """How many are registered here."""
         term = self.term
-        return len(term.members) if term is not None else 0
-
-    def presences(self) -> tuple[Presence, ...]:
-        """The consumers this instance answers for."""
-        term = self.term
-        return tuple(Presence.of(member, term.now()) for member in list(term.members.values())) if term else ()
+        return len(term.machine.members) if term is not None else 0
 
     @property
     def step_age_s(self) -> float:
@@ -135,23 +111,35 @@ class Gateway:
         consumers completes several a second while ZooKeeper answers."""
         return self._store.clock.monotonic() - self._completed_at
 
+    def presences(self) -> tuple[Presence, ...]:
+        """The consumers this instance answers for."""
+        term = self.term
+        if term is None:
+            return ()
+        now = term.machine.clock.at(self._store.clock.monotonic())
+        found = []
+        for member in list(term.machine.members.values()):
+            connection = self._connections.get(member.connection or 0)
+            heard_at = member.deadline - member.terms.session_timeout_s
+            address = connection.peer.address if connection is not None else None
+            found.append(Presence(*member.key, address, max(0, round((now - heard_at) * 1000))))
+        return tuple(found)
+
     # --- connections -------------------------------------------------------------------------------------------------
 
     def accepted(self, peer: Peer) -> Connection:
-        connection = Connection(peer, self._store.clock.monotonic())
-        self._connections[connection] = None
+        connection = Connection(peer, self._store.clock.monotonic(), next(self._numbers))
+        self._connections[connection.number] = connection
         self._fresh.append(connection)
         return connection
 
     def lost(self, connection: Connection) -> None:
         """The connection is gone. Its member's session timeout runs on."""
         connection.ended = True
-        self._connections.pop(connection, None)
-        member, connection.member = connection.member, None
-        if member is not None and member.connection is connection:
-            member.connection = None
-            if member.obeying is not None and not member.obeying.answered:
-                member.obeying = None
+        connection.member = None
+        self._connections.pop(connection.number, None)
+        if self.term is not None:
+            self.term.arrived(was.Disconnected(connection.number))
 
     def broken(self, connection: Connection, error: BadFrame) -> None:
         """What came on it is no frame, or one that may not come now."""
@@ -167,9 +155,9 @@ class Gateway:
         try:
             event = connection.conversation.take(frame)
             if connection.member is not None and self.term is not None:
-                self.term.heard_of(connection.member)
+                self.term.arrived(was.Heard(connection.number))
             if isinstance(event, Asked):
-                self._heed(connection, event)
+                self._dispatch(connection, event)
             elif isinstance(event, Answered):
                 self._answered(connection, event)
             else:
@@ -187,37 +175,26 @@ class Gateway:
         member = connection.member
         if code in (Code.NOT_AUTHENTICATED, Code.NOT_AUTHORISED):
             self._denials.note(connection.peer.address, code, message, self._store.clock.monotonic())
-        hang_up(connection, code, message, request, **more)
+        connection.hang_up(code, message, request, **more)
         self.lost(connection)
         if member is not None:
-            log.info(
-                "closed the connection of socket consumer=%s group=%s reason=%s",
-                member.registration.consumer,
-                member.registration.group,
-                code,
-            )
-
-    def _refuse(self, connection: Connection, request: int, code: str, message: str, **more: object) -> None:
-        connection.send(connection.conversation.refuse(request, code, message, more))
+            log.info("closed the connection of consumer=%s group=%s reason=%s", member.consumer, member.group, code)
 
     # --- what consumers ask ------------------------------------------------------------------------------------------
 
-    def _heed(self, connection: Connection, asked: Asked) -> None:
+    def _dispatch(self, connection: Connection, asked: Asked) -> None:
         try:
             self._asked(connection, asked)
         except BadFrame as error:
             self.broken(connection, error)
         except MalformedValue as error:
-            self._refuse(connection, asked.id, Code.BAD_VALUE, str(error), field=error.field)
+            connection.refuse(asked.id, Code.BAD_VALUE, str(error), field=error.field)
 
     def _asked(self, connection: Connection, asked: Asked) -> None:
         if asked.type == MessageType.CLUSTER_METADATA:
-            if len(self._asking) + len(self._waiting) >= MAX_WAITING:
-                self._refuse(connection, asked.id, Code.UNAVAILABLE, "too many wait for ZooKeeper: ask again")
-            else:
-                question = MetadataQuestion.from_json(asked.frame)
-                until = self._store.clock.monotonic() + min(question.wait_ms / 1000, _LONGEST_QUESTION_S)
-                self._asking.append(_Wondering(connection, asked.id, question, until))
+            question = MetadataQuestion.from_json(asked.frame)
+            if not self._questions.ask(connection, asked.id, question, self._store.clock.monotonic()):
+                connection.refuse(asked.id, Code.UNAVAILABLE, "too many wait for ZooKeeper: ask again")
         elif asked.type in (MessageType.REGISTER, MessageType.RESUME):
             self._asked_to_take_part(connection, asked)
         elif asked.type in (MessageType.COMMIT, MessageType.COMMITTED, MessageType.LEAVE):
@@ -239,93 +216,25 @@ class Gateway:
             self._not_coordinator(connection, asked.id)
 
     def _register(self, connection: Connection, asked: Asked, term: Term) -> None:
-        try:
-            _subscription(asked.frame)
-        except MalformedValue as error:
-            self._refuse(connection, asked.id, Code.BAD_SUBSCRIPTION, str(error), field=error.field or "subscription")
-            return
-        register = Register.from_json(asked.frame)
-        refusal = self._why_not(register, connection.peer.certificate) or self._not_yet(register, connection)
-        if refusal is not None:
+        found = self._door.registration(connection, asked.id, asked.frame, term.has_room)
+        if isinstance(found, Refusal):
             self.statistics.refused += 1
-            self._refuse(connection, asked.id, refusal.code, refusal.message, **dict(refusal.more))
-            if refusal.code in (Code.NOT_AUTHENTICATED, Code.NOT_AUTHORISED):
-                self._hang_up(connection, refusal.code, refusal.message)
-            return
-        now_ms = int(self._store.clock.time() * 1000)
-        address = connection.peer.address
-        one = Registering(
-            register=register,
-            consumer=register.member.consumer or made_id(register.group, address, now_ms),
-            value=registration_value(register, self._instance, address, now_ms, self._nonce()),
-            then=lambda _outcome: None,
-        )
-
-        def then(outcome: Registration | Refusal) -> None:
-            connection.registering = False
-            if isinstance(outcome, Registration):
-                term.registered(connection, asked.id, one, outcome)
-            elif not connection.ended:
-                self._refuse(connection, asked.id, outcome.code, outcome.message, **dict(outcome.more))
-
-        one.then = then
-        refusal = too_large(one.value)
-        if refusal is not None:
-            self._refuse(connection, asked.id, refusal.code, refusal.message, **dict(refusal.more))
+            connection.refuse(asked.id, found.code, found.message, **dict(found.more))
+            if found.code in (Code.NOT_AUTHENTICATED, Code.NOT_AUTHORISED):
+                self._hang_up(connection, found.code, found.message)
             return
         connection.registering = True
-        term.registering.append(one)
+        term.arrived(found)
 
     def _resume(self, connection: Connection, asked: Asked, term: Term) -> None:
         resume = Resume.from_json(asked.frame)
-        certificate = connection.peer.certificate
-        refusal = self._access.why_not(resume.group, resume.secret, certificate) if self._access is not None else None
+        refusal = self._door.why_no_member(resume.group, resume.secret, connection.peer.certificate)
         if refusal is not None:
             self._hang_up(connection, refusal.code, refusal.message, asked.id)
             return
-        member = term.resumable(resume)
-        if member is None:
-            message = f"consumer {resume.consumer[:260]!r} is not registered as it was: register"
-            self._refuse(connection, asked.id, Code.UNKNOWN_MEMBERSHIP, message)
-            return
         connection.registering = True
-        term.heard_of(member)
-        term.resuming.append((connection, asked.id, member))
-
-    def _why_not(self, register: Register, certificate: str | None) -> Refusal | None:
-        options, term = self._options, self.term
-        field = "group"
-        try:
-            legal("group", register.group)
-            if register.member.consumer:
-                field = "consumer_id"
-                legal("consumer", register.member.consumer)
-        except InvalidName as error:
-            return Refusal(Code.BAD_NAME, str(error), (("field", field),))
-        refusal = (
-            self._access.why_not(register.group, register.secret, certificate) if self._access is not None else None
-        )
-        if refusal is not None:
-            return refusal
-        least, most = options.least_session_timeout_ms, options.most_session_timeout_ms
-        if not least <= (register.member.session_timeout_ms or 0) <= most:
-            return Refusal(
-                Code.TIMEOUT_OUT_OF_RANGE,
-                f"session_timeout_ms is {register.member.session_timeout_ms}: use {least} to {most}",
-                (("least_ms", least), ("most_ms", most)),
-            )
-        known = term is not None and (register.group, register.member.consumer) in term.members
-        if term is not None and not known and len(term.members) + len(term.registering) >= options.most_consumers:
-            return Refusal(Code.TOO_MANY_CONSUMERS, f"this instance takes {options.most_consumers} consumers")
-        return None
-
-    def _not_yet(self, register: Register, connection: Connection) -> Refusal | None:
-        longest_s = (register.member.session_timeout_ms or 0) / 1000 * _LONGEST_WAIT
-        wait_s = self._admission.wait_s(connection, longest_s, self._store.clock.monotonic())
-        if wait_s <= 0:
-            return None
-        message = "many are registering: come again on this connection"
-        return Refusal(Code.SLOW_DOWN, message, (("retry_ms", math.ceil(wait_s * 1000)),))
+        member = MemberId(resume.group, resume.consumer, resume.incarnation)
+        term.arrived(was.ResumeWanted(connection.number, asked.id, member, resume.resume_key))
 
     def _hear_early(self) -> None:
         """The term has begun, or will not: what was asked before is heard as if it came now."""
@@ -333,85 +242,59 @@ class Gateway:
         for connection, asked in early:
             if not connection.ended:
                 connection.registering = False
-                self._heed(connection, asked)
+                self._dispatch(connection, asked)
 
     def _not_coordinator(self, connection: Connection, request: int) -> None:
         """Says who is, if that is known without asking."""
         coordinator = self._metadata.known_coordinator()
         message = "this instance does not coordinate" if coordinator else "nobody is known to coordinate: ask again"
-        self._hang_up(
-            connection,
-            Code.NOT_COORDINATOR,
-            message,
-            request,
-            coordinator=coordinator.to_json() if coordinator is not None else None,
-        )
+        known = coordinator.to_json() if coordinator is not None else None
+        self._hang_up(connection, Code.NOT_COORDINATOR, message, request, coordinator=known)
 
     def _asked_by_member(self, connection: Connection, asked: Asked) -> None:
         member, term = connection.member, self.term
         if member is None or term is None:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"{asked.type} needs a registration", asked.id)
         if asked.type == MessageType.COMMITTED:
-            self._tell_committed(connection, member, asked)
+            self._ask_committed(connection, member, asked)
             return
         offsets = read_offsets(asked.frame, asked.type)
-
-        def then(outcome: Outcome) -> None:
-            self._answer_write(connection, asked, outcome)
-
         if asked.type == MessageType.COMMIT:
-            not_held = [tp for tp in offsets if tp not in member.held]
-            if not_held:
-                message = f"{not_held[0]} is not this consumer's: only what it was started on can be committed"
-                self._refuse(connection, asked.id, Code.BAD_VALUE, message, field="offsets")
-                return
-            term.commit(member, offsets, then)
-        else:
-            for_good = asked.frame.get("for_good", False)
-            if not isinstance(for_good, bool):
-                raise MalformedValue(
-                    MessageType.LEAVE, f"field 'for_good' is {shown(for_good)}, not true or false", "for_good"
-                )
-            term.leave(member, offsets, then, for_good=for_good)
-
-    def _answer_write(self, connection: Connection, asked: Asked, outcome: Outcome) -> None:
-        if connection.ended:
+            term.arrived(was.CommitWanted(connection.number, asked.id, offsets))
             return
-        if isinstance(outcome, frozenset):
-            frame = connection.conversation.answer(asked.id, {"refused": sorted(outcome)})
-            connection.send(frame)
-            if asked.type == MessageType.LEAVE:
-                connection.ended = True
-                connection.peer.close()
-        else:
-            self._refuse(connection, asked.id, Code.UNAVAILABLE, str(outcome))
+        for_good = asked.frame.get("for_good", False)
+        if not isinstance(for_good, bool):
+            message = f"field 'for_good' is {shown(for_good)}, not true or false"
+            raise MalformedValue(MessageType.LEAVE, message, "for_good")
+        term.arrived(was.LeaveWanted(connection.number, asked.id, offsets, for_good))
 
-    def _tell_committed(self, connection: Connection, member: SocketMember, asked: Asked) -> None:
+    def _ask_committed(self, connection: Connection, member: MemberId, asked: Asked) -> None:
         def then(found: Committed | StoreError | MalformedValue) -> None:
             if connection.ended:
                 return
-            if isinstance(found, (StoreError, MalformedValue)):
-                asked_badly = isinstance(found, MalformedValue) and found.where == asked.type
-                if asked_badly:
-                    self._refuse(connection, asked.id, Code.BAD_VALUE, str(found), field="offsets")
-                else:
-                    self._refuse(connection, asked.id, Code.UNAVAILABLE, str(found))
+            if isinstance(found, MalformedValue) and found.where == asked.type:
+                connection.refuse(asked.id, Code.BAD_VALUE, str(found), field="offsets")
+            elif isinstance(found, (StoreError, MalformedValue)):
+                connection.refuse(asked.id, Code.UNAVAILABLE, str(found))
             else:
-                connection.send(connection.conversation.answer(asked.id, {"offsets": write_offsets(found)}))
+                connection.answer(asked.id, {"offsets": write_offsets(found)})
 
-        self._committed.ask(*member.key, lambda: list(read_offsets(asked.frame, asked.type)), then)
+        wanted = (member.group, member.consumer, lambda: list(read_offsets(asked.frame, asked.type)))
+        self._committed.ask(*wanted, then)
 
     # --- what consumers answer ---------------------------------------------------------------------------------------
 
     def _answered(self, connection: Connection, answered: Answered) -> None:
-        member, term = connection.member, self.term
-        if member is None or term is None:
+        term, found = self.term, connection.answered(answered.id)
+        if connection.member is None or term is None or found is None:
             return  # a member no longer, and about to hear of it
         offsets = read_offsets(answered.frame, answered.type)
-        if answered.type == MessageType.PING:
-            term.ping_answered(member, answered.id, offsets)
+        asked, asked_at = found
+        if isinstance(asked, int):
+            self.statistics.answered(self._store.clock.monotonic() - asked_at)
+            term.arrived(was.ProbeAnswered(connection.number, asked, offsets))
         else:
-            term.obeyed(member, answered.id, offsets)
+            term.arrived(was.CommandObeyed(connection.number, asked, offsets))
 
     def _refused(self, connection: Connection, refused: Refused) -> None:
         log.warning(
@@ -422,6 +305,71 @@ class Gateway:
             refused.message[:200],
         )
         self._hang_up(connection, Fault.UNEXPECTED_MESSAGE, "the coordinator's requests are not to be refused")
+
+    # --- what is said to consumers -----------------------------------------------------------------------------------
+
+    def _say(self, instruction: do.ToClient) -> None:
+        """Carries out what the machine wants said. What cannot be said ends that connection, and nothing else."""
+        connection = self._connections.get(instruction.connection)
+        if connection is None or connection.ended:
+            return
+        try:
+            self._say_to(connection, instruction)
+        except (BadFrame, UnicodeError) as error:
+            log.exception("could not send %s address=%s", type(instruction).__name__, connection.peer.address)
+            self._hang_up(connection, Code.UNAVAILABLE, f"what it is to be told cannot be sent: {error}")
+
+    def _say_to(self, connection: Connection, instruction: do.ToClient) -> None:
+        now = self._store.clock.monotonic()
+        match instruction:
+            case do.Probe():
+                connection.ping(instruction, now)
+            case do.Deliver():
+                connection.deliver(instruction, now)
+            case do.Welcome(_, request, member, terms):
+                connection.member, connection.registering = member, False
+                connection.answer(_number(request), self._registered(member, terms).to_json())
+            case do.RefuseRegistration(_, request, reason):
+                connection.registering = False
+                if isinstance(reason, Refusal):
+                    connection.refuse(_number(request), reason.code, reason.message, **dict(reason.more))
+            case do.Resumed(_, request, member, outstanding):
+                connection.member, connection.registering = member, False
+                connection.answer(_number(request), {"outstanding": [command.name for command in outstanding]})
+            case do.RefuseResume(_, request, message):
+                connection.registering = False
+                connection.refuse(_number(request), Code.UNKNOWN_MEMBERSHIP, message)
+            case do.AnswerCommit(_, request, _, do.Refused.NOT_HELD, message):
+                connection.refuse(_number(request), Code.BAD_VALUE, message, field="offsets")
+            case do.AnswerCommit(_, request, _, do.Refused.FAILED, message):
+                connection.refuse(_number(request), Code.UNAVAILABLE, message)
+            case do.AnswerCommit(_, request, topics):
+                connection.answer(_number(request), {"refused": sorted(topics)})
+            case do.Farewell(_, request, topics):
+                connection.answer(_number(request), {"refused": sorted(topics)})
+                connection.member, connection.ended = None, True
+                connection.peer.close()
+            case do.Dismiss(_, message):
+                self._hang_up(connection, Code.MEMBERSHIP_LOST, message)
+
+    def _registered(self, member: MemberId, terms: was.Terms) -> Registered:
+        return Registered(
+            consumer=member.consumer,
+            incarnation=member.incarnation,
+            session_timeout_ms=round(terms.session_timeout_s * 1000),
+            ping_interval_ms=int(terms.session_timeout_s / PROBES_PER_SESSION * 1000),
+            epoch=self.term.leadership.epoch if self.term is not None else 0,
+        )
+
+    def _count(self, tell: do.Tell) -> None:
+        statistics = self.statistics
+        statistics.registered += tell.happening is Happening.REGISTERED
+        statistics.resumed += tell.happening is Happening.RESUMED
+        statistics.expired += tell.happening is Happening.EXPIRED
+
+    def _address(self, number: int | None) -> str:
+        connection = self._connections.get(number or 0)
+        return connection.peer.address if connection is not None else "none"
 
     # --- the step ----------------------------------------------------------------------------------------------------
 
@@ -435,7 +383,7 @@ class Gateway:
             self._follow_office()
             if self.term is not None:
                 due = min(due, self.term.step(leads=self._office.leads()))
-            due = min(due, self._tell_metadata(now))
+            due = min(due, self._questions.step(now))
             if self._committed.step():
                 due = now
             self._completed_at = self._store.clock.monotonic()
@@ -457,15 +405,23 @@ class Gateway:
         if self.term is not None and self.term.leadership != leadership:
             self._end_term("this instance does not coordinate any more")
         if self.term is None and leadership is not None and self._office.leads():
-            term = Term(self._store, leadership, self._options, self._wake, self.statistics)
+            term = Term(
+                self._store,
+                leadership,
+                self._wake,
+                self._say,
+                self._count,
+                Journal(self._address),
+                offers_every_s=self._options.commit_interval_ms / 1000,
+                validate=self._validate,
+            )
             try:
                 term.begin()
             except BaseException:
                 term.close()
                 raise
             self.term = term
-            self._metadata.forget()
-            self._waiting_due = 0.0 if self._waiting else float("inf")
+            self._questions.look_at_once()
         if self._early and (self.term is not None or not self._office.leads()):
             self._hear_early()
 
@@ -474,34 +430,12 @@ class Gateway:
         self._metadata.forget()
         if term is None:
             return
-        log.info(
-            "let socket consumers go epoch=%d consumers=%d reason=%r", term.leadership.epoch, len(term.members), why
-        )
+        consumers = len(term.machine.members)
+        log.info("let socket consumers go epoch=%d consumers=%d reason=%r", term.leadership.epoch, consumers, why)
         term.close()
-        for connection in list(self._connections):
+        for connection in list(self._connections.values()):
             if connection.member is not None or connection.registering:
                 self._hang_up(connection, Code.NOT_COORDINATOR, why, coordinator=None)
-
-    def _tell_metadata(self, now: float) -> float:
-        """When to look again for those that wait for another coordinator: now and then, not whenever somebody asks."""
-        if now < self._waiting_due and not self._asking:
-            return self._waiting_due
-        metadata = self._metadata.look()
-        found: dict[str, Any] = metadata.to_json()
-        asking, self._asking = self._asking, []
-        if now >= self._waiting_due:
-            asking += self._waiting
-            self._waiting, self._waiting_due = [], float("inf")
-        for one in asking:
-            if one.connection.ended:
-                continue
-            if now < one.until and not one.question.wants(metadata.coordinator):
-                self._waiting.append(one)
-            else:
-                one.connection.send(one.connection.conversation.answer(one.request, found))
-        if self._waiting:
-            self._waiting_due = min(self._waiting_due, now + self._options.metadata_age_ms / 1000)
-        return self._waiting_due
 
     def _close_idle(self, now: float) -> None:
         """Those that connected and neither registered nor asked anything in time."""
@@ -518,15 +452,15 @@ class Gateway:
 
     def close(self, why: str = "this instance is shutting down") -> None:
         """Tells everybody, so that they look for the next coordinator at once."""
-        for connection in list(self._connections):
+        for connection in list(self._connections.values()):
             self._hang_up(connection, Code.SHUTTING_DOWN, why)
         if self.term is not None:
             self.term.close()
             self.term = None
 
 
-def _subscription(frame: Frame) -> Subscription:
-    wanted = Subscription.from_json(frame, MessageType.REGISTER)
-    if not wanted.is_wildcard and not wanted.topics:
-        raise MalformedValue(MessageType.REGISTER, "field 'subscription' names no topic")
-    return wanted
+def _number(request: was.Request) -> int:
+    """A request is the id of its frame here."""
+    if not isinstance(request, int):
+        raise TypeError(f"{request!r} is no request of a connection")
+    return request

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kafka_coord.channel.frames import BadFrame, Decoder, Fault, Frame, encode
-from kafka_coord.frontends.members.members import Connection
+from kafka_coord.frontends.socket.connection import Connection
 from kafka_coord.frontends.socket.inbox import LARGE_BYTES, Sender
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,61 @@
+"""Commands on the way from a member's channel to its client: one at a time, in their order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafka_coord.frontends.members.machine import instructions as do
+from kafka_coord.frontends.members.machine import stimuli as was
+from kafka_coord.frontends.members.machine.instructions import Happening
+from kafka_coord.frontends.members.machine.state import Delivered, MemberState
+
+if TYPE_CHECKING:
+    from kafka_coord.frontends.members.machine.machine import MembershipMachine
+
+
+class Commands:
+    """A part of the machine."""
+
+    def __init__(self, machine: MembershipMachine) -> None:
+        self._machine = machine
+
+    def listed(self, listed: was.CommandsListed) -> None:
+        member = self._machine.current(listed.member)
+        if member is None:
+            return
+        under_way = {member.reading, member.delivered.command_id if member.delivered is not None else None}
+        member.queue.clear()
+        member.queue.extend(command for command in listed.commands if command not in under_way)
+        self.go_on(member)
+
+    def go_on(self, member: MemberState) -> None:
+        """Reads its next command, if it can take one."""
+        is_free = member.delivered is None and member.reading is None
+        if is_free and member.queue and member.connection is not None and self._machine.is_current(member):
+            member.reading = member.queue.popleft()
+            self._machine.emit(do.ReadCommand(member.id, member.reading))
+
+    def read(self, read: was.CommandRead) -> None:
+        machine, member = self._machine, self._machine.current(read.member)
+        if member is None or member.connection is None or member.reading != read.command_id:
+            return
+        member.reading = None
+        if read.fault:
+            # It cannot be obeyed, nor what follows it. It is read again at the next probe: somebody may mend it.
+            member.queue.appendleft(read.command_id)
+            if member.stuck != read.fault:
+                member.stuck = read.fault
+                machine.emit(do.Tell(Happening.STUCK, member.id, member.connection, read.fault))
+            return
+        member.stuck = ""
+        command = read.command
+        if command is None:  # taken back, or acknowledged by somebody
+            self.go_on(member)
+        elif command.incarnation < member.id.incarnation:
+            machine.emit(do.DropCommand(member.id, read.command_id))
+            self.go_on(member)
+        elif command.incarnation > member.id.incarnation:
+            machine.end(member, "another consumer has registered under its name since")
+        else:
+            member.delivered = Delivered(read.command_id, command)
+            machine.emit(do.Deliver(member.connection, member.id, read.command_id, command))

@@ -1,0 +1,55 @@
+"""What is true of the machine after every stimulus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafka_coord.frontends.members.machine.state import AcknowledgeWrite, MemberState
+
+if TYPE_CHECKING:
+    from kafka_coord.frontends.members.machine.machine import MembershipMachine
+
+
+class InvariantBroken(AssertionError):
+    """The machine is wrong; the message ends with what led to it."""
+
+
+def check(machine: MembershipMachine) -> None:
+    """Raises :class:`InvariantBroken`."""
+    for connection, member in machine.connections.items():
+        _require(machine, member, machine.is_current(member), "a connection has a member that is none")
+        _require(machine, member, member.connection == connection, "a connection's member is on another one")
+        _require(machine, member, connection not in machine.registering, "a connection registers that has a member")
+    for member in machine.members.values():
+        for broken in _broken(member):
+            _require(machine, member, False, broken)
+
+
+def _broken(member: MemberState) -> list[str]:
+    delivered = member.delivered
+    on_its_way = [write for write in (member.writing, *member.writes) if isinstance(write, AcknowledgeWrite)]
+    rules = {
+        "a write waits although none is under way": member.writing is not None or not member.writes,
+        "offsets of a partition are to be reported that it does not hold": member.reported.keys() <= member.held,
+        "it is sent a command and read another": delivered is None or member.reading is None,
+        "a command it obeys is to be sent": delivered is None or delivered.command_id not in member.queue,
+        "commands are out of order": list(member.queue) == sorted(member.queue),
+        "a later command is under way before an earlier one": all(
+            one <= following
+            for one in (member.reading, delivered.command_id if delivered is not None else None)
+            if one is not None
+            for following in member.queue
+        ),
+        "more than one acknowledgement is under way": len(on_its_way) <= 1,
+        "it holds what it has given up": not any(write.gives_up & member.held for write in on_its_way),
+        "it was heard of before it was asked": member.heard <= member.last_probe,
+        "without a connection it is read or sent something": member.connection is not None
+        or (member.reading is None and (delivered is None or delivered.obeyed)),
+    }
+    return [rule for rule, holds in rules.items() if not holds]
+
+
+def _require(machine: MembershipMachine, member: MemberState, holds: bool, rule: str) -> None:
+    if not holds:
+        story = "\n".join(machine.story(*member.key))
+        raise InvariantBroken(f"{member.id}: {rule}\n{member}\n{story}")

@@ -1,0 +1,323 @@
+"""The machine: members from outside, from their registration to their end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from kafka_coord.frontends.members.machine import instructions as do
+from kafka_coord.frontends.members.machine import stimuli as was
+from kafka_coord.frontends.members.machine.commands import Commands
+from kafka_coord.frontends.members.machine.instructions import Happening, Instruction
+from kafka_coord.frontends.members.machine.invariants import check
+from kafka_coord.frontends.members.machine.state import LeaveWrite, MemberState
+from kafka_coord.frontends.members.machine.stimuli import MemberId, Stimulus, Terms
+from kafka_coord.frontends.members.machine.timers import AttentiveClock, Timers
+from kafka_coord.frontends.members.machine.writes import Writes
+
+MAX_UNANSWERED_PROBES = 3
+"""One that does not answer is not asked more: its session timeout is running."""
+MAX_STORY = 5_000
+
+Key = tuple[str, str]
+
+
+class MembershipMachine:
+    """Members of one term of office.
+
+    :meth:`handle` takes stimuli in the order in which they happened and gives what is to be done about them, in order.
+    What it rests on:
+
+    - *Safety of time.* A member is expired only when nothing came from it for its whole session timeout, in seconds in
+      which the gateway looked after its members (:class:`AttentiveClock`). A probe is called heard only once what was
+      reported with it and before it is stored.
+    - *Safety of offsets.* At most one write of a member is under way; the next goes out when the outcome of that one is
+      known. So no repetition of a write can undo a later one, or what the next owner of a partition committed.
+    - *Order.* A member obeys one command at a time, in the order of its channel.
+
+    With ``validate`` every invariant is checked after every stimulus; :meth:`story` tells what led to it.
+    """
+
+    def __init__(self, now: float, *, offers_every_s: float = 0.1, validate: bool = False) -> None:
+        """``now`` is in monotonic seconds; ``offers_every_s``: how long reported offsets are collected before they are
+        written together."""
+        self.members: dict[Key, MemberState] = {}
+        self.connections: dict[int, MemberState] = {}
+        self.registering: dict[int, was.RegistrationWanted] = {}
+        self.resuming: dict[int, was.ResumeWanted] = {}
+        self.clock = AttentiveClock(now)
+        self.now = self.clock.at(now)
+        self._validate = validate
+        self._deadlines, self._probe_timers = Timers(), Timers()
+        self._out: list[Instruction] = []
+        self._story: deque[tuple[float, Key | None, object]] = deque(maxlen=MAX_STORY)
+        self._commands = Commands(self)
+        self._writes = Writes(self, offers_every_s)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            was.StepBegan: lambda _stimulus: None,
+            was.TimersDue: self._timers_due,
+            was.MemberFound: self._found,
+            was.RegistrationWanted: self._registration_wanted,
+            was.RegistrationWritten: self._registration_written,
+            was.RegistrationFailed: self._registration_failed,
+            was.RegistrationDeleted: self._registration_deleted,
+            was.ResumeWanted: self._resume_wanted,
+            was.MemberRead: self._member_read,
+            was.Heard: self._heard,
+            was.ProbeAnswered: self._probe_answered,
+            was.Disconnected: self._disconnected,
+            was.CommandsListed: self._commands.listed,
+            was.CommandRead: self._commands.read,
+            was.CommandObeyed: self._writes.command_obeyed,
+            was.CommitWanted: self._writes.commit_wanted,
+            was.LeaveWanted: self._writes.leave_wanted,
+            was.Stored: self._writes.stored,
+        }
+
+    def handle(self, now: float, *stimuli: Stimulus) -> list[Instruction]:
+        """What is to be done about these; ``now`` is in monotonic seconds and never goes back."""
+        for stimulus in stimuli:
+            if isinstance(stimulus, was.StepBegan):
+                self.clock.step_began(now, leads=stimulus.leads)
+            self.now = self.clock.at(now)
+            if not isinstance(stimulus, (was.StepBegan, was.TimersDue)):
+                self._story.append((self.now, self._key_of(stimulus), stimulus))
+            self._handlers[type(stimulus)](stimulus)
+            if self._validate:
+                check(self)
+        out, self._out = self._out, []
+        return out
+
+    def due(self) -> float:
+        """The monotonic time at which :class:`~.stimuli.TimersDue` has an effect next."""
+        at = min(self._deadlines.next_at(), self._probe_timers.next_at(), self._writes.offers_due)
+        return self.clock.monotonic(at)
+
+    def story(self, group: str, consumer: str) -> list[str]:
+        """What happened to a consumer and what was done about it, oldest first; of all, only the newest is kept."""
+        return [f"{at:.3f} {what}" for at, key, what in self._story if key == (group, consumer)]
+
+    # --- for the machine's own parts ---------------------------------------------------------------------------------
+
+    def emit(self, instruction: Instruction) -> None:
+        self._out.append(instruction)
+        self._story.append((self.now, self._key_of(instruction), instruction))
+
+    def current(self, member: MemberId) -> MemberState | None:
+        """The state of this very incarnation, if it is a member."""
+        found = self.members.get((member.group, member.consumer))
+        return found if found is not None and found.id == member else None
+
+    def is_current(self, member: MemberState) -> bool:
+        return self.members.get(member.key) is member
+
+    def end(self, member: MemberState, message: str) -> None:
+        """It is a member no longer: its client is told."""
+        if member.connection is not None:
+            self.emit(do.Dismiss(member.connection, message))
+        self.forget(member)
+
+    def forget(self, member: MemberState) -> None:
+        """It is a member no longer, for whatever reason; its connection goes on without one."""
+        self.detach(member)
+        if not self.is_current(member):
+            return
+        del self.members[member.key]
+        self._writes.forget(member)
+        self.emit(do.Forget(member.id))
+        for connection, wanted in list(self.resuming.items()):
+            if wanted.member == member.id:
+                del self.resuming[connection]
+                self.emit(do.RefuseResume(connection, wanted.request, "it is a member no longer"))
+
+    def detach(self, member: MemberState) -> None:
+        if member.connection is not None:
+            del self.connections[member.connection]
+            member.connection = None
+        member.reading = None
+        if member.delivered is not None and not member.delivered.obeyed:
+            member.delivered = None
+
+    def probe(self, member: MemberState, *, confirms: bool = False) -> None:
+        """Asks it whether it lives; ``confirms``: only to say that the one before was heard."""
+        if member.connection is None or (confirms and len(member.probes) >= MAX_UNANSWERED_PROBES):
+            return
+        member.last_probe += 1
+        member.probes.add(member.last_probe)
+        if confirms:
+            member.confirming.add(member.last_probe)
+        self.emit(do.Probe(member.connection, member.last_probe, member.heard, member.done))
+
+    def go_on(self, member: MemberState) -> None:
+        """Sends it its next command, if it can take one."""
+        self._commands.go_on(member)
+
+    def written(self, member: MemberState) -> None:
+        """Nothing of it waits to be written any more: whoever wants to go on as it can be told how far it is."""
+        if any(wanted.member == member.id for wanted in self.resuming.values()):
+            self.emit(do.ReadMember(member.id))
+
+    def _key_of(self, thing: Any) -> Key | None:
+        member = getattr(thing, "member", None)
+        if isinstance(member, MemberId):
+            return member.group, member.consumer
+        wanted = getattr(thing, "wanted", thing)
+        if isinstance(wanted, was.RegistrationWanted):
+            return wanted.group, wanted.consumer
+        found = self.connections.get(getattr(thing, "connection", -1))
+        return found.key if found is not None else None
+
+    # --- registering and resuming ------------------------------------------------------------------------------------
+
+    def _admit(self, member: MemberId, terms: Terms) -> MemberState:
+        state = MemberState(member, terms, self.now + terms.session_timeout_s)
+        self.members[state.key] = state
+        self._deadlines.add(state.deadline, state)
+        self.emit(do.WatchRegistration(member))
+        return state
+
+    def _attach(self, member: MemberState, connection: int) -> None:
+        """From here on it is spoken to over this connection."""
+        member.connection = connection
+        self.connections[connection] = member
+        member.heard = member.last_probe = member.newest_answer = 0
+        member.done = None
+        member.probes.clear()
+        member.confirming.clear()
+        member.delivered = member.reading = None
+        member.queue.clear()
+        self.emit(do.WatchCommands(member.id))
+        self._probe_at(member, self.now + member.probe_interval_s)
+
+    def _found(self, found: was.MemberFound) -> None:
+        self._admit(found.member, found.terms)
+
+    def _registration_wanted(self, wanted: was.RegistrationWanted) -> None:
+        self.registering[wanted.connection] = wanted
+        self.emit(do.WriteRegistration(wanted))
+
+    def _registration_written(self, written: was.RegistrationWritten) -> None:
+        """Its connection may be gone meanwhile: then its session timeout runs."""
+        wanted = written.wanted
+        is_there = self.registering.pop(wanted.connection, None) is not None
+        before = self.members.get((wanted.group, wanted.consumer))
+        if before is not None:
+            self.end(before, "it has registered again on another connection")
+        member = self._admit(written.member, wanted.terms)
+        self.emit(do.Tell(Happening.REGISTERED, member.id, wanted.connection))
+        if is_there:
+            self._attach(member, wanted.connection)
+            self.emit(do.Welcome(wanted.connection, wanted.request, member.id, wanted.terms))
+
+    def _registration_failed(self, failed: was.RegistrationFailed) -> None:
+        wanted = failed.wanted
+        if self.registering.pop(wanted.connection, None) is not None:
+            self.emit(do.RefuseRegistration(wanted.connection, wanted.request, failed.reason))
+
+    def _registration_deleted(self, deleted: was.RegistrationDeleted) -> None:
+        member = self.current(deleted.member)
+        if member is not None:
+            self.end(member, "its registration was deleted: evicted by the coordinator")
+
+    def _resume_wanted(self, wanted: was.ResumeWanted) -> None:
+        member = self.current(wanted.member)
+        if member is None or not wanted.resume_key or member.terms.resume_key != wanted.resume_key:
+            message = f"consumer {wanted.member.consumer[:260]!r} is not registered as it was: register"
+            self.emit(do.RefuseResume(wanted.connection, wanted.request, message))
+            return
+        self._lives(member)
+        self.resuming[wanted.connection] = wanted
+        if not member.has_unwritten:
+            self.written(member)
+
+    def _member_read(self, read: was.MemberRead) -> None:
+        """Not before what it has settled is written: it would be asked for once more."""
+        member = self.current(read.member)
+        if member is None or member.has_unwritten:
+            return
+        for connection, wanted in list(self.resuming.items()):
+            if wanted.member != member.id:
+                continue
+            del self.resuming[connection]
+            if read.outstanding is None:
+                self.emit(do.RefuseResume(connection, wanted.request, "it is a member no longer"))
+                continue
+            if read.held is not None:
+                member.held = set(read.held)
+                member.reported = {tp: offset for tp, offset in member.reported.items() if tp in read.held}
+            before = member.connection
+            self.detach(member)
+            if before is not None:
+                self.emit(do.Dismiss(before, "it goes on over another connection"))
+            self._attach(member, connection)
+            self.emit(do.Resumed(connection, wanted.request, member.id, read.outstanding))
+            self.emit(do.Tell(Happening.RESUMED, member.id, connection))
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def _lives(self, member: MemberState) -> None:
+        member.deadline = self.now + member.terms.session_timeout_s
+
+    def _heard(self, heard: was.Heard) -> None:
+        member = self.connections.get(heard.connection)
+        if member is not None:
+            self._lives(member)
+
+    def _disconnected(self, gone: was.Disconnected) -> None:
+        self.registering.pop(gone.connection, None)
+        self.resuming.pop(gone.connection, None)
+        member = self.connections.get(gone.connection)
+        if member is not None:
+            self.detach(member)
+
+    def _probe_answered(self, answered: was.ProbeAnswered) -> None:
+        member = self.connections.get(answered.connection)
+        if member is None or answered.probe not in member.probes:
+            return
+        member.probes.discard(answered.probe)
+        confirms = answered.probe in member.confirming
+        member.confirming.discard(answered.probe)
+        member.newest_answer = max(member.newest_answer, answered.probe)
+        if member.terms.auto_commit:
+            member.reported |= {tp: offset for tp, offset in answered.offsets.items() if tp in member.held}
+        if not member.reported and not member.has_unwritten:
+            member.heard = member.answered
+            if not confirms:
+                self.probe(member, confirms=True)
+        elif not confirms:  # what little a confirmation brought is written with the next
+            self._writes.offer(member)
+
+    def _timers_due(self, _due: was.TimersDue) -> None:
+        if not self.clock.leads:
+            return  # nobody is probed or expired
+        self._writes.write_offers()
+        for _, member in self._deadlines.due(self.now):
+            self._expire(member)
+        for at, member in self._probe_timers.due(self.now):
+            if at == member.probe_due and member.connection is not None and self.is_current(member):
+                if len(member.probes) < MAX_UNANSWERED_PROBES:
+                    self.probe(member)
+                self.go_on(member)
+                self._probe_at(member, max(self.now, at + member.probe_interval_s))
+
+    def _probe_at(self, member: MemberState, at: float) -> None:
+        member.probe_due = at
+        self._probe_timers.add(at, member)
+
+    def _expire(self, member: MemberState) -> None:
+        if not self.is_current(member):
+            return
+        if self.now < member.deadline:
+            self._deadlines.add(member.deadline, member)
+            return
+        if not member.expiring:
+            member.expiring = True
+            last, member.reported = member.reported, {}
+            self._writes.add(member, LeaveWrite(None, None, last))
+
+    def expire_again(self, member: MemberState) -> None:
+        """Its expiry could not be written: it has its session timeout once more."""
+        member.expiring = False
+        self._lives(member)
+        self._deadlines.add(member.deadline, member)

@@ -1,0 +1,109 @@
+"""Who may register now, and what is written for whoever may."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+
+from kafka_coord.channel.messages import Code, MessageType, Register
+from kafka_coord.errors import InvalidName, MalformedValue
+from kafka_coord.frontends.members.machine.stimuli import RegistrationWanted, Terms
+from kafka_coord.frontends.members.registering import Refusal, made_id, registration_value, too_large
+from kafka_coord.frontends.socket.access import Access
+from kafka_coord.frontends.socket.admission import Admission
+from kafka_coord.frontends.socket.connection import Connection
+from kafka_coord.frontends.socket.options import GatewayOptions
+from kafka_coord.model import Subscription
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import legal
+from kafka_coord.zk.store import Clock
+
+_LONGEST_WAIT = 0.3
+"""Of its session timeout: after more silence than that a consumer may think that nobody is there."""
+
+
+def _nonce() -> str:
+    return secrets.token_hex(8)
+
+
+class Door:
+    """``instance`` is the broker id; without ``access`` everybody may register in every group; ``nonce`` makes what no
+    two registrations have in common."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        instance: int,
+        options: GatewayOptions,
+        access: Access | None,
+        nonce: Callable[[], str] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._instance = instance
+        self._options = options
+        self._access = access
+        self._nonce = nonce or _nonce
+        self._admission = Admission(options.registrations_per_s, clock.monotonic())
+
+    def registration(
+        self, connection: Connection, request: int, frame: fields.Json, has_room: Callable[[str, str, int], bool]
+    ) -> RegistrationWanted | Refusal:
+        """What to write, or why not. Raises :class:`MalformedValue`."""
+        try:
+            _check_subscription(frame)
+        except MalformedValue as error:
+            return Refusal(Code.BAD_SUBSCRIPTION, str(error), (("field", error.field or "subscription"),))
+        register = Register.from_json(frame)
+        refusal = self._why_not(register, connection.peer.certificate, has_room) or self._not_yet(register, connection)
+        if refusal is not None:
+            return refusal
+        now_ms, address = int(self._clock.time() * 1000), connection.peer.address
+        value = registration_value(register, self._instance, address, now_ms, self._nonce())
+        consumer = register.member.consumer or made_id(register.group, address, now_ms)
+        terms = Terms((register.member.session_timeout_ms or 0) / 1000, register.auto_commit, register.resume_key)
+        wanted = RegistrationWanted(connection.number, request, register.group, consumer, terms, value)
+        return too_large(value) or wanted
+
+    def why_no_member(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
+        """Why whoever has these may be no member of the group."""
+        return self._access.why_not(group, secret, certificate) if self._access is not None else None
+
+    def _why_not(
+        self, register: Register, certificate: str | None, has_room: Callable[[str, str, int], bool]
+    ) -> Refusal | None:
+        options, consumer, field = self._options, register.member.consumer, "group"
+        try:
+            legal("group", register.group)
+            if consumer:
+                field = "consumer_id"
+                legal("consumer", consumer)
+        except InvalidName as error:
+            return Refusal(Code.BAD_NAME, str(error), (("field", field),))
+        refusal = self.why_no_member(register.group, register.secret, certificate)
+        if refusal is not None:
+            return refusal
+        least, most = options.least_session_timeout_ms, options.most_session_timeout_ms
+        if not least <= (register.member.session_timeout_ms or 0) <= most:
+            return Refusal(
+                Code.TIMEOUT_OUT_OF_RANGE,
+                f"session_timeout_ms is {register.member.session_timeout_ms}: use {least} to {most}",
+                (("least_ms", least), ("most_ms", most)),
+            )
+        if not has_room(register.group, consumer, options.most_consumers):
+            return Refusal(Code.TOO_MANY_CONSUMERS, f"this instance takes {options.most_consumers} consumers")
+        return None
+
+    def _not_yet(self, register: Register, connection: Connection) -> Refusal | None:
+        longest_s = (register.member.session_timeout_ms or 0) / 1000 * _LONGEST_WAIT
+        wait_s = self._admission.wait_s(connection, longest_s, self._clock.monotonic())
+        if wait_s <= 0:
+            return None
+        message = "many are registering: come again on this connection"
+        return Refusal(Code.SLOW_DOWN, message, (("retry_ms", math.ceil(wait_s * 1000)),))
+
+
+def _check_subscription(frame: fields.Json) -> None:
+    wanted = Subscription.from_json(frame, MessageType.REGISTER)
+    if not wanted.is_wildcard and not wanted.topics:
+        raise MalformedValue(MessageType.REGISTER, "field 'subscription' names no topic", "subscription")

@@ -1,0 +1,68 @@
+"""Questions about the cluster that wait: for ZooKeeper, or until there is a coordinator other than the one lost."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kafka_coord.channel.messages import MetadataQuestion
+from kafka_coord.frontends.socket.connection import Connection
+from kafka_coord.frontends.socket.metadata import MetadataDirectory
+
+MAX_WAITING = 10_000
+_LONGEST_WAIT_S = 5.0
+"""Less than what a connection may take to register."""
+
+
+class _Question(NamedTuple):
+    """It is answered by ``until`` (monotonic seconds)."""
+
+    connection: Connection
+    request: int
+    question: MetadataQuestion
+    until: float
+
+
+class Questions:
+    """One thread."""
+
+    def __init__(self, directory: MetadataDirectory, look_every_s: float) -> None:
+        self._directory = directory
+        self._look_every_s = look_every_s
+        self._asking: list[_Question] = []
+        self._waiting: list[_Question] = []
+        self._waiting_due = float("inf")
+
+    def ask(self, connection: Connection, request: int, question: MetadataQuestion, now: float) -> bool:
+        """False: too many wait already."""
+        if len(self._asking) + len(self._waiting) >= MAX_WAITING:
+            return False
+        until = now + min(question.wait_ms / 1000, _LONGEST_WAIT_S)
+        self._asking.append(_Question(connection, request, question, until))
+        return True
+
+    def look_at_once(self) -> None:
+        """A term has begun here: those that wait may be answered."""
+        self._directory.forget()
+        self._waiting_due = 0.0 if self._waiting else float("inf")
+
+    def step(self, now: float) -> float:
+        """Answers; the monotonic time to come again, for those that wait: now and then, not whenever somebody asks.
+        Raises :class:`StoreUnavailable`."""
+        if now < self._waiting_due and not self._asking:
+            return self._waiting_due
+        metadata = self._directory.look()
+        found = metadata.to_json()
+        asking, self._asking = self._asking, []
+        if now >= self._waiting_due:
+            asking += self._waiting
+            self._waiting, self._waiting_due = [], float("inf")
+        for one in asking:
+            if one.connection.ended:
+                continue
+            if now < one.until and not one.question.wants(metadata.coordinator):
+                self._waiting.append(one)
+            else:
+                one.connection.answer(one.request, found)
+        if self._waiting:
+            self._waiting_due = min(self._waiting_due, now + self._look_every_s)
+        return self._waiting_due
