@@ -1,4 +1,4 @@
-"""``kafka-coord bench``: how fast it is on this machine, beside what one would use instead."""
+"""``kafka-coord bench``: measurements on this machine, beside the alternatives."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ html_option = click.option(
 
 @click.group()
 def bench() -> None:
-    """Measure parts of it, on real servers where it needs any: they are started for it and stopped again.
+    """Measure parts of the system. A bench that needs servers starts real ones, and stops them at its end.
 
     \b
     kafka-coord bench rebalance
@@ -75,13 +75,13 @@ def bench() -> None:
     type=click.FloatRange(0, 10_000),
     default=0.0,
     metavar="N",
-    help="Then read on for so long, and tell the memory of the Python workers every minute.",
+    help="Then continue to read for so long, and report the memory of the Python workers every minute.",
 )
 @click.option(
     "--only",
     type=click.Choice(_PARTS),
     multiple=True,
-    help="This part alone; may be given several times.",
+    help="Only this part; repeatable.",
 )
 @click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
 @directory_option
@@ -96,12 +96,12 @@ def spark(
     directory: Path | None,
     output: Format,
 ) -> None:
-    """Compare the Spark source with Spark's own, over the same topics of flights, in turn.
+    """Compare the Spark source with Spark's own: both read the same topics of flights, in turn.
 
-    Rows/s and CPU of reading whole topics of 1 and of 12 partitions (trigger available-now), the time of small and
-    of empty micro-batches (a trigger every second), and how long a stop-fetcher takes to be acknowledged while the
-    query reads. One Kafka broker and Spark run on this machine; it should have nothing else to do. Takes about
-    twelve minutes. Spark's own connector is fetched once; where it cannot be, this source is measured alone.
+    Measures the rows per second and the CPU time for whole topics of 1 and of 12 partitions (trigger available-now),
+    the time of small and of empty micro-batches (a trigger every second), and how long the query takes to acknowledge
+    a stop-fetcher while it reads. One Kafka broker and Spark run on this machine, which should be otherwise idle.
+    Takes about twelve minutes. Spark's own connector is fetched once; without it, only this source is measured.
 
     \b
     kafka-coord bench spark
@@ -131,7 +131,7 @@ def spark(
     "--rarely",
     type=click.IntRange(0, 1000),
     metavar="N",
-    help="How often a cold start, a member killed, and more partitions: they take long, or cannot be taken back. "
+    help="How often a cold start, a killed member, and more partitions: they take long, or cannot be undone. "
     "[default: 3]",
 )
 @click.option(
@@ -146,8 +146,8 @@ def spark(
 @click.option(
     "--compare",
     metavar="PROTOCOL,…",
-    help="The same with Kafka's own groups, one after the other, all fetching: classic, cooperative, kip848. Each as "
-    "it comes and at its fastest. A cold start, joins and leaves, and a member killed; by default 5 times and once.",
+    help="The same with Kafka's own group protocols, in turn and with records: classic, cooperative, kip848. Each with "
+    "its default settings and with its fastest. By default 5 times, but a cold start and a killed member once.",
 )
 @click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
 @directory_option
@@ -166,11 +166,12 @@ def rebalance(
     directory: Path | None,
     output: Format,
 ) -> None:
-    """What a rebalance costs: a member joins, leaves, is killed, topics grow, an operator asks, all start at once.
+    """Measure rebalances: a member joins, leaves or is killed, topics grow, an operator asks, all start at once.
 
-    A real coordinator and a real ZooKeeper; the members are real ones but for fetching, ten processes at most, all on
-    this machine, which should have nothing else to do. Of each event: how long until everything is owned and
-    acknowledged again (settle), how long partitions had no owner (gap), and which were interrupted and did not move.
+    The coordinator, ZooKeeper and the members are real, except that members fetch nothing. All run on this machine, the
+    members in at most ten processes; it should be otherwise idle. For each event the bench reports how long it takes
+    until everything is owned and acknowledged again (settle), how long partitions had no owner (gap), and which
+    partitions were interrupted although they did not move.
 
     \b
     kafka-coord bench rebalance --members 10 --partitions 900 --repeat 30 -o json
@@ -181,9 +182,13 @@ def rebalance(
     """
     if fetch or compare is not None:
         if session_timeout_ms is not None:
-            raise SettingsError("--session-timeout-ms does not go with --fetch or --compare: every group has its own")
+            raise SettingsError(
+                "--session-timeout-ms cannot be used with --fetch or --compare: every group has its own"
+            )
         if channel == "socket":
-            raise SettingsError("--channel socket does not go with --fetch or --compare: they measure ZooKeeper's way")
+            raise SettingsError(
+                "--channel socket cannot be used with --fetch or --compare: they measure the ZooKeeper channel"
+            )
         _compare(members, partitions, repeat, rarely, compare or "", directory, output, smoke=smoke)
         return
     from kafka_coord.dev.bench.rebalance.run import SMOKE, RebalanceOptions, run_rebalance_bench
@@ -234,7 +239,7 @@ def _compare(
     callback=lambda _ctx, _parameter, values: tuple(_size(value) for value in values),
     help="So many members with so many partitions each, such as 1000x50; repeatable. [default: up to 5000x50]",
 )
-@click.option("--assignor", "assignors", metavar="NAME", multiple=True, help="This one alone; repeatable.")
+@click.option("--assignor", "assignors", metavar="NAME", multiple=True, help="Only this assignor; repeatable.")
 @click.option("--repeat", type=click.IntRange(1, 1000), metavar="N", help="How often each case is timed. [default: 5]")
 @click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
 @html_option
@@ -242,11 +247,12 @@ def _compare(
 def planner(
     sizes: tuple[tuple[int, int], ...], assignors: tuple[str, ...], repeat: int | None, smoke: bool, output: Format
 ) -> None:
-    """How long deciding takes, from small groups to 5,000 members with 250,000 partitions, and how that grows.
+    """Measure how long a decision takes, from small groups to 5,000 members with 250,000 partitions.
 
-    Each assignor alone ('assign'), and with the default one the coordinator's whole decision ('decide'), when nobody
-    owns anything, when a member joins or leaves and when topics grow by a tenth; with one topic, with a hundred, and
-    with five of a hundred for each member. CPU time of one thread; needs no server. Takes some minutes.
+    The bench measures each assignor by itself ('assign') and, with the default assignor, the coordinator's whole
+    decision ('decide'): when nobody owns anything, when a member joins or leaves, and when topics grow by a tenth; with
+    one topic, with a hundred, and with five of a hundred for each member. It reports the CPU time of one thread, needs
+    no server, and takes some minutes.
 
     \b
     kafka-coord bench planner
@@ -273,16 +279,16 @@ def planner(
     multiple=True,
     help="Partitions in a commit; repeatable. [default: 1, 10, 100, 1,000 and 10,000]",
 )
-@click.option("--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="How long of each size. [default: 5]")
+@click.option("--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="How long for each size. [default: 5]")
 @click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
 @directory_option
 @html_option
 @output_option
 def offsets(sizes: tuple[int, ...], seconds: float | None, smoke: bool, directory: Path | None, output: Format) -> None:
-    """How many offsets one member commits in a second, from 1 to 10,000 partitions in a commit.
+    """Measure how many offsets one member commits per second, with 1 to 10,000 partitions in a commit.
 
-    Through the channel every consumer commits through, each commit fenced by its registration, on a ZooKeeper started
-    for it that does not wait for its disk.
+    The member uses the channel of a real consumer, and each commit is fenced by its registration. The bench starts a
+    ZooKeeper that does not wait for its disk.
 
     \b
     kafka-coord bench offsets
@@ -318,12 +324,13 @@ def failover(
     directory: Path | None,
     output: Format,
 ) -> None:
-    """How long many groups are without a coordinator: the elected one is stopped, and killed; another takes over.
+    """Measure failovers with many groups: the elected coordinator is stopped or killed, and another takes over.
 
-    Two instances with a session timeout of 6 s on a ZooKeeper started for it; the groups' consumers are registered and
-    obedient, but have no process each. How long until another is elected, until it has looked at every group, and until
-    a member of one group is given what another one left at that moment; whether anything was written where nothing had
-    changed; then what settled groups cost a coordinator that has nothing to do. Takes some minutes.
+    The bench starts a ZooKeeper and two instances with a session timeout of 6 s. The groups' consumers are registered
+    and carry out commands, but have no processes of their own. It measures how long it takes until another instance is
+    elected, until it has read every group, and until one member receives the partitions that another one left at that
+    moment. It checks that nothing is written for unchanged groups, and measures what settled groups cost an idle
+    coordinator. Takes some minutes.
 
     \b
     kafka-coord bench failover
@@ -357,12 +364,13 @@ def sockets(
     directory: Path | None,
     output: Format,
 ) -> None:
-    """What thousands of consumers without ZooKeeper cost a coordinator, and how they survive its crash.
+    """Measure what thousands of consumers without ZooKeeper cost a coordinator, and how they survive its crash.
 
-    Two instances on a ZooKeeper started for it; each consumer has a connection of its own, the real client's link and
-    connector, and fetchers that only keep time. How long until all are registered and read; what pings and commits
-    cost, and how long an answer takes (p99 to the next bound of the instance's own histogram); then the elected one is
-    killed, and everybody has to come back to the other with what it had. Takes some minutes.
+    The bench starts a ZooKeeper and two instances. Each consumer has a connection of its own, the real client's link
+    and connector, and fetchers that only keep time. It measures how long it takes until all consumers are registered
+    and read, what pings and commits cost, and how long an answer takes (the p99 is rounded up to a bound of the
+    instance's histogram). Then it kills the elected instance: all consumers must come back to the other one with the
+    partitions they had. Takes some minutes.
 
     \b
     kafka-coord bench sockets
@@ -378,7 +386,7 @@ def sockets(
 @bench.command()
 @click.option("--records", type=click.IntRange(1_000), metavar="N", help="How many are read. [default: 1,000,000]")
 @click.option("--partitions", type=click.IntRange(1, 1_000), metavar="N", help="Of the topic. [default: 12]")
-@click.option("--repeat", type=click.IntRange(1, 1_000), metavar="N", help="How often in each way. [default: 5]")
+@click.option("--repeat", type=click.IntRange(1, 1_000), metavar="N", help="How often with each client. [default: 5]")
 @click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
 @directory_option
 @html_option
@@ -391,10 +399,10 @@ def consume(
     directory: Path | None,
     output: Format,
 ) -> None:
-    """Records a second through the consumer, beside a bare client of librdkafka, in turn.
+    """Measure the records per second of the consumer, beside a plain librdkafka client, in turn.
 
-    By batches and by iteration, over the same partitions of one broker and with the same settings of librdkafka, each
-    time in a process of its own; and how long a record takes from the producer to the application.
+    Both read the same partitions of one broker with the same settings of librdkafka, by batches and by iteration, each
+    time in a process of its own. The bench also measures how long a record takes from the producer to the application.
 
     \b
     kafka-coord bench consume
@@ -420,14 +428,14 @@ def _size(written: str) -> tuple[int, int]:
 
 
 def _with(options: Options, **given: object) -> Options:
-    """The options with what was given of them: None, or nothing of what may be given several times, was not."""
+    """The options, changed by those that the user gave. None, and an empty list, mean that the option was not given."""
     return dataclasses.replace(options, **{name: value for name, value in given.items() if value not in (None, ())})
 
 
 def _measure(
     run: Callable[[Options, Path, OnProgress], BenchReport], options: Options, directory: Path | None, output: Format
 ) -> None:
-    """Runs a bench in that directory, and shows what it found."""
+    """Runs a bench in that directory, and shows its results."""
     with _working_in(directory) as where:
         report = run(options, where, note)
     _show(output, report)
@@ -435,7 +443,7 @@ def _measure(
 
 @contextmanager
 def _working_in(given: Path | None) -> Iterator[Path]:
-    """The directory to work in: one of its own is removed at the end, but kept for its logs where the bench failed."""
+    """The directory to work in. A temporary one is removed at the end, unless the bench failed: its logs are needed."""
     terminate_as_interrupt()
     where = Path(tempfile.mkdtemp(prefix="kafka-coord-bench-")) if given is None else given.absolute()
     kept = given is not None
@@ -457,7 +465,7 @@ def _show(output: Format, report: BenchReport) -> None:
 
         try:
             where.write_text(picture(report), encoding="utf-8")
-        except OSError as error:  # what was measured is worth more
+        except OSError as error:  # the measurements are still shown
             note(f"the page could not be written: {error}")
     bars = [{**bar.to_json(), "met": _VERDICTS[bar.met]} for bar in report.bars]
     sections = [_section(table) for table in report.tables]

@@ -42,15 +42,15 @@ def directory_option(command: F) -> F:
         envvar="KAFKA_COORD_DEV_DIR",
         default=default_directory,
         show_default="~/.local/share/kafka-coord/dev",
-        help="Where its data and logs are. [variable: KAFKA_COORD_DEV_DIR]",
+        help="The directory of its data and logs. [variable: KAFKA_COORD_DEV_DIR]",
     )(command)
 
 
 @click.group()
 def dev() -> None:
-    """A real ZooKeeper and real Kafka brokers as processes of this machine, with a coordinator beside each broker.
+    """Run a real ZooKeeper and real Kafka brokers on this machine, with a coordinator beside each broker.
 
-    For trying things out, not for production. Needs Java 17 and the extra: pip install 'kafka-coord[dev]'.
+    For trying things out, not for production. It needs Java 17 and the extra: pip install 'kafka-coord[dev]'.
 
     \b
     kafka-coord dev up --brokers 3
@@ -83,7 +83,7 @@ def up(
     directory: Path,
     output: Format,
 ) -> None:
-    """Start it (on the data of the last time, if there is any) and leave it running.
+    """Start the cluster, on existing data if there is any, and leave it running.
 
     Returns once a record was written through every broker and read back. The jars are fetched once and kept.
 
@@ -126,7 +126,7 @@ def up(
 @directory_option
 @output_option
 def status(directory: Path, output: Format) -> None:
-    """What runs, where, and where its logs are. Exit code 0 if all of it serves, 7 if there is none, else 9.
+    """Show the servers, their addresses and logs. Exit code 0 if all of them serve, 7 if there is no cluster, else 9.
 
     \b
     kafka-coord dev status -o json
@@ -145,7 +145,7 @@ def status(directory: Path, output: Format) -> None:
 @dev.command()
 @directory_option
 def down(directory: Path) -> None:
-    """Stop everything that runs there; its data stays.
+    """Stop the cluster; its data stays.
 
     \b
     kafka-coord dev down

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 @click.option("--topics", metavar="TOPIC,…", help="The topics to subscribe to.")
 @click.option("--pattern", metavar="REGEX", help="Instead: every topic whose name matches.")
 @output_directory
-@click.option("--consumer-id", type=CONSUMER, help="This application's name in the group. [default: one is made up]")
+@click.option("--consumer-id", type=CONSUMER, help="This application's name in the group. [default: generated]")
 @click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint, for this application alone. [default: in DIR]")
 @click.option(
     "--trigger", default="1 second", show_default=True, metavar="TIME", help="How often a micro-batch begins."
 )
-@click.option("--once", is_flag=True, help="Write what is there now, and end.")
+@click.option("--once", is_flag=True, help="Write the records that exist now, and end.")
 @click.option(
-    "--max-offsets", type=click.IntRange(1), metavar="N", help="Records in a micro-batch at most. [default: 1,000,000]"
+    "--max-offsets", type=click.IntRange(1), metavar="N", help="The most records in a micro-batch. [default: 1,000,000]"
 )
 @click.option(
     "--starting-offsets",
@@ -59,9 +59,9 @@ def flights(
 ) -> int:
     """Write a group's flights (JSON, as 'load --flights' makes them) into a table that holds each once.
 
-    Runs until Ctrl-C or SIGTERM; it then ends the micro-batch at work and leaves the group. Run it as often as you
-    like, on as many machines as have DIR: the applications share the group's partitions and the table. Give each a
-    --consumer-id and it goes on where it was.
+    Runs until Ctrl-C or SIGTERM; it then finishes its micro-batch and leaves the group. Run it as often as you like, on
+    any machine that has DIR: the applications share the group's partitions and the table. With a --consumer-id, an
+    application continues where it stopped.
 
     \b
     kafka-coord pipeline run flights --group delays --topics flights --output /data/delays
@@ -94,7 +94,7 @@ def flights(
         ended = run_stream(spark, options, decoded, stopping.event, _SeldomNotes())
     note(f"{ended.records:,} records in {ended.micro_batches} micro-batches written to {options.table}")
     if not ended.clean:
-        note("the micro-batch at work took too long and was interrupted: its records are read again, and written once")
+        note("the last micro-batch took too long and was interrupted: its records are read again, and written once")
     return stopping.exit_code
 
 
@@ -106,7 +106,7 @@ def flights(
     default="1 day",
     show_default=True,
     metavar="TIME",
-    help="How much later than others of its partition a flight may come before its window counts as final.",
+    help="How late a flight may come, by event time in its partition, before its window counts as final.",
 )
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="How many routes.")
 @format_option
@@ -123,8 +123,8 @@ def report(
 ) -> None:
     """Add up what 'run flights' has written: delays by airline, airport and hour in windows of event time, top routes.
 
-    Any time, also while applications write. DIR/reports/… has it as parquet, window by window; the tables show the
-    totals. Arrival delays in minutes.
+    Run it at any time, also while applications write. DIR/reports/… has the report as parquet, window by window; the
+    tables show the totals. Arrival delays are in minutes.
 
     \b
     kafka-coord pipeline report --output /data/delays
