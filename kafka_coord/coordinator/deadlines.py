@@ -52,7 +52,7 @@ def deadlines(seen: Seen, timers: GroupTimers, options: CoordinatorOptions, now:
 
 def _in_grace(seen: Seen, timers: GroupTimers, now: float) -> frozenset[str]:
     places = {c: led.place for c, led in seen.ledgers.items() if led.place is not None and c not in seen.registered}
-    timers.gone.look(places, now)
+    timers.gone.update(places, now)
     return frozenset(
         c for c, place in places.items() if not timers.passed(timers.gone.since(c), place.rejoin_grace_ms, now)
     )
@@ -66,7 +66,7 @@ def _overdue(seen: Seen, timers: GroupTimers, now: float) -> frozenset[str]:
         if c in seen.members
         for command in channel.commands
     }
-    timers.commands.look(outstanding, now)
+    timers.commands.update(outstanding, now)
     return frozenset(
         c
         for key, c in outstanding.items()
@@ -76,7 +76,7 @@ def _overdue(seen: Seen, timers: GroupTimers, now: float) -> frozenset[str]:
 
 def _retired(seen: Seen, timers: GroupTimers, options: CoordinatorOptions, now: float) -> frozenset[str]:
     left = [c for c in seen.channels if c not in seen.registered and c not in seen.ledgers]
-    timers.retiring.look(left, now)
+    timers.retiring.update(left, now)
     return frozenset(c for c in left if timers.passed(timers.retiring.since(c), options.channel_retirement_ms, now))
 
 

@@ -12,7 +12,7 @@ from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.decide import Decided
 from kafka_coord.coordinator.execute import Written
 from kafka_coord.coordinator.idle import IdleGroups
-from kafka_coord.coordinator.looking import Look, Looking
+from kafka_coord.coordinator.looking import Looking, SnapshotResult
 from kafka_coord.coordinator.memory import GroupMemories, GroupMemory, Outcome
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
@@ -149,31 +149,31 @@ class RebalanceRequestHandler:
 
     def _look_and_handle(self, memories: Sequence[GroupMemory]) -> None:
         plans: list[PreparedPlan] = []
-        for memory, look in zip(memories, self._looking.snapshots(memories), strict=True):
+        for memory, found in zip(memories, self._looking.snapshots(memories), strict=True):
             if not self._may_go_on():
                 self._queue.request(memory.group)
                 continue
             with self._troubles_of(memory):
-                plan = self._decide(memory, look)
+                plan = self._decide(memory, found)
                 if plan is None:
                     memory.failures = 0
                 else:
                     plans.append(plan)
         self._write(plans)
 
-    def _decide(self, memory: GroupMemory, look: Look) -> PreparedPlan | None:
+    def _decide(self, memory: GroupMemory, found: SnapshotResult) -> PreparedPlan | None:
         """``None`` where nothing can be decided yet, or any more."""
         self.passes += 1
-        if isinstance(look, Exception):
-            raise look
-        if look is None:
+        if isinstance(found, Exception):
+            raise found
+        if found is None:
             self._gone(memory.group)
             return None
-        observation = look.observation
+        observation = found.observation
         new_interests = self._registry.update(memory.group, observation.members.values())
         if new_interests and observation.topics is not self._catalog.topics:
             self._queue.request(memory.group)  # a topic's listener did not know yet that it concerns this group
-        plan = self._writing.decide(memory, look)
+        plan = self._writing.decide(memory, found)
         if plan is None:
             self._queue.request(memory.group)
         return plan

@@ -23,7 +23,7 @@ GROUPS_AT_ONCE = 16
 IDLE_CHECKS_AT_ONCE = 128
 """How many groups are checked together for whether they still are at rest."""
 
-Look = Snapshot | Exception | None
+SnapshotResult = Snapshot | Exception | None
 """What a look at one group returned: ``None`` where there is no such group, the error where it cannot be read."""
 
 
@@ -97,7 +97,7 @@ class Looking:
             log.exception("cannot tell whether groups are at rest groups=%d: looking at each", len(memories))
             return [False] * len(memories)
 
-    def snapshots(self, memories: Sequence[GroupMemory]) -> list[Look]:
+    def snapshots(self, memories: Sequence[GroupMemory]) -> list[SnapshotResult]:
         """Everything about these groups. If a reader fails on something unexpected, each group is read by itself."""
         try:
             return list(self._observe(memories))
@@ -106,9 +106,9 @@ class Looking:
         except Exception as error:  # noqa: BLE001  raised again, and logged, where this group is handled
             if len(memories) == 1:
                 return [error]
-        return [look for memory in memories for look in self.snapshots([memory])]
+        return [result for memory in memories for result in self.snapshots([memory])]
 
-    def _observe(self, memories: Sequence[GroupMemory]) -> Sequence[Look]:
+    def _observe(self, memories: Sequence[GroupMemory]) -> Sequence[SnapshotResult]:
         queries = []
         for memory in memories:
             requests = self._requests.of_group(memory.group)

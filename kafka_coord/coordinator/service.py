@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 
 from kafka_coord.coordinator.assignors import Assignor, load_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
@@ -13,7 +14,7 @@ from kafka_coord.coordinator.listeners import SessionExpirationListener
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.errors import Fenced, KafkaCoordError, StoreError, StoreUnavailable
 from kafka_coord.zk import layout
-from kafka_coord.zk.election import Leadership, ZkElection
+from kafka_coord.zk.election import COMPLAIN_AGAIN_S, Leadership, ZkElection
 from kafka_coord.zk.store import SessionState, Store
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ class CoordinatorService:
         self._unsubscribe = store.on_session(self._sessions.on_session)
         self._stand_again_at = 0.0
         self._status = ""
+        self._trouble = ""
+        self._complain_again_at = 0.0
         self._thread: threading.Thread | None = None
         self._handler_thread: threading.Thread | None = None
         self.coordinator: ConsumerCoordinator | None = None
@@ -110,8 +113,9 @@ class CoordinatorService:
 
     @property
     def obstacle(self) -> str:
-        """Why nobody can be elected, with the remedy; empty where nothing stands in the way. For any thread."""
-        return self._election.obstacle()
+        """Why nobody can be elected, or why this instance cannot coordinate, with the remedy where there is one; empty
+        where nothing stands in the way. For any thread."""
+        return self._election.obstacle() or self._trouble
 
     def handler_age_s(self) -> float | None:
         """How long ago the handler completed a step, in s; ``None`` while this instance has no handler. An idle handler
@@ -154,7 +158,16 @@ class CoordinatorService:
             self._say(f"waiting for ZooKeeper. I am {self._broker_id}: {error}")
             return self._options.retry_backoff_ms / 1000
         except StoreError as error:
-            self._say(f"cannot go on yet. I am {self._broker_id}: {error}")
+            self._complain(f"cannot go on. I am {self._broker_id}: {error}")
+        except KafkaCoordError:
+            raise
+        except Exception as error:  # noqa: BLE001  if this ended the instance, the next one would meet the same trouble
+            self._complain(f"cannot coordinate. I am {self._broker_id}: {error!r} (a defect)", error)
+            with suppress(StoreError):
+                self._resign("a defect")
+        else:
+            if self._store.clock.monotonic() >= self._stand_again_at:
+                self._trouble = ""
         return IDLE_WAIT_S
 
     def is_awake(self) -> bool:
@@ -179,7 +192,7 @@ class CoordinatorService:
         )
         try:
             coordinator.coordinator_startup()
-        except KafkaCoordError:
+        except Exception:
             coordinator.close()
             self._election.resign()
             raise
@@ -230,6 +243,14 @@ class CoordinatorService:
                 f"no action. I am {self._broker_id}, the coordinator, epoch {coordinator.leadership.epoch}:"
                 f" {len(coordinator.groups)} groups, {len(coordinator.catalog.names())} topics"
             )
+
+    def _complain(self, trouble: str, defect: Exception | None = None) -> None:
+        """Logs trouble when it is new, and every :data:`COMPLAIN_AGAIN_S` while it lasts."""
+        now = self._store.clock.monotonic()
+        if trouble != self._trouble or now >= self._complain_again_at:
+            log.error("%s", trouble, exc_info=defect)
+            self._complain_again_at = now + COMPLAIN_AGAIN_S
+        self._trouble = trouble
 
     def _say(self, status: str) -> None:
         """Logs what this instance is doing whenever that changes."""

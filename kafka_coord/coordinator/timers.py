@@ -17,7 +17,7 @@ class Since:
     def __init__(self) -> None:
         self._first_seen: dict[Hashable, float] = {}
 
-    def look(self, present: Iterable[Hashable], now: float) -> None:
+    def update(self, present: Iterable[Hashable], now: float) -> None:
         """Takes in what is present now: new things start at ``now`` (monotonic seconds), absent ones are forgotten."""
         self._first_seen = {key: self._first_seen.get(key, now) for key in present}
 

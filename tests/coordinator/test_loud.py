@@ -85,6 +85,32 @@ def test_an_elected_instance_whose_epoch_is_damaged_says_that_nobody_coordinates
     assert "nobody coordinates" in world.service._status
 
 
+def test_a_startup_that_fails_by_a_defect_ends_no_instance_and_is_said_every_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Stepped()
+    world.store.ensure_path(layout.broker_topic("flights"))
+
+    def surrogate(*_arguments: object) -> None:
+        raise UnicodeError("a lone surrogate")
+
+    monkeypatch.setattr("kafka_coord.coordinator.coordinator.ConsumerCoordinator._read_what_is_listed", surrogate)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(130):
+            world.turn()
+    said = [record for record in caplog.records if "a lone surrogate" in record.getMessage()]
+    assert len(said) in {2, 3}
+    assert "a lone surrogate" in world.service.obstacle
+    assert not world.service.leads
+    assert world.store.exists(layout.COORDINATOR) is None, "another instance may try"
+
+    monkeypatch.undo()
+    for _ in range(5):
+        world.turn()
+    assert world.service.leads
+    assert world.service.obstacle == ""
+
+
 def test_the_age_of_the_handler_grows_while_a_step_lasts() -> None:
     led = Led("flights", 4)
     led.clock.now += 5

@@ -37,9 +37,9 @@ def test_a_member_that_vanishes_between_the_two_reads_of_a_look_has_its_grace() 
     store.create(layout.ledger("delays", "c1"), fields.dump(Ledger("c1", 1, place=member).to_json()))
 
     query = GroupQuery(GroupMemory("delays"), {}, ())
-    (look,) = observe(store, [query], epoch=1, options=CoordinatorOptions())
+    (snapshot,) = observe(store, [query], epoch=1, options=CoordinatorOptions())
 
     assert around.reads >= 2
-    assert isinstance(look, Snapshot)
-    assert not look.observation.members
-    assert look.observation.in_grace == {"c1"}
+    assert isinstance(snapshot, Snapshot)
+    assert not snapshot.observation.members
+    assert snapshot.observation.in_grace == {"c1"}
