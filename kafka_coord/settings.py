@@ -23,7 +23,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,6 +43,10 @@ _MAX_FILE_DEPTH = 16
 _TEXT_OR_COMMENT = re.compile(rb"\"[^\"\n]*\"|'[^'\n]*'|#[^\n]*")
 
 _SHORT_VARIABLES = {"zookeeper.hosts": "KAFKA_COORD_ZOOKEEPER"}
+_OTHER_VARIABLES = frozenset(
+    f"{VARIABLE_PREFIX}{name}" for name in ("CONFIG", "OUTPUT", "DEBUG", "SERVE_SESSION_TIMEOUT_MS")
+)
+"""Ours, and no settings: what every command takes, and a flag of ``serve`` that is a setting of another section."""
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])")
 _SECRET_PROPERTY = re.compile(r"password|secret|token|\.key$|\.pem$|sasl\.jaas", re.IGNORECASE)
 
@@ -477,10 +481,23 @@ def _from_variables(environ: Mapping[str, str]) -> dict[str, _Found]:
     names = {VARIABLE_PREFIX + key.replace(".", "_").upper(): key for key in keys()}
     names |= {short: key for key, short in _SHORT_VARIABLES.items()}
     for variable in environ:
-        # Only this section's prefix cannot be a command's option (those are KAFKA_COORD_<COMMAND>_<OPTION>).
-        if variable.startswith("KAFKA_COORD_ZOOKEEPER_") and variable not in names:
-            raise _unknown(variable, list(names), "the environment")
+        if variable.startswith(VARIABLE_PREFIX) and variable not in names and _means_a_setting(variable, names):
+            raise _unknown(variable, [*names, *sorted(_OTHER_VARIABLES)], "the environment")
     return {key: _Found(environ[name], f"variable {name}") for name, key in names.items() if name in environ}
+
+
+def _means_a_setting(variable: str, names: Iterable[str]) -> bool:
+    """Whether a variable that is no setting was meant to be one: it begins with a section, or is nearly spelt like one.
+    All others may be a command's options (``KAFKA_COORD_<COMMAND>_<OPTION>``)."""
+    written = variable.removeprefix(VARIABLE_PREFIX)
+    first = written.partition("_")[0]
+    if variable in _OTHER_VARIABLES or first == "KAFKA":
+        return False
+    if first.lower() in _SECTIONS:
+        return True
+    known = [name.removeprefix(VARIABLE_PREFIX) for name in (*names, *_OTHER_VARIABLES)]
+    near = difflib.get_close_matches(written, known, n=1, cutoff=0.85)
+    return bool(near) and bool(difflib.get_close_matches(first, [near[0].partition("_")[0]], cutoff=0.8))
 
 
 def _from_flags(flags: Mapping[str, Any], called: str) -> dict[str, _Found]:

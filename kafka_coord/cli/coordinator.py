@@ -10,7 +10,7 @@ import click
 from kafka_coord.cli.asking import asked, asking_options, reason_option, show_answers
 from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.documents import pause_document
-from kafka_coord.cli.groups.show import report_unreadable
+from kafka_coord.cli.groups.show import nobody_decides, report_unreadable
 from kafka_coord.cli.options import output_option, who
 from kafka_coord.cli.output import Column, Format, Section, cell, duration, iso_time, number, show
 from kafka_coord.errors import NotFound
@@ -32,6 +32,9 @@ _REQUESTS = (
 )
 
 
+_UNKNOWN = "an instance is elected; who it is cannot be read"
+
+
 @click.group()
 def coordinator() -> None:
     """Who coordinates, and what waits to be done by it.
@@ -47,7 +50,7 @@ def coordinator() -> None:
 @output_option
 @connection_options
 def status(output: Format) -> None:
-    """The elected coordinator and every running instance. Exit code 7 where none is elected.
+    """The elected coordinator and every running instance. Exit code 7 where nobody can decide anything.
 
     \b
     kafka-coord coordinator status -o json
@@ -57,8 +60,10 @@ def status(output: Format) -> None:
     document = _status_document(cluster)
     show(output, document, [Section("instances", _INSTANCES, document["instances"])], summary=[_sentence(cluster)])
     report_unreadable(tuple(one for one in cluster.unreadable if one.path.startswith("/consumers/coord")))
+    if cluster.undecided:
+        raise NotFound(nobody_decides(cluster))
     if cluster.coordinator is None:
-        raise NotFound("no coordinator is elected: start 'kafka-coord serve' beside a broker")
+        raise NotFound(_UNKNOWN)
 
 
 @coordinator.command()
@@ -113,9 +118,11 @@ def withdraw_command(request: str) -> None:
 
 
 def _sentence(cluster: Cluster) -> str:
-    if cluster.coordinator is None:
-        return f"no coordinator is elected; {len(cluster.instances)} instances run"
     found = cluster.coordinator
+    if cluster.undecided:
+        return f"NOBODY DECIDES ANYTHING; {len(cluster.instances)} instances run"
+    if found is None:
+        return _UNKNOWN
     since = duration(max(0, round(time.time() * 1000) - (cluster.since_ms or 0)))
     sentence = f"broker {found.broker_id} coordinates, epoch {found.epoch}, for {since}; groups: {len(cluster.groups)}"
     if cluster.pause:
@@ -144,6 +151,7 @@ def _status_document(cluster: Cluster) -> dict[str, Any]:
         "groups": len(cluster.groups),
         "topics": len(cluster.topics),
         "paused": pause_document(cluster.pause) if cluster.pause else None,
+        "undecided": cluster.undecided or None,
     }
 
 

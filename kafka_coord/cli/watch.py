@@ -30,6 +30,7 @@ from kafka_coord.cli.output import (
 )
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.monitor.groups import EndOffsets
+from kafka_coord.monitor.operate import require_group
 from kafka_coord.monitor.overview import Overview, read_overview
 from kafka_coord.zk.store import Store
 
@@ -79,6 +80,8 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
     """
     settings = current_settings()
     with open_store(settings) as store, BrokerLog(store, settings) as log:
+        for group in groups:
+            require_group(store, group)
         ends = None if no_lag else end_offsets_reader(log)
         looks = _looks(store, groups, ends, interval, count)
         if output is Format.TABLE and sys.stdout.isatty():
@@ -138,7 +141,11 @@ def _print(output: Format, frame: Overview | str, *, first: bool) -> None:
 
 def _sentence(frame: Overview) -> str:
     elected = frame.cluster.coordinator
-    who = f"broker {elected.broker_id} coordinates, epoch {elected.epoch}" if elected else "NO COORDINATOR IS ELECTED"
+    who = (
+        f"broker {elected.broker_id} coordinates, epoch {elected.epoch}" if elected else "who coordinates is unreadable"
+    )
+    if frame.cluster.undecided:
+        who = f"NOBODY DECIDES ANYTHING: {frame.cluster.undecided}"
     paused = "; ALL GROUPS ARE PAUSED" if frame.cluster.pause else ""
     return f"{iso_time(round(time.time() * 1000))}  {who}; {len(frame.cluster.groups)} groups{paused}"
 
@@ -187,6 +194,7 @@ def _document(frame: Overview) -> dict[str, Any]:
         "at": iso_time(round(time.time() * 1000)),
         "coordinator": elected.broker_id if elected else None,
         "epoch": elected.epoch if elected else None,
+        "undecided": frame.cluster.undecided or None,
         "groups": [
             group_document(row)
             | dict(zip(("lag", "lag_unknown"), frame.lags.get(row.group, (None, None)), strict=True))

@@ -97,11 +97,13 @@ class Matched(NamedTuple):
 @dataclass(slots=True)
 class Unsettled:
     """A group that has not reached its target. Moments are monotonic; ``logged_at`` is when this was last logged.
-    ``ownerless`` is how many partitions of its target nobody holds."""
+    ``ownerless`` is how many partitions of its target nobody holds; ``undecided`` whether it has no target that can be
+    read, or a pass over it failed."""
 
     since: float
     reason: str = ""
     ownerless: int = 0
+    undecided: bool = False
     logged_at: float | None = None
 
 

@@ -34,10 +34,13 @@ class StartOffsets:
     unclaimed: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
-_UNCLAIMED = (
-    "{!r} is not the identity of a topic, so nobody can tell which topic the offsets below it belong to, and nothing "
-    "is started: set it to {!r} if they belong to the present topic, otherwise delete it with everything below it"
-)
+def unclaimed(written: str, identity: str) -> str:
+    """Why nothing is started from the offsets below a znode that holds ``written``, and what to do about it."""
+    return (
+        f"{written[:40]!r} is not the identity of a topic, so nobody can tell which topic the offsets below it belong"
+        f" to, and nothing is started: set it to {identity!r} if they belong to the present topic, otherwise delete it"
+        " with everything below it"
+    )
 
 
 def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: Mapping[str, TopicInfo]) -> StartOffsets:
@@ -101,7 +104,7 @@ def _of_topic(path: str, node: object, below: frozenset[str], identity: str) -> 
     if not written or same_topic(written, identity):  # empty: written by 0.8 or by hand, for the present topic
         return _OfTopic(prepare)
     if not is_identity(written):
-        return _OfTopic(prepare, unclaimed=Unreadable(path, _UNCLAIMED.format(written[:40], identity)), below=below)
+        return _OfTopic(prepare, unclaimed=Unreadable(path, unclaimed(written, identity)), below=below)
     return _OfTopic(prepare, tuple(Delete(f"{path}/{name}") for name in sorted(below)), stale=True)
 
 

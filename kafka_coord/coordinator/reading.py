@@ -10,7 +10,7 @@ from kafka_coord.errors import NoAuth
 from kafka_coord.model import Unreadable
 from kafka_coord.zk.store import GetChildren, Read, ReadResult, Store
 
-FORBIDDEN = "its ACL does not let the coordinator read it: grant its ZooKeeper user the right to, or delete it"
+FORBIDDEN = "its ACL forbids reading it: grant the reader's ZooKeeper user the right to, or delete it"
 
 MOST_REPORTED = 10
 """How many lines about unreadable znodes one look may log: somebody may have made thousands."""

@@ -16,6 +16,8 @@ _BELOW_A_GROUP = {
     "settled": "nothing to do: it is replaced once the group is at rest",
     "channel": "its consumer obeys no later command and will be evicted: delete the znode",
 }
+_LISTED = ("ids", "owners", "channel")
+"""Whose children tell who takes part and who holds what."""
 _ELSEWHERE = {
     layout.PAUSED: "until it is removed all groups count as paused: kafka-coord groups resume --all",
     layout.BROKER_TOPICS: "Kafka wrote it: until it can be read, its partitions stay with their owners",
@@ -34,6 +36,10 @@ def what_to_do(path: str) -> str:
     group, _, below = path.removeprefix(f"{layout.GROUPS}/").partition("/")
     if not path.startswith(layout.group(group)):
         return _ANYTHING_ELSE
+    if not is_legal(group):
+        return "no command takes that name: delete the znode with all below it (zkCli.sh deleteall)"
+    if below in _LISTED:
+        return f"nothing is decided about {group}: give the coordinator's user the right to read it"
     if not below:
         return f"the defaults hold: kafka-coord groups settings {group} --rebalance-timeout-ms 60000"
     kind, _, name = below.partition("/")

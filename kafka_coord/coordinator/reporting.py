@@ -24,12 +24,18 @@ SAY_AGAIN_S = 60.0
 @dataclass(frozen=True, slots=True)
 class StuckGroup:
     """A group that has not reached its target for longer than :data:`UNSETTLED_AFTER_S`, and why. ``ownerless`` is how
-    many of its partitions nobody held when that was last logged."""
+    many of its partitions nobody held when that was last logged; ``undecided`` whether nothing could be decided."""
 
     group: str
     for_s: float
     reason: str
     ownerless: int
+    undecided: bool
+
+    @property
+    def is_loud(self) -> bool:
+        """Whether an operator must act. A consumer that is slow to acknowledge is evicted without one."""
+        return self.undecided or self.ownerless > 0
 
 
 def report_pass(memory: GroupMemory, plan: Plan, observation: Observation, now: float) -> None:
@@ -61,7 +67,7 @@ def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
     unsettled = memory.unsettled
     if unsettled is None or now - unsettled.since < UNSETTLED_AFTER_S:
         return None
-    return StuckGroup(memory.group, now - unsettled.since, unsettled.reason, unsettled.ownerless)
+    return StuckGroup(memory.group, now - unsettled.since, unsettled.reason, unsettled.ownerless, unsettled.undecided)
 
 
 def say_again_at(memory: GroupMemory) -> float | None:
@@ -77,6 +83,7 @@ def say_again_at(memory: GroupMemory) -> float | None:
 def _report_unsettled(memory: GroupMemory, reason: str, now: float, observation: Observation | None) -> None:
     unsettled = memory.unsettled = memory.unsettled or Unsettled(now)
     unsettled.reason = reason
+    unsettled.undecided = observation is None or observation.assignment is None
     due = say_again_at(memory)
     if due is None or now < due:
         return

@@ -11,6 +11,7 @@ from kafka_coord.model import CoordinatorInfo, Pause, TopicInfo, Unreadable
 from kafka_coord.monitor.reading import Reading, split
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import broker_number
+from kafka_coord.zk.election import decode_epoch
 from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
 
@@ -19,14 +20,18 @@ class Cluster:
     """One look at everything that is not a group. ``initialised``: whether ``/consumers/groups`` exists at all.
 
     ``instances`` are the running ones, elected or not, by broker id; ``since_ms`` when the coordinator was elected.
+    ``undecided`` says why nobody decides anything in the whole cluster, though somebody may be elected; "" where the
+    elected instance can. ``topics_changed_ms`` is when each topic's znode was last written.
     """
 
     initialised: bool
     coordinator: CoordinatorInfo | None
+    undecided: str
     since_ms: int | None
     instances: Mapping[int, CoordinatorInfo]
     brokers: tuple[int, ...]
     topics: Mapping[str, TopicInfo]
+    topics_changed_ms: Mapping[str, int]
     pause: Pause | None
     groups: tuple[str, ...]
     unreadable: tuple[Unreadable, ...]
@@ -35,9 +40,10 @@ class Cluster:
 def read_cluster(store: Store) -> Cluster:
     """Two rounds of reads, whatever the number of topics."""
     reading = Reading(store)
-    elected, paused, instances, brokers, topics, groups = reading.many(
+    elected, epoch, paused, instances, brokers, topics, groups = reading.many(
         [
             GetData(layout.COORDINATOR),
+            GetData(layout.COORDINATOR_EPOCH),
             GetData(layout.PAUSED),
             GetChildren(layout.COORDINATORS),
             GetChildren(layout.BROKER_IDS),
@@ -56,6 +62,7 @@ def read_cluster(store: Store) -> Cluster:
     return Cluster(
         initialised=isinstance(groups, tuple),
         coordinator=coordinator,
+        undecided=_undecided(coordinator, elected, epoch),
         since_ms=elected.stat.ctime_ms if isinstance(elected, Node) else None,
         instances={
             number: info
@@ -64,6 +71,11 @@ def read_cluster(store: Store) -> Cluster:
         },
         brokers=_numbers(brokers),
         topics=_topics(reading, topic_names, topic_nodes),
+        topics_changed_ms={
+            name: node.stat.mtime_ms
+            for name, node in zip(topic_names, topic_nodes, strict=True)
+            if isinstance(node, Node)
+        },
         pause=reading.decode(layout.PAUSED, paused, lambda value, _, where: Pause.from_json(value, where), Pause()),
         groups=reading.names(layout.GROUPS, groups),
         unreadable=tuple(reading.unreadable),
@@ -75,6 +87,22 @@ def read_coordinator(store: Store) -> CoordinatorInfo | None:
     reading = Reading(store)
     (elected,) = reading.many([GetData(layout.COORDINATOR)])
     return reading.decode(layout.COORDINATOR, elected, _coordinator)
+
+
+def _undecided(coordinator: CoordinatorInfo | None, elected: ReadResult, epoch: ReadResult) -> str:
+    where = layout.COORDINATOR_EPOCH
+    stored = decode_epoch(epoch.data) if isinstance(epoch, Node) else None
+    if isinstance(epoch, Node) and stored is None:
+        held = epoch.data[:20].decode("utf-8", "replace")
+        return f"{where} holds {held!r}, which is no epoch: nobody can be elected, and nothing can be written"
+    if isinstance(elected, Node) and not elected.stat.ephemeral_owner:
+        return f"{layout.COORDINATOR} is not ephemeral, so it never goes, and nobody can be elected"
+    if coordinator is None:
+        return "" if isinstance(elected, Node) else "no coordinator is elected"
+    if stored != coordinator.epoch:
+        held = "does not exist" if stored is None else f"says {stored}"
+        return f"{where} {held}, and broker {coordinator.broker_id} was elected with epoch {coordinator.epoch}"
+    return ""
 
 
 def _coordinator(value: Mapping[str, object], _: Node, where: str) -> CoordinatorInfo:

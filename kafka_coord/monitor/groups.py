@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,7 @@ from kafka_coord.model import (
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor.channel import WaitingCommand, read_waiting
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.offsets import OffsetRow, offset_rows, partitions_of, read_committed
+from kafka_coord.monitor.offsets import OffsetRow, offset_rows, partitions_of, read_all_committed, read_committed
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.monitor.state import group_state, group_status
 from kafka_coord.zk.store import Store
@@ -108,7 +109,13 @@ def list_groups(store: Store) -> tuple[Cluster, tuple[GroupRow, ...]]:
     """All groups, in order of name: a fixed number of rounds of reads for all of them together."""
     cluster = read_cluster(store)
     snapshots = read_groups(store, cluster.groups, cluster)
-    return cluster, tuple(group_row(snapshot) for _, snapshot in sorted(snapshots.items()))
+    committed = read_all_committed(store, snapshots, cluster.topics)
+    commands = Counter(one.path.split("/")[3] for one in read_waiting(store, snapshots).unreadable)
+    rows = (
+        group_row(snapshot, also_unreadable=len(committed[group].unreadable) + commands[group])
+        for group, snapshot in sorted(snapshots.items())
+    )
+    return cluster, tuple(rows)
 
 
 def snapshot_of(store: Store, group: str) -> tuple[Cluster, GroupSnapshot]:
@@ -220,8 +227,8 @@ def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> t
     return tuple(rows)
 
 
-def group_row(snapshot: GroupSnapshot) -> GroupRow:
-    """The group in brief."""
+def group_row(snapshot: GroupSnapshot, also_unreadable: int = 0) -> GroupRow:
+    """The group in brief. ``also_unreadable`` counts the offsets and commands that cannot be read."""
     seen = snapshot.observation
     return GroupRow(
         group=snapshot.group,
@@ -231,7 +238,7 @@ def group_row(snapshot: GroupSnapshot) -> GroupRow:
         partitions=sum(len(ledger.held) for ledger in seen.ledgers.values()),
         assignor=_assignor(snapshot),
         pending=sum(map(len, snapshot.pending.values())),
-        unreadable=len(seen.unreadable),
+        unreadable=len(seen.unreadable) + also_unreadable,
     )
 
 

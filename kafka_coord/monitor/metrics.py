@@ -11,6 +11,7 @@ from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from kafka_coord.coordinator.reporting import StuckGroup
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.frontends.socket.gateway import Gateway
@@ -40,6 +41,11 @@ class ServiceCollector:
             max(0.0, session.lease_deadline() - now),
         )
         yield gauge("elected", "Whether this instance coordinates and may decide now.", int(self._service.leads))
+        yield gauge(
+            "election_obstructed",
+            "Whether something keeps every instance from being elected; the log and /health say what.",
+            int(bool(self._service.obstacle)),
+        )
         if self._gateway is not None:
             yield from _of_gateway(self._gateway)
         coordinator = self._service.coordinator
@@ -47,6 +53,21 @@ class ServiceCollector:
             return
         handler = coordinator.handler
         yield gauge("epoch", "The epoch this instance was elected with.", coordinator.leadership.epoch)
+        yield gauge(
+            "handler_step_age_seconds",
+            "How long ago the rebalance request handler completed a step.",
+            handler.age_s(),
+        )
+        stuck = handler.stuck_groups()
+        yield gauge("stuck_groups", "Groups that have not reached their target for 30 s.", len(stuck))
+        yield gauge(
+            "undecided_groups", "Of these, groups nothing can be decided about.", sum(one.undecided for one in stuck)
+        )
+        yield gauge(
+            "ownerless_partitions",
+            "Partitions of such groups that nobody owns.",
+            sum(one.ownerless for one in stuck),
+        )
         yield gauge("queued_groups", "Groups waiting to be looked at.", len(coordinator.queue))
         states = Counter(outcome.state for outcome in list(handler.outcomes.values()))
         groups = GaugeMetricFamily(f"{PREFIX}_groups", "Groups by state, as last looked at.", labels=["state"])
@@ -62,6 +83,7 @@ def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
     """What there is to tell of consumers without ZooKeeper."""
     statistics = gateway.statistics
     yield gauge("socket_consumers", "Registered consumers without ZooKeeper.", gateway.consumers)
+    yield gauge("gateway_step_age_seconds", "How long ago the gateway completed a step.", gateway.step_age_s)
     yield gauge("socket_connections", "Open connections of such consumers.", gateway.connections)
     yield counter("socket_registrations", "Registrations over sockets.", statistics.registered)
     yield counter("socket_resumptions", "Memberships that went on over another connection.", statistics.resumed)
@@ -78,18 +100,49 @@ def _presences(gateway: Gateway) -> list[dict[str, Any]]:
     return [asdict(presence) for presence in gateway.presences()]
 
 
-def health(service: CoordinatorService, store: Store) -> tuple[bool, dict[str, Any]]:
-    """Healthy means: registered, and connected to ZooKeeper. Elected or not is no matter of health."""
+MOST_TOLD = 20
+"""So many groups are named in one health answer."""
+STUCK_S = 30.0
+"""A thread that has completed no step for so long hangs: it takes one a second at least, and the longest (a plan for a
+hundred thousand partitions, a request ZooKeeper does not answer) take half of that."""
+
+
+def health(service: CoordinatorService, store: Store, gateway: Gateway | None = None) -> tuple[bool, dict[str, Any]]:
+    """Healthy means: registered, connected to ZooKeeper, and nothing in ``problems``. Elected or not is no matter of
+    health."""
     session = store.session
-    healthy = session.state is SessionState.CONNECTED and service.wait_registered(0.0)
+    connected = session.state is SessionState.CONNECTED and service.wait_registered(0.0)
     coordinator = service.coordinator
+    handler_age_s = service.handler_age_s()
+    gateway_age_s = gateway.step_age_s if gateway is not None else None
+    problems = [service.obstacle] if service.obstacle else []
+    stuck = coordinator.handler.stuck_groups() if coordinator is not None else []
+    problems += [_told(one) for one in [one for one in stuck if one.is_loud][:MOST_TOLD]]
+    for what, age_s in (("handler", handler_age_s), ("gateway", gateway_age_s)):
+        if age_s is not None and age_s > STUCK_S:
+            problems.append(f"the {what} has completed no step for {age_s:.0f} s")
+    healthy = connected and not problems
     return healthy, {
         "healthy": healthy,
         "elected": service.leads,
         "epoch": coordinator.leadership.epoch if coordinator is not None else None,
         "zookeeper": session.state.value,
+        "problems": problems,
+        "handler_step_age_s": _rounded(handler_age_s),
+        "gateway_step_age_s": _rounded(gateway_age_s),
         "version": __version__,
     }
+
+
+def _told(stuck: StuckGroup) -> str:
+    return (
+        f"group {stuck.group} has not settled for {stuck.for_s:.0f} s, {stuck.ownerless} partitions without an owner:"
+        f" {stuck.reason}"
+    )
+
+
+def _rounded(age_s: float | None) -> float | None:
+    return None if age_s is None else round(age_s, 3)
 
 
 class MetricsServer(Exposition):
@@ -98,4 +151,6 @@ class MetricsServer(Exposition):
     def __init__(self, address: str, service: CoordinatorService, store: Store, gateway: Gateway | None = None) -> None:
         collector = ServiceCollector(service, store, gateway)
         pages = {PRESENCES: partial(_presences, gateway)} if gateway is not None else None
-        super().__init__(address, collector, lambda: health(service, store), setting="--listen-http", pages=pages)
+        super().__init__(
+            address, collector, lambda: health(service, store, gateway), setting="--listen-http", pages=pages
+        )

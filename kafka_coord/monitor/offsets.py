@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from kafka_coord.channel.operations import decode_offset
+from kafka_coord.coordinator.offsets import unclaimed
+from kafka_coord.coordinator.topics import is_identity
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import (
     NO_PARTITIONS,
@@ -28,49 +31,89 @@ class Committed:
     """The committed offsets of one group: per partition the offset of the next record to read.
 
     ``of_earlier_topic`` are partitions whose offset belongs to a topic of the same name that was deleted: a consumer
-    starts as if nothing were committed, so they count as not committed here as well.
+    starts as if nothing were committed, so they count as not committed here as well. ``stored`` are all partitions
+    that have an offset znode, whatever it holds.
     """
 
     offsets: Mapping[TopicPartition, int]
     of_earlier_topic: PartitionSet = NO_PARTITIONS
     unreadable: tuple[Unreadable, ...] = ()
+    stored: PartitionSet = NO_PARTITIONS
 
 
 def read_committed(store: Store, group: str, topics: Mapping[str, TopicInfo]) -> Committed:
-    """Everything below ``offsets`` of the group, in three rounds of reads."""
-    reading = Reading(store)
-    (listing,) = reading.many([GetChildren(layout.offsets(group))])
-    names = reading.names(layout.offsets(group), listing)
-    found = reading.many(
-        [GetData(layout.topic_offsets(group, name)) for name in names]
-        + [GetChildren(layout.topic_offsets(group, name)) for name in names]
-    )
-    identities, listings = found[: len(names)], found[len(names) :]
-    partitions = [
-        tp
-        for name, children in zip(names, listings, strict=True)
-        for tp in _partitions(reading, layout.topic_offsets(group, name), name, children)
+    """Everything below ``offsets`` of the group."""
+    return read_all_committed(store, [group], topics)[group]
+
+
+def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str, TopicInfo]) -> dict[str, Committed]:
+    """Everything below ``offsets`` of each group, in three rounds of reads for all of them together."""
+    readings = {group: Reading(store) for group in groups}
+    round_of = Reading(store)
+    listings = round_of.many(GetChildren(layout.offsets(group)) for group in readings)
+    parents = [
+        (group, name)
+        for (group, reading), listing in zip(readings.items(), listings, strict=True)
+        for name in reading.names(layout.offsets(group), listing)
     ]
-    earlier = {
-        name
-        for name, node in zip(names, identities, strict=True)
-        if isinstance(node, Node) and node.data and name in topics
-        if not same_topic(node.data.decode(errors="replace"), topics[name].identity)
+    found = round_of.many(
+        [GetData(layout.topic_offsets(*parent)) for parent in parents]
+        + [GetChildren(layout.topic_offsets(*parent)) for parent in parents]
+    )
+    partitions = [
+        (group, tp)
+        for (group, name), children in zip(parents, found[len(parents) :], strict=True)
+        for tp in _partitions(readings[group], layout.topic_offsets(group, name), name, children)
+    ]
+    owners = {
+        parent: _belong(readings[parent[0]], parent, node, topics.get(parent[1]))
+        for parent, node in zip(parents, found, strict=False)
     }
-    offsets: dict[TopicPartition, int] = {}
-    nodes = reading.many(GetData(layout.offset(group, *tp)) for tp in partitions)
-    for tp, node in zip(partitions, nodes, strict=True):
-        if not isinstance(node, Node) or tp.topic in earlier:
+    offsets: dict[str, dict[TopicPartition, int]] = {group: {} for group in readings}
+    earlier: dict[str, list[TopicPartition]] = {group: [] for group in readings}
+    stored: dict[str, list[TopicPartition]] = {group: [] for group in readings}
+    nodes = round_of.many(GetData(layout.offset(group, *tp)) for group, tp in partitions)
+    for (group, tp), node in zip(partitions, nodes, strict=True):
+        stored[group].append(tp)
+        if owners[group, tp.topic] is _Belong.EARLIER:
+            earlier[group].append(tp)
+        if owners[group, tp.topic] is not _Belong.CURRENT or not isinstance(node, Node):
             continue
         try:
-            offsets[tp] = decode_offset(node.data, layout.offset(group, *tp))
+            offsets[group][tp] = decode_offset(node.data, layout.offset(group, *tp))
         except MalformedValue as error:
-            reading.refuse(error.where, error.reason)
-    return Committed(
-        offsets=offsets,
-        of_earlier_topic=PartitionSet.of(tp for tp in partitions if tp.topic in earlier),
-        unreadable=tuple(reading.unreadable),
-    )
+            readings[group].refuse(error.where, error.reason)
+    for group, refused in round_of.by_group().items():
+        readings[group].unreadable += refused
+    return {
+        group: Committed(
+            offsets[group],
+            PartitionSet.of(earlier[group]),
+            tuple(reading.unreadable),
+            PartitionSet.of(stored[group]),
+        )
+        for group, reading in readings.items()
+    }
+
+
+class _Belong(Enum):
+    """Which topic of that name the offsets are of."""
+
+    CURRENT = auto()
+    EARLIER = auto()
+    UNKNOWN = auto()
+
+
+def _belong(reading: Reading, parent: tuple[str, str], node: ReadResult, topic: TopicInfo | None) -> _Belong:
+    if not isinstance(node, Node) or not node.data or topic is None:
+        return _Belong.CURRENT
+    written = node.data.decode(errors="replace")
+    if same_topic(written, topic.identity):
+        return _Belong.CURRENT
+    if is_identity(written):
+        return _Belong.EARLIER
+    reading.refuse(layout.topic_offsets(*parent), unclaimed(written, topic.identity))
+    return _Belong.UNKNOWN
 
 
 def _partitions(reading: Reading, parent: str, topic: str, listing: ReadResult) -> Iterable[TopicPartition]:
@@ -99,9 +142,15 @@ class OffsetRow:
 
 def partitions_of(seen: Observation, committed: Committed) -> PartitionSet:
     """Every partition a group has to do with: subscribed to, held, or with an offset of its own."""
-    found = PartitionSet.of(committed.offsets)
+    found = PartitionSet.of(committed.offsets) | subscribed(seen)
     for ledger in seen.ledgers.values():
         found |= ledger.held
+    return found
+
+
+def subscribed(seen: Observation) -> PartitionSet:
+    """The partitions there are of the topics that members subscribe to."""
+    found = NO_PARTITIONS
     subscriptions = {
         (m.subscription.kind, m.subscription.pattern or id(m)): m.subscription for m in seen.members.values()
     }

@@ -27,7 +27,7 @@ def pause(store: Store, group: str, *, by: str, reason: str) -> None:
 
     Raises :class:`NotFound` where there is no such group.
     """
-    _require(store, group)
+    require_group(store, group)
     value = Pause(by=by, reason=reason, since_ms=round(store.clock.time() * 1000))
     path = layout.paused(group) if group else layout.PAUSED
     store.ensure_path(path)
@@ -37,7 +37,7 @@ def pause(store: Store, group: str, *, by: str, reason: str) -> None:
 
 def resume(store: Store, group: str, *, by: str) -> None:
     """Allows rebalances again. Raises :class:`RequestRefused` where nothing is paused, :class:`NotFound`."""
-    _require(store, group)
+    require_group(store, group)
     try:
         store.delete(layout.paused(group) if group else layout.PAUSED)
     except NoNode:
@@ -134,6 +134,7 @@ def quiet(snapshot: GroupSnapshot, state: GroupState) -> bool:
     return not any(consumer in snapshot.observation.members for consumer in snapshot.pending)
 
 
-def _require(store: Store, group: str) -> None:
+def require_group(store: Store, group: str) -> None:
+    """Raises :class:`NotFound` where there is no such group; every group is there (:data:`EVERYWHERE`)."""
     if group and store.exists(layout.group(group)) is None:
-        raise NotFound(f"no group {group!r}; nothing was changed")
+        raise NotFound(f"no group {group!r}")

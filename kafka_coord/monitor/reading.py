@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from kafka_coord.coordinator.reading import read_each
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import RULE, is_legal
+from kafka_coord.zk import layout
 from kafka_coord.zk.store import Node, Read, ReadResult, Store
 
 T = TypeVar("T")
@@ -25,9 +27,13 @@ class Reading:
         self.unreadable: list[Unreadable] = []
 
     def many(self, reads: Iterable[Read]) -> tuple[ReadResult, ...]:
-        """All of them at once; nothing is asked for no reads."""
-        wanted = tuple(reads)
-        return self.store.read_many(wanted) if wanted else ()
+        """All of them at once. What the ACL forbids is noted as unreadable and otherwise as if absent."""
+        answers: list[ReadResult] = []
+        for answer in read_each(self.store, tuple(reads)):
+            if isinstance(answer, Unreadable):
+                self.unreadable.append(answer)
+            answers.append(None if isinstance(answer, Unreadable) else answer)
+        return tuple(answers)
 
     def names(self, parent: str, listing: ReadResult) -> tuple[str, ...]:
         """The legal names of a listing; the others are noted. Empty where the parent does not exist."""
@@ -58,6 +64,13 @@ class Reading:
     def refuse(self, path: str, reason: str, incarnation: int = 0) -> None:
         """Note a znode as unreadable."""
         self.unreadable.append(Unreadable(path, reason, incarnation))
+
+    def by_group(self) -> dict[str, list[Unreadable]]:
+        """What was noted below each group."""
+        found: dict[str, list[Unreadable]] = {}
+        for one in self.unreadable:
+            found.setdefault(one.path.removeprefix(f"{layout.GROUPS}/").partition("/")[0], []).append(one)
+        return found
 
 
 def split(found: Sequence[ReadResult], *lengths: int) -> list[Sequence[ReadResult]]:

@@ -16,6 +16,7 @@ from kafka_coord.model import (
     Member,
     Observation,
     Pause,
+    Unreadable,
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.cluster import Cluster
@@ -31,13 +32,15 @@ class GroupSnapshot:
     """One group: the planner's observation and what only people want to know.
 
     ``registrations`` are the facts of each ``ids`` znode, decodable or not; ``pause`` is the group's own pause
-    (the observation's is the global one where there is one), ``paused_everywhere`` the global one.
+    (the observation's is the global one where there is one), ``paused_everywhere`` the global one. ``decided_ms`` is
+    when its target, or what any member holds, was last written (ms since 1970).
     """
 
     observation: Observation
     registrations: Mapping[str, Stat] = field(default_factory=dict)
     pause: Pause | None = None
     paused_everywhere: Pause | None = None
+    decided_ms: int = 0
 
     @property
     def group(self) -> str:
@@ -60,12 +63,12 @@ def read_groups(store: Store, groups: Iterable[str], cluster: Cluster) -> dict[s
     drafts: list[_Draft] = []
     for at, name in enumerate(names):
         one = found[at * _PER_GROUP : (at + 1) * _PER_GROUP]
-        if isinstance(one[0], Node):
+        if isinstance(one[0], Node) or any(refused.path == layout.group(name) for refused in reading.unreadable):
             drafts.append(_Draft(store, name, one))
     second = reading.many(read for draft in drafts for read in draft.second_round())
-    snapshots = {}
+    snapshots, forbidden = {}, reading.by_group()
     for draft, part in zip(drafts, split(second, *(draft.reads for draft in drafts)), strict=True):
-        snapshots[draft.group] = draft.finish(part, cluster)
+        snapshots[draft.group] = draft.finish(part, cluster, forbidden.get(draft.group, ()))
     return snapshots
 
 
@@ -97,8 +100,9 @@ class _Draft:
         yield from (GetData(layout.ledger(self.group, c)) for c in self._ledgered)
         yield from (GetChildren(layout.channel(self.group, c)) for c in self._channelled)
 
-    def finish(self, found: Sequence[ReadResult], cluster: Cluster) -> GroupSnapshot:
+    def finish(self, found: Sequence[ReadResult], cluster: Cluster, forbidden: Iterable[Unreadable]) -> GroupSnapshot:
         reading, group = self._reading, self.group
+        reading.unreadable += forbidden
         parts = split(found, len(self._consumers), len(self._ledgered), len(self._channelled))
         registrations = dict(zip(self._consumers, parts[0], strict=True))
         members = _decoded(
@@ -133,6 +137,9 @@ class _Draft:
             registrations={c: node.stat for c, node in registrations.items() if isinstance(node, Node)},
             pause=pause,
             paused_everywhere=cluster.pause,
+            decided_ms=max(
+                (node.stat.mtime_ms for node in (self._assignment, *parts[1]) if isinstance(node, Node)), default=0
+            ),
         )
 
 

@@ -39,7 +39,6 @@ from kafka_coord.zk.store import (
     Stat,
     Store,
     WatchEvent,
-    WatchType,
 )
 
 log = logging.getLogger(__name__)
@@ -84,11 +83,12 @@ class ZkElection:
         self._instance = InstanceRegistration(store, broker_id, endpoints, wake)
         self._leadership: Leadership | None = None
         self._fired = True
-        self._gone = False
         self._looked_at = 0.0
         self._seen: Node | None = None
         self._epoch_seen: Node | None = None
-        """The stored epoch, where the last look found nobody and this instance has not tried with it yet."""
+        """The stored epoch as of the last look."""
+        self._epoch_is_new = False
+        """Whether that look found nobody, and this instance has not tried with that epoch yet."""
         self._unresolved = False
         self._highest_epoch_seen = 0
         self._complaints: dict[str, _Complaint] = {}
@@ -123,23 +123,17 @@ class ZkElection:
         self._looked_at = now
 
     def _read_and_watch(self) -> Node | None:
-        gone, self._gone = self._gone, False
-        self._epoch_seen = None
-        while True:
-            if gone:  # what everybody waits for waits neither for being told so once more nor for the epoch
-                armed = self._store.arm((), [layout.COORDINATOR], self._on_event, [GetData(layout.COORDINATOR_EPOCH)])
-                if armed.stats[0] is None:
-                    (epoch,) = armed.answers
-                    self._epoch_seen = epoch if isinstance(epoch, Node) else None
-                    return None
-            try:
-                return self._store.get(layout.COORDINATOR, self._on_event)
-            except NoNode:
-                gone = True
+        """One request: whoever waits for an election waits for every round trip before it. What changes between the
+        watches and the reads fires a watch."""
+        paths = [layout.COORDINATOR, layout.COORDINATOR_EPOCH]
+        armed = self._store.arm((), paths, self._on_event, [GetData(path) for path in paths])
+        coordinator, epoch = armed.answers
+        self._epoch_seen = epoch if isinstance(epoch, Node) else None
+        self._epoch_is_new = coordinator is None
+        return coordinator if isinstance(coordinator, Node) else None
 
-    def _on_event(self, event: WatchEvent) -> None:
+    def _on_event(self, _event: WatchEvent) -> None:
         """On a thread of the store."""
-        self._gone = event.type is WatchType.DELETED
         self._fired = True
         self._wake()
 
@@ -148,11 +142,15 @@ class ZkElection:
         self.watch()
         if self._seen is None:
             return None
+        if self._epoch_seen is not None:
+            self._epoch_in(self._epoch_seen)
         try:
-            return _decoded(self._seen)
+            found = _decoded(self._seen)
         except MalformedValue as error:
             self._complain("leader", f"cannot tell who coordinates: {error}")
             return None
+        self._highest_epoch_seen = max(self._highest_epoch_seen, found.epoch)
+        return found
 
     def step(self) -> None:
         """Notices what happened to this instance's leadership. Raises :class:`StoreUnavailable`: come again."""
@@ -161,7 +159,10 @@ class ZkElection:
         if leadership is None:
             return
         lost = leadership.session_id != self._store.session.session_id or (
-            self._seen is None or self._seen.stat.ephemeral_owner != leadership.session_id
+            self._seen is None
+            or self._seen.stat.ephemeral_owner != leadership.session_id
+            or self._epoch_seen is None
+            or self._epoch_seen.stat.version != leadership.fence.version
         )
         if lost:
             log.warning("lost the leadership epoch=%d reason='%s'", leadership.epoch, self._why_lost(leadership))
@@ -170,7 +171,11 @@ class ZkElection:
     def _why_lost(self, leadership: Leadership) -> str:
         if leadership.session_id != self._store.session.session_id:
             return "its ZooKeeper session ended"
-        return "somebody deleted its znode" if self._seen is None else "another instance coordinates"
+        if self._seen is None:
+            return "somebody deleted its znode"
+        if self._seen.stat.ephemeral_owner != leadership.session_id:
+            return "another instance coordinates"
+        return f"somebody wrote or deleted {layout.COORDINATOR_EPOCH}, so it can write nothing any more"
 
     @property
     def leadership(self) -> Leadership | None:
@@ -212,7 +217,9 @@ class ZkElection:
         session_id = self._store.session.session_id
         if self._seen is not None:
             owner = self._seen.stat.ephemeral_owner
-            if not owner:
+            if owner:
+                self._complaints.pop("znode", None)
+            else:
                 self._complain(
                     "znode",
                     f"cannot elect anybody: {layout.COORDINATOR} is not ephemeral, so it never goes: delete it",
@@ -228,6 +235,14 @@ class ZkElection:
             raise
 
     def _try(self, epoch: int, version: int, session_id: int) -> Leadership | None:
+        if epoch < self._highest_epoch_seen:
+            log.warning(
+                "going on above the highest epoch seen=%d: %s says %d, and was set back by hand",
+                self._highest_epoch_seen,
+                layout.COORDINATOR_EPOCH,
+                epoch,
+            )
+            epoch = self._highest_epoch_seen
         info = CoordinatorInfo(self._broker_id, epoch + 1, str(int(self._store.clock.time() * 1000)), self._endpoints)
         self._fired = True
         try:
@@ -273,7 +288,7 @@ class ZkElection:
 
     def _stored_epoch(self) -> tuple[int, int] | None:
         """(epoch, znode version), the znode made where it is missing; None where no epoch can be told."""
-        seen, self._epoch_seen = self._epoch_seen, None
+        seen, self._epoch_is_new = self._epoch_seen if self._epoch_is_new else None, False
         try:
             node = seen or self._store.get(layout.COORDINATOR_EPOCH)
         except NoNode:
@@ -282,11 +297,19 @@ class ZkElection:
             with suppress(NodeExists):
                 self._store.create(layout.COORDINATOR_EPOCH, str(first).encode())
             node = self._store.get(layout.COORDINATOR_EPOCH)
-        written = node.data.decode("ascii", "replace").strip()
-        if written.isascii() and written.isdigit() and int(written[:11]) < MAX_EPOCH and len(written) < 11:
-            self._highest_epoch_seen = max(self._highest_epoch_seen, int(written))
+        epoch = self._epoch_in(node)
+        if epoch is None:
+            return None
+        self._highest_epoch_seen = max(self._highest_epoch_seen, epoch)
+        return epoch, node.stat.version
+
+    def _epoch_in(self, node: Node) -> int | None:
+        """The epoch, or ``None`` and a complaint where there is none: nobody can be elected, nor write as elected."""
+        epoch = decode_epoch(node.data)
+        if epoch is not None:
             self._complaints.pop("epoch", None)
-            return int(written), node.stat.version
+            return epoch
+        written = node.data.decode("ascii", "replace").strip()
         if self._is_due("epoch", written):
             text = (
                 f"cannot elect anybody: {layout.COORDINATOR_EPOCH} holds {written[:40]!r}, not a decimal epoch below"
@@ -297,28 +320,9 @@ class ZkElection:
         return None
 
     def _highest_epoch_written(self) -> int:
-        """The highest epoch anybody has heard of: where to go on when the stored epoch was lost.
-
-        Each group's assignment names the one it was decided under; elections in which nothing was decided are known to
-        those who have seen them.
-        """
-        highest = self._highest_epoch_seen
-        if self._seen is not None:
-            with suppress(MalformedValue):
-                highest = max(highest, _decoded(self._seen).epoch)
-        try:
-            groups = self._store.children(layout.GROUPS)
-        except NoNode:
-            groups = ()
-        paths = [layout.assignment(group) for group in groups]
-        nodes = self._store.read_many([GetData(path) for path in paths]) if paths else ()
-        for path, node in zip(paths, nodes, strict=True):
-            if isinstance(node, Node):
-                try:
-                    highest = max(highest, number(load(node.data, path), "epoch", path, 0, at_least=0))
-                except MalformedValue:
-                    continue
-        return min(highest, MAX_EPOCH - 1)
+        """Where to go on when the stored epoch was lost: elections in which nothing was decided are known to those who
+        have seen them."""
+        return max(self._highest_epoch_seen, highest_epoch_written(self._store))
 
     def obstacle(self) -> str:
         """What keeps every instance from being elected, and the remedy; empty where nothing is known to. Safe on any
@@ -396,6 +400,29 @@ class ZkElection:
 
 def _nobody() -> None:
     return
+
+
+def decode_epoch(data: bytes) -> int | None:
+    """The epoch in ``/consumers/coordinator_epoch``; ``None`` where it holds anything else."""
+    written = data.decode("ascii", "replace").strip()
+    is_epoch = written.isascii() and written.isdigit() and len(written) < 11 and int(written) < MAX_EPOCH
+    return int(written) if is_epoch else None
+
+
+def highest_epoch_written(store: Store) -> int:
+    """The highest epoch that is written anywhere but in ``/consumers/coordinator_epoch``: by the elected instance of
+    itself, and in each group's assignment, which names the one it was decided under."""
+    try:
+        groups = store.children(layout.GROUPS)
+    except NoNode:
+        groups = ()
+    paths = [layout.COORDINATOR, *(layout.assignment(group) for group in groups)]
+    highest = 0
+    for path, node in zip(paths, store.read_many([GetData(path) for path in paths]), strict=True):
+        if isinstance(node, Node):
+            with suppress(MalformedValue):
+                highest = max(highest, number(load(node.data, path), "epoch", path, 0, at_least=0))
+    return min(highest, MAX_EPOCH - 1)
 
 
 def _decoded(node: Node) -> CoordinatorInfo:

@@ -103,9 +103,36 @@ def test_a_missing_file_is_named() -> None:
         load_settings(environ={}, file="/no/such.toml")
 
 
-def test_a_misspelt_variable_is_not_ignored() -> None:
-    with pytest.raises(SettingsError, match="did you mean KAFKA_COORD_ZOOKEEPER_HOSTS"):
-        load_settings(environ={"KAFKA_COORD_ZOOKEEPER_HOST": "zk"})
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("KAFKA_COORD_ZOOKEEPER_HOST", "KAFKA_COORD_ZOOKEEPER_HOSTS"),
+        ("KAFKA_COORD_ZOOKEPER", "KAFKA_COORD_ZOOKEEPER"),
+        ("KAFKA_COORD_ZOOKEPER_SESSION_TIMEOUT_MS", "KAFKA_COORD_ZOOKEEPER_SESSION_TIMEOUT_MS"),
+        ("KAFKA_COORD_SERVE_BROKR_ID", "KAFKA_COORD_SERVE_BROKER_ID"),
+        ("KAFKA_COORD_SOCKT_BOOTSTRAP", "KAFKA_COORD_SOCKET_BOOTSTRAP"),
+        ("KAFKA_COORD_CONFG", "KAFKA_COORD_CONFIG"),
+    ],
+)
+def test_a_misspelt_variable_is_not_ignored(written: str, meant: str) -> None:
+    with pytest.raises(SettingsError, match=rf"{written} in the environment .* did you mean {meant}\?"):
+        load_settings(environ={written: "zk"})
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "KAFKA_COORD_OUTPUT",
+        "KAFKA_COORD_DEBUG",
+        "KAFKA_COORD_SERVE_SESSION_TIMEOUT_MS",
+        "KAFKA_COORD_CONSUME_BOOTSTRAP",
+        "KAFKA_COORD_WATCH_INTERVAL",
+        "KAFKA_COORD_GROUPS_LIST_OUTPUT",
+        "KAFKA_COORD_CACHE",
+    ],
+)
+def test_a_variable_of_a_command_is_no_misspelt_setting(variable: str) -> None:
+    assert load_settings(environ={variable: "x"}).origin == {}
 
 
 def test_librdkafka_properties_come_nested_quoted_by_variable_and_by_flag(tmp_path: Path) -> None:

@@ -7,11 +7,14 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from kafka_coord.coordinator.handler import RebalanceRequestHandler
+from kafka_coord.coordinator.reporting import StuckGroup
 from kafka_coord.errors import SettingsError
-from kafka_coord.monitor.metrics import MetricsServer
+from kafka_coord.monitor.metrics import STUCK_S, MetricsServer, health
 from kafka_coord.zk import layout
 from tests.coordinator.conftest import world
 from tests.coordinator.harness import Instance, World
@@ -59,6 +62,42 @@ def test_health_is_ok_while_connected_and_not_once_closed(elected: Instance, ser
     with refused.value as answer:
         assert answer.code == 503
         assert json.loads(answer.read())["healthy"] is False
+
+
+@pytest.mark.parametrize(("ownerless", "undecided", "status"), [(0, False, 200), (3, False, 503), (0, True, 503)])
+def test_a_group_nobody_can_decide_and_partitions_nobody_owns_fail_health_and_are_counted(
+    elected: Instance,
+    served: MetricsServer,
+    monkeypatch: pytest.MonkeyPatch,
+    ownerless: int,
+    undecided: bool,
+    status: int,
+):
+    stuck = StuckGroup("delays", 31.0, "the stored target cannot be read", ownerless, undecided)
+    monkeypatch.setattr(RebalanceRequestHandler, "stuck_groups", lambda _: [stuck])
+    metrics = get(served, "/metrics")
+    assert "kafka_coord_stuck_groups 1.0" in metrics
+    assert f"kafka_coord_undecided_groups {float(undecided)}" in metrics
+    assert f"kafka_coord_ownerless_partitions {float(ownerless)}" in metrics
+    healthy, said = health(elected.service, elected.store)
+    assert healthy is (status == 200)
+    assert ("group delays has not settled for 31 s" in str(said["problems"])) is not healthy
+
+
+def test_a_handler_or_gateway_that_hangs_fails_health(elected: Instance, monkeypatch: pytest.MonkeyPatch):
+    gateway = SimpleNamespace(step_age_s=0.1)
+    healthy, said = health(elected.service, elected.store, gateway)  # type: ignore[arg-type]
+    assert healthy
+    assert said["gateway_step_age_s"] == 0.1
+    assert 0 <= said["handler_step_age_s"] < STUCK_S
+    gateway.step_age_s = STUCK_S + 1
+    assert health(elected.service, elected.store, gateway)[1]["problems"] == [  # type: ignore[arg-type]
+        f"the gateway has completed no step for {STUCK_S + 1:.0f} s"
+    ]
+    monkeypatch.setattr(RebalanceRequestHandler, "age_s", lambda _: STUCK_S + 2)
+    assert health(elected.service, elected.store)[1]["problems"] == [
+        f"the handler has completed no step for {STUCK_S + 2:.0f} s"
+    ]
 
 
 def test_another_path_says_what_there_is(served: MetricsServer):

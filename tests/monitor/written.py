@@ -56,6 +56,7 @@ class Tree:
         info = CoordinatorInfo(broker_id, epoch, "1732060800000", {"http": "127.0.0.1:8080"})
         for path in (layout.COORDINATORS, layout.REQUESTS, layout.GROUPS):
             self.store.ensure_path(path)
+        self.put(layout.COORDINATOR_EPOCH, b"%d" % epoch)
         self.store.create(layout.COORDINATOR, fields.dump(info.to_json()), ephemeral=True)
         self.store.create(layout.instance(broker_id), fields.dump(info.to_json()), ephemeral=True)
 

@@ -13,13 +13,15 @@ from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.groups.partitions import parse_scope
 from kafka_coord.cli.options import CONSUMER, GROUP, group_argument, output_option, timeout_option, who
 from kafka_coord.cli.output import Column, Format, Section, show
-from kafka_coord.errors import NotFound, SettingsError
-from kafka_coord.model import GroupSettings, PartitionSet, Request, RequestType
+from kafka_coord.coordinator.remediation import what_to_do
+from kafka_coord.errors import MalformedValue, NotFound, SettingsError
+from kafka_coord.model import GroupSettings, Request, RequestType
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor import operate
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.groups import snapshot_of
 from kafka_coord.monitor.offsets import read_committed
+from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 wait_option = click.option("--wait", is_flag=True, help="Return only when nothing is left to do, within --timeout.")
@@ -148,7 +150,7 @@ def settings(
                 store, group, lambda old: dataclasses.replace(old, **changes), by=who(), create=create
             )
         else:
-            found = snapshot_of(store, group)[1].observation.settings
+            found = _stored_settings(store, group)
     document = _settings_document(group, found)
     shown = document | {"assignor": found.assignor or f"{DEFAULT_ASSIGNOR} (default)"}
     rows = [{"setting": name, "value": value} for name, value in shown.items()]
@@ -195,11 +197,19 @@ def delete_offsets(
     with open_store() as store:
         cluster, _ = snapshot_of(store, group)
         committed = read_committed(store, group, cluster.topics)
-        stored = PartitionSet.of(committed.offsets) | committed.of_earlier_topic
-        chosen = scope.choose(stored, group)
+        chosen = scope.choose(committed.stored, group)
         confirm(f"Forget the offsets of group {group} for {chosen}?", yes=yes)
         answer = asked(store, Request(RequestType.DELETE_OFFSETS, group=group, partitions=chosen, by=who()), timeout_s)
     show_answers(output, [answer])
+
+
+def _stored_settings(store: Store, group: str) -> GroupSettings:
+    """Raises :class:`MalformedValue` where nobody can read them: the defaults hold then, and nobody chose these."""
+    seen = snapshot_of(store, group)[1].observation
+    for one in seen.unreadable:
+        if one.path == layout.group(group):
+            raise MalformedValue(one.path, f"{one.reason}; {what_to_do(one.path)}")
+    return seen.settings
 
 
 def _wait_settled(store: Store, group: str, timeout_s: float) -> None:

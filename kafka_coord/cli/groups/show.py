@@ -11,7 +11,9 @@ from kafka_coord.cli.documents import describe_document, group_document
 from kafka_coord.cli.lag import BrokerLog, end_offsets_reader
 from kafka_coord.cli.options import group_argument, output_option
 from kafka_coord.cli.output import Column, Format, Section, cell, duration, iso_time, note, number, show
+from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.model import Unreadable
+from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.groups import GroupDescription, MemberRow, describe_group, list_groups
 from kafka_coord.monitor.presence import read_presences
 
@@ -71,9 +73,18 @@ _MEMBERS_VERBOSE = (
 
 _FACTS = (Column("fact"), Column("value"))
 
+_STATES = (GroupState.STABLE, GroupState.REBALANCING, GroupState.PAUSED, GroupState.EMPTY)
+"""A group that is dead is in no list."""
+
 
 @click.command("list")
-@click.option("--state", "states", multiple=True, metavar="STATE", help="Only groups in this state; repeatable.")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice([str(one) for one in _STATES], case_sensitive=False),
+    multiple=True,
+    help="Only groups in this state; repeatable.",
+)
 @output_option
 @connection_options
 def list_command(states: tuple[str, ...], output: Format) -> None:
@@ -97,8 +108,8 @@ def list_command(states: tuple[str, ...], output: Format) -> None:
     if not cluster.initialised:
         note("no coordinator has ever run here: /consumers/groups does not exist below this chroot")
     report_unreadable(cluster.unreadable)
-    if cluster.coordinator is None and cluster.initialised:
-        note("no coordinator is elected: nothing is rebalanced until one is (kafka-coord coordinator status)")
+    if cluster.undecided and cluster.initialised:
+        note(nobody_decides(cluster))
 
 
 @click.command()
@@ -200,6 +211,11 @@ def _member_cells(member: MemberRow) -> dict[str, Any]:
         "target": str(member.target),
         "pending": "; ".join(pending),
     }
+
+
+def nobody_decides(cluster: Cluster) -> str:
+    """What is said wherever somebody looks while nothing is rebalanced in the whole cluster."""
+    return f"NOBODY DECIDES ANYTHING: {cluster.undecided}; kafka-coord doctor says what to do"
 
 
 def channel(member: MemberRow) -> str:

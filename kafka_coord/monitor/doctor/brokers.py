@@ -12,7 +12,8 @@ from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
 from kafka_coord.zk import layout
 from kafka_coord.zk.brokers import read_brokers
-from kafka_coord.zk.store import GetData, Node, Store
+from kafka_coord.zk.election import highest_epoch_written
+from kafka_coord.zk.store import Store
 
 TIMEOUT_S = 2.0
 
@@ -57,31 +58,34 @@ def _refusal(listener: Listener) -> str:
         return failure.strerror or str(failure) or type(failure).__name__
 
 
-def check_coordinator(store: Store, cluster: Cluster) -> Iterator[Finding]:
-    """Whether somebody coordinates, and whether somebody else could."""
+def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Finding]:
+    """Whether somebody coordinates and can decide, and whether somebody else could. ``hosts`` is how ``store`` was
+    reached."""
     check = "coordinator"
     elected = cluster.coordinator
     unreadable = {one.path: one.reason for one in cluster.unreadable}
-    if layout.COORDINATOR in unreadable:
+    if cluster.undecided:
+        yield error(check, f"NOBODY DECIDES ANYTHING: {cluster.undecided}", _remedy(store, hosts, cluster))
+    elif layout.COORDINATOR in unreadable:
         todo = f"delete {layout.COORDINATOR}: the instances elect anew"
         yield error(check, f"{layout.COORDINATOR} cannot be read: {unreadable[layout.COORDINATOR]}", todo)
-    elif elected is None:
-        todo = "run 'kafka-coord serve' beside each broker"
-        yield error(check, f"none is elected ({len(cluster.instances)} instances run)", todo)
-    else:
+    elif elected is not None:
         yield ok(check, f"broker {elected.broker_id} coordinates, epoch {elected.epoch}")
-        yield from _check_epoch(store, elected.epoch)
     yield from _check_instances(cluster)
 
 
-def _check_epoch(store: Store, epoch: int) -> Iterator[Finding]:
-    (node,) = store.read_many([GetData(layout.COORDINATOR_EPOCH)])
-    if not isinstance(node, Node):
-        todo = "make the coordinator resign (kafka-coord coordinator resign): the next one writes it"
-        yield error("coordinator", f"{layout.COORDINATOR_EPOCH} does not exist: no write can be fenced", todo)
-    elif node.data.strip() != str(epoch).encode():
-        what = f"{layout.COORDINATOR_EPOCH} says {node.data[:20]!r}, the coordinator's own epoch is {epoch}"
-        yield warning("coordinator", what, "an election is going on, or somebody edited it: look again in a moment")
+def _remedy(store: Store, hosts: str, cluster: Cluster) -> str:
+    """What an operator does where nobody decides."""
+    if layout.COORDINATOR_EPOCH in cluster.undecided:
+        highest = highest_epoch_written(store)
+        return (
+            f"set it to the highest epoch ever used, never to a lower one; the highest that is written elsewhere is"
+            f" {highest}: zkCli.sh -server {hosts} set {layout.COORDINATOR_EPOCH} {highest}"
+        )
+    if cluster.coordinator is not None:
+        return f"zkCli.sh -server {hosts} delete {layout.COORDINATOR}"
+    running = len(cluster.instances)
+    return f"run 'kafka-coord serve' beside each broker ({running} instances run; if that is enough, see their logs)"
 
 
 def _check_instances(cluster: Cluster) -> Iterator[Finding]:

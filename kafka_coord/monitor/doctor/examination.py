@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 from kafka_coord.errors import StoreError
@@ -9,9 +10,13 @@ from kafka_coord.monitor.channel import read_waiting
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.doctor import access, brokers, channel, groups, zookeeper
 from kafka_coord.monitor.doctor.findings import Finding, error
+from kafka_coord.monitor.offsets import read_all_committed
 from kafka_coord.monitor.requests import read_requests
-from kafka_coord.monitor.snapshot import read_groups
+from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.zk.store import Store
+
+_MOMENT_S = 1.0
+"""In which a coordinator has done what can be done at once."""
 
 
 def examine(store: Store, hosts: str, *, session_timeout_ms: int, tls: bool = False) -> Iterator[Finding]:
@@ -25,7 +30,7 @@ def examine(store: Store, hosts: str, *, session_timeout_ms: int, tls: bool = Fa
     yield from _made("acls", lambda: access.check_access(store))
     yield from _made("brokers", lambda: brokers.check_brokers(store))
     cluster = read_cluster(store)
-    yield from _made("coordinator", lambda: brokers.check_coordinator(store, cluster))
+    yield from _made("coordinator", lambda: brokers.check_coordinator(store, hosts, cluster))
     yield from _check_topics(cluster)
     yield from _made("groups", lambda: _check_groups(store, cluster))
 
@@ -41,14 +46,29 @@ def _check_topics(cluster: Cluster) -> Iterator[Finding]:
 
 def _check_groups(store: Store, cluster: Cluster) -> Iterator[Finding]:
     now_ms = round(store.clock.time() * 1000)
-    snapshots = read_groups(store, cluster.groups, cluster)
+    snapshots = _seen_twice(store, cluster)
     waiting = read_waiting(store, snapshots)
     yield from channel.check_channel(cluster, snapshots)
     queued, unreadable = read_requests(store)
     yield from groups.check_pause(cluster, now_ms)
     yield from groups.check_requests(queued, unreadable, now_ms, elected=cluster.coordinator is not None)
     yield from (groups.unreadable_finding(one) for one in waiting.unreadable)
+    for committed in read_all_committed(store, snapshots, cluster.topics).values():
+        yield from (groups.unreadable_finding(one) for one in committed.unreadable)
     yield from groups.check_groups(cluster, snapshots, waiting.commands, now_ms)
+
+
+def _seen_twice(store: Store, cluster: Cluster) -> dict[str, GroupSnapshot]:
+    """The groups. Those with a holder that is gone are looked at again a moment later: a coordinator that works has
+    released what it held by then."""
+    snapshots = read_groups(store, cluster.groups, cluster)
+    again = [group for group, snapshot in snapshots.items() if groups.gone_holders(snapshot)]
+    if again:
+        time.sleep(_MOMENT_S)
+        for group in again:
+            snapshots.pop(group)
+        snapshots |= read_groups(store, again, cluster)
+    return snapshots
 
 
 def _made(check: str, findings: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

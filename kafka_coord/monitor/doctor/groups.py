@@ -9,6 +9,7 @@ from kafka_coord.model import Pause, Unreadable
 from kafka_coord.monitor.channel import WaitingCommand
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.doctor.findings import Finding, error, info, ok, warning
+from kafka_coord.monitor.ownership import unowned
 from kafka_coord.monitor.requests import QueuedRequest
 from kafka_coord.monitor.snapshot import GroupSnapshot
 from kafka_coord.zk import layout
@@ -28,9 +29,7 @@ def check_groups(
     for command in waiting:
         waits.setdefault(command.group, []).append(command)
     for group, snapshot in sorted(snapshots.items()):
-        for finding in _check_group(
-            snapshot, waits.get(group, []), elected=cluster.coordinator is not None, now_ms=now_ms
-        ):
+        for finding in _check_group(cluster, snapshot, waits.get(group, []), now_ms):
             found = True
             yield finding
     size = sum(len(name) + 4 for name in cluster.groups)
@@ -42,7 +41,7 @@ def check_groups(
 
 
 def _check_group(
-    snapshot: GroupSnapshot, waiting: list[WaitingCommand], *, elected: bool, now_ms: int
+    cluster: Cluster, snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_ms: int
 ) -> Iterator[Finding]:
     group, seen = snapshot.group, snapshot.observation
     for one in seen.unreadable:
@@ -53,12 +52,16 @@ def _check_group(
         yield warning(
             "registrations", what, f"delete it once its consumer is gone: groups evict {group} {persistent[0]}"
         )
-    for consumer, ledger in sorted(seen.ledgers.items()):
-        if consumer in snapshot.registrations or consumer in seen.in_grace:
-            continue
-        what = f"group {group}: {ledger.held} still held by {consumer}, which is gone"
-        todo = "the coordinator releases it at its next look; see its log if this stays" if elected else _NO_COORDINATOR
-        yield warning("ledgers", what, todo)
+    for consumer in gone_holders(snapshot):
+        what = f"group {group}: {seen.ledgers[consumer].held} still held by {consumer}, which is gone"
+        if cluster.undecided or seen.pause is not None:
+            yield warning("ledgers", what, _RELEASED_LATER)
+        else:  # it was still so a while after it had been seen
+            yield error("ledgers", what, _see_the_log(group))
+    lost = unowned(snapshot, cluster.topics_changed_ms, now_ms)
+    if lost is not None:
+        what = f"group {group}: NOBODY OWNS {lost.partitions}, for at least {lost.for_ms // 1000} s"
+        yield error("partitions", what, _RELEASED_LATER if cluster.undecided else _see_the_log(group))
     for consumer, channel in sorted(seen.channels.items()):
         if channel.strays:
             what = f"group {group}: {_names(channel.strays)} in the channel of {consumer} is no command"
@@ -74,7 +77,24 @@ def _check_group(
         yield info("subscriptions", f"group {group} subscribes to {_names(missing)}, which does not exist", "create it")
 
 
-_NO_COORDINATOR = "no coordinator is elected to release it: run 'kafka-coord serve'"
+_RELEASED_LATER = "nothing is decided until what the other findings say is done"
+
+
+def _see_the_log(group: str) -> str:
+    return (
+        f"do what the other findings about {group} say; without any: kafka-coord groups rebalance {group} --wait, and"
+        f" see the coordinator's log for group={group}"
+    )
+
+
+def gone_holders(snapshot: GroupSnapshot) -> list[str]:
+    """The consumers that hold partitions, are not registered, and whose place is not kept."""
+    seen = snapshot.observation
+    return [
+        consumer
+        for consumer, ledger in sorted(seen.ledgers.items())
+        if ledger.held and consumer not in snapshot.registrations and consumer not in seen.in_grace
+    ]
 
 
 def _check_waiting(snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_ms: int) -> Iterator[Finding]:

@@ -1,0 +1,43 @@
+"""Partitions that a group wants and nobody owns. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka_coord.model import PartitionSet
+from kafka_coord.monitor.offsets import subscribed
+from kafka_coord.monitor.snapshot import GroupSnapshot
+from kafka_coord.settings import DEFAULT_SESSION_TIMEOUT_MS
+from kafka_coord.zk import layout
+
+
+@dataclass(frozen=True, slots=True)
+class Unowned:
+    """``partitions`` nobody owns, for at least ``for_ms``."""
+
+    partitions: PartitionSet
+    for_ms: int
+
+
+def unowned(snapshot: GroupSnapshot, topics_changed_ms: Mapping[str, int], now_ms: int) -> Unowned | None:
+    """What a group's live members want and none holds, for longer than a session; ``None`` where there is nothing.
+
+    How long is not written anywhere. Nobody has owned them since the group was last decided on, its topics last
+    changed and a member was there that wants them: so much is certain. Partitions that an unreadable ledger may hold,
+    and those of a paused group, do not count.
+    """
+    seen = snapshot.observation
+    hidden = any(one.path.startswith(layout.owners(seen.group)) for one in seen.unreadable)
+    if seen.pause is not None or hidden or not seen.members:
+        return None
+    wanted = subscribed(seen)
+    for ledger in seen.ledgers.values():
+        wanted -= ledger.held
+    if not wanted:
+        return None
+    since_ms = max([snapshot.decided_ms, *(topics_changed_ms.get(topic, 0) for topic in wanted.topics)])
+    registered = [snapshot.registrations[c].ctime_ms for c in seen.members if c in snapshot.registrations]
+    since_ms = max(since_ms, min(registered, default=now_ms))
+    session_ms = max([DEFAULT_SESSION_TIMEOUT_MS, *(one.session_timeout_ms or 0 for one in seen.members.values())])
+    return Unowned(wanted, now_ms - since_ms) if now_ms - since_ms > session_ms else None
