@@ -89,6 +89,8 @@ class Group:
     def due(self) -> float:
         """When :meth:`tick` has something to do."""
         group = self.metadata
+        if group.state is DEAD:
+            return math.inf
         expiries = (member.expires_at for member in group.members.values() if self._may_expire(member))
         return min(self._join_by, self._sync_by, *expiries, *group.pending.values(), math.inf)
 

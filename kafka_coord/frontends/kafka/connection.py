@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from kafka_coord.frontends.kafka.routing import expects_answer, is_local, patch_api_versions
+from kafka_coord.frontends.kafka.routing import SASL, expects_answer, is_local, patch_api_versions
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import API_VERSIONS, HEADER_BYTES, frame_length, peek
 
@@ -27,6 +29,8 @@ MAX_LOCAL_BYTES = 8 << 20
 MAX_UNANSWERED = 1_000
 """Requests passed on and not answered yet; beyond that nothing more is read."""
 CONNECT_S = 10.0
+FIRST_REQUEST_S = 30.0
+"""Within which a new connection sends its first request."""
 _LENGTH = 4
 _HIGH_WATER = 1 << 20
 
@@ -39,6 +43,9 @@ class Answering(Protocol):
 
     def departed(self, client: ClientConnection) -> None:
         """The connection is gone."""
+
+    def may_stay(self, client: ClientConnection) -> bool:
+        """Whether a connection that was just accepted may stay open."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +72,7 @@ class ClientConnection(asyncio.Protocol):
         self._broker: BrokerEnd | None = None
         self._ended = False
         self._has_sasl = False
+        self._first_by: asyncio.TimerHandle | None = None
         self._reading_paused = False
         self._takes_no_more = False
 
@@ -76,12 +84,24 @@ class ClientConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(_HIGH_WATER)
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.address = f"{host}:{port}"
+        if not self._answering.may_stay(self):
+            self._ended = True
+            transport.abort()
+            return
+        with suppress(OSError):  # a peer that vanished is noticed
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._first_by = asyncio.get_running_loop().call_later(FIRST_REQUEST_S, self._said_nothing)
+
+    def _said_nothing(self) -> None:
+        self.end(f"no request within {FIRST_REQUEST_S:g} s")
 
     @property
     def host(self) -> str:
         return self.address.rpartition(":")[0]
 
     def data_received(self, data: bytes) -> None:
+        if self._ended:
+            return
         if self._passing and not self._buffer and len(data) <= self._passing and self._broker is not None:
             self._passing -= len(data)
             self._broker.write(data)
@@ -112,6 +132,8 @@ class ClientConnection(asyncio.Protocol):
             log.info("closed connection address=%s reason=%s", self.address, reason)
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
+        if self._first_by is not None:
+            self._first_by.cancel()
         if self._broker is not None:
             self._broker.close()
         if self._transport is not None:
@@ -138,6 +160,8 @@ class ClientConnection(asyncio.Protocol):
             return True
         if len(self._buffer) < _LENGTH + HEADER_BYTES or len(self._slots) >= MAX_UNANSWERED:
             return False
+        if self._first_by is not None:
+            self._first_by.cancel()
         length = frame_length(self._buffer)
         if not HEADER_BYTES <= length <= MAX_FRAME_BYTES:
             raise BadMessage(f"a frame of {length} bytes")
@@ -154,9 +178,9 @@ class ClientConnection(asyncio.Protocol):
         if self._broker is None:
             self._task = asyncio.create_task(self._reach_broker())
             return False
+        self._has_sasl = self._has_sasl or api_key in SASL
         if answered:
-            slot = _Slot(True, api_key, version)
-            self._slots.append(slot)
+            self._slots.append(_Slot(True, api_key, version))
         self._passing = _LENGTH + length
         return True
 
@@ -238,7 +262,8 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def broker_lost(self, reason: str) -> None:
-        """A broker closes idle connections. Where nothing is under way the client keeps its own."""
+        """A broker closes idle connections. Where nothing is under way the client keeps its own, but for one that has
+        authenticated there: another connection to the broker would be nobody's."""
         self._broker = None
         if any(slot.from_broker for slot in self._slots) or self._passing or self._has_sasl:
             self.end(f"the broker closed the connection: {reason}" if reason else "the broker closed the connection")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import threading
+import time
 from concurrent.futures import Future
 
 from kafka_coord.errors import BrokerError, KafkaCoordError, NodeExists, NoNode, SettingsError
@@ -24,6 +26,9 @@ LOOK_S = 0.5
 """How often it looks which partitions its broker leads."""
 EXPIRY_CHECK_S = 600.0
 """How often offsets that are too old are removed: a broker's ``offsets.retention.check.interval.ms``."""
+OTHER_DESCRIPTORS = 200
+"""What the process has open besides clients and the broker connections that go with them."""
+COMPLAIN_S = 60.0
 DEFAULT_RETENTION_MS = 7 * 24 * 3600 * 1000
 
 
@@ -54,6 +59,8 @@ class KafkaListener:
         self._started: Future[str] = Future()
         self._claims: dict[int, asyncio.Task[None]] = {}
         self._clients: set[ClientConnection] = set()
+        self._most_clients = (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OTHER_DESCRIPTORS) // 2
+        self._complain_at = 0.0
         self._thread = threading.Thread(target=self._run, name="kafka-listener", daemon=True)
         self._thread.start()
         self.address = self._started.result()
@@ -99,6 +106,16 @@ class KafkaListener:
         client = ClientConnection(self, self._connect_broker)
         self._clients.add(client)
         return client
+
+    def may_stay(self, client: ClientConnection) -> bool:
+        """Whether there is room for one more. Each client may need a second connection, to the broker."""
+        room = len(self._clients) <= self._most_clients
+        if not room and time.monotonic() >= self._complain_at:
+            self._complain_at = time.monotonic() + COMPLAIN_S
+            log.warning("refused connections: %d are open; raise the limit of open files", self._most_clients)
+        if not room:
+            self._clients.discard(client)
+        return room
 
     async def answer(self, frame: bytes, host: str) -> bytes:
         return await self.coordinator.answer(frame, host)

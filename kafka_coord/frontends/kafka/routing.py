@@ -9,7 +9,8 @@ from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import answer_start, peek, read_header
 from kafka_coord.wire.messages import message
 
-PRODUCE, SASL_HANDSHAKE = 0, 17
+PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 17, 36
+SASL = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
 _ENOUGH_BYTES = 2048
 """Of a Produce: its client id, its transactional id and its acks are in these."""
 

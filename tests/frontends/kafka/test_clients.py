@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import socket
 import time
@@ -13,9 +14,12 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.frontends.kafka import connection
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.wire.frames import RequestHeader, request_frame
+from kafka_coord.wire.messages import message
 from tests.frontends.kafka.conftest import Front
-from tests.waiting import eventually
+from tests.waiting import answered, eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 _numbers = itertools.count(1)
@@ -185,3 +189,55 @@ def test_garbage_ends_its_own_connection_and_nobody_elses(front: Front, topic: s
         peer.shutdown(socket.SHUT_WR)
         assert peer.recv(65_536) == b""
     assert topic in bystander.list_topics(timeout=20).topics
+
+
+def test_connections_that_say_nothing_are_closed_and_disturb_nobody(
+    front: Front, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "FIRST_REQUEST_S", 1.0)
+    listener = next(iter(front.listeners.values()))
+    host, _, port = listener.address.rpartition(":")
+    silent = [socket.create_connection((host, int(port)), timeout=20) for _ in range(300)]
+    try:
+        bystander = AdminClient({"bootstrap.servers": front.bootstrap})
+        assert topic in bystander.list_topics(timeout=20).topics
+        assert all(one.recv(1) == b"" for one in silent)
+    finally:
+        for one in silent:
+            one.close()
+
+
+def test_more_connections_than_there_is_room_for_are_refused(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = next(iter(front.listeners.values()))
+    host, _, port = listener.address.rpartition(":")
+    monkeypatch.setattr(listener, "_most_clients", 0)
+    with socket.create_connection((host, int(port)), timeout=20) as refused, contextlib.suppress(ConnectionError):
+        assert refused.recv(1) == b""
+
+
+def test_an_answer_that_is_not_read_stops_only_its_own_connection(front: Front, topic: str) -> None:
+    """A large fetch fills its connection; commits over others go on meanwhile."""
+    big = f"big-{next(_numbers)}"
+    TopicAdmin(front.cluster.bootstrap_servers).create(big, 1, replication=1)
+    producer = Producer({"bootstrap.servers": front.bootstrap, "message.max.bytes": 1_000_000})
+    for _ in range(40):
+        producer.produce(big, b"x" * 900_000)
+    assert producer.flush(60) == 0
+    leader = answered(producer, big).partitions[0].leader
+    host, _, port = front.listeners[leader].address.rpartition(":")
+    form = message("FetchRequest")
+    part = form.struct("FetchPartition")(partition=0, partition_max_bytes=40 << 20)
+    wanted = form(replica_id=-1, max_bytes=40 << 20, topics=(form.struct("FetchTopic")(topic=big, partitions=(part,)),))
+    with socket.create_connection((host, int(port)), timeout=20) as slow:
+        slow.sendall(request_frame(RequestHeader(1, 4, 1, "slow"), form, wanted))
+        one = Consumer({"bootstrap.servers": front.bootstrap, "group.id": "beside", "enable.auto.commit": False})
+        for offset in range(20):
+            one.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+        one.close()
+        length = int.from_bytes(slow.recv(4, socket.MSG_WAITALL), "big")
+        left = length
+        while left > 0:
+            got = slow.recv(min(left, 1 << 20))
+            assert got
+            left -= len(got)
+        assert length > 30 << 20

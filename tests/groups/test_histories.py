@@ -1,0 +1,158 @@
+"""Random histories of a group: whatever members do and whenever, the rules that clients rely on hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from kafka_coord.groups.errors import Error
+from kafka_coord.groups.events import Commit, Heartbeat, Join, Joined, Leave, Store, Stored, Sync, Synced
+from kafka_coord.groups.machine import Group, GroupLimits
+from kafka_coord.groups.metadata import GroupMetadata, GroupState, Protocol
+
+CLIENTS = st.sampled_from(["a", "b", "c", "static"])
+
+
+class Client:
+    """One client, as it knows itself."""
+
+    def __init__(self) -> None:
+        self.member_id, self.generation, self.leads = "", -1, False
+        self.members: tuple[str, ...] = ()
+        self.assigned = b""
+
+
+class Histories(RuleBasedStateMachine):
+    """Clients join, sync, beat, leave, vanish and come back; stores succeed, fail and are answered late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = Group(GroupMetadata("g"), GroupLimits(initial_rebalance_delay_s=0))
+        self.now, self.numbers = 0.0, 0
+        self.waiting: dict[object, str] = {}
+        self.clients: dict[str, Client] = {}
+        self.stores: list[Store] = []
+        self.newest = 0
+        self.stored: dict[int, dict[str, bytes]] = {}
+
+    def _do(self, event: Any) -> None:
+        self._take(self.group.handle(event, self.now))
+
+    def _token(self, client: str) -> str:
+        self.numbers += 1
+        token = f"{client}-{self.numbers}"
+        self.waiting[token] = client
+        return token
+
+    def _take(self, instructions: list[Any]) -> None:
+        for one in instructions:
+            if isinstance(one, Store):
+                self.stores.append(one)
+                continue
+            client = self.clients[self.waiting.pop(one.token)]  # fails where it is answered twice
+            if isinstance(one, Joined) and one.error in {Error.NONE, Error.MEMBER_ID_REQUIRED}:
+                client.member_id, client.generation = one.member_id, one.generation_id
+                client.leads = one.leader_id == one.member_id
+                client.members = tuple(member_id for member_id, _, _ in one.members)
+                client.assigned = b""
+                if one.error is Error.NONE:
+                    assert one.generation_id >= self.newest, "a generation went back"
+                    self.newest = one.generation_id
+            elif isinstance(one, Joined) and one.error is Error.UNKNOWN_MEMBER_ID:
+                client.member_id = ""
+            elif isinstance(one, Synced) and one.error is Error.NONE:
+                client.assigned = one.assignment
+                told = self.stored[client.generation].get(client.member_id, b"")
+                assert one.assignment == told, "told what is not stored"
+
+    @rule(client=CLIENTS, protocols=st.sampled_from([("range",), ("range", "sticky"), ("sticky", "range")]))
+    def join(self, client: str, protocols: tuple[str, ...]) -> None:
+        known = self.clients.setdefault(client, Client())
+        instance = "i" if client == "static" else None
+        self._do(
+            Join(
+                self._token(client), known.member_id, instance, client, "/h", 10.0, 30.0, "consumer",
+                tuple(Protocol(name, b"") for name in protocols), f"{client}~{self.numbers}",
+                must_know_id=client == "b",
+            )
+        )  # fmt: skip
+
+    @rule(client=CLIENTS)
+    def restart(self, client: str) -> None:
+        """The process is another one: it knows nothing of what it was."""
+        self.clients[client] = Client()
+
+    @rule(client=CLIENTS)
+    def sync(self, client: str) -> None:
+        known = self.clients.setdefault(client, Client())
+        given = {one: f"{known.generation}:{one}".encode() for one in known.members} if known.leads else {}
+        instance = "i" if client == "static" else None
+        self._do(Sync(self._token(client), known.member_id, instance, known.generation, assignments=given))
+
+    @rule(client=CLIENTS)
+    def beat(self, client: str) -> None:
+        known = self.clients.setdefault(client, Client())
+        self._do(Heartbeat(self._token(client), known.member_id, None, known.generation))
+
+    @rule(client=CLIENTS)
+    def commit(self, client: str) -> None:
+        known = self.clients.setdefault(client, Client())
+        token = self._token(client)
+        (answer,) = self.group.handle(Commit(token, known.member_id, None, known.generation), self.now)
+        del self.waiting[token]
+        current = self.group.metadata
+        if known.member_id and answer.error is Error.NONE:  # type: ignore[union-attr]
+            assert known.generation == current.generation_id or current.state is GroupState.EMPTY
+            assert known.member_id in current.members or current.state is GroupState.EMPTY
+
+    @rule(client=CLIENTS)
+    def leave(self, client: str) -> None:
+        known = self.clients.setdefault(client, Client())
+        self._do(Leave(self._token(client), ((known.member_id, None),)))
+
+    @rule(error=st.sampled_from([Error.NONE, Error.NONE, Error.NOT_COORDINATOR]), late=st.booleans())
+    def store(self, error: Error, late: bool) -> None:
+        if self.stores:
+            one = self.stores.pop(-1 if late else 0)
+            if error is Error.NONE:
+                self.stored[one.generation_id] = dict(one.assignments)
+            self._do(Stored(one, error))
+
+    @rule(seconds=st.sampled_from([0.1, 5.0, 11.0, 31.0, 301.0]))
+    def pass_time(self, seconds: float) -> None:
+        end = self.now + seconds
+        for _ in range(1_000):
+            if self.group.due > end:
+                break
+            self.now = max(self.now, self.group.due)
+            self._take(self.group.tick(self.now))
+        else:
+            raise AssertionError("the timers never end")
+        self.now = end
+
+    @invariant()
+    def is_consistent(self) -> None:
+        group = self.group.metadata
+        assert (group.leader_id in group.members) if group.members else group.leader_id is None
+        assert set(group.static_members.values()) <= set(group.members)
+        assert group.unsynced <= set(group.members)
+        held = [m.join_token for m in group.members.values()] + [m.sync_token for m in group.members.values()]
+        assert {token for token in held if token is not None} <= set(self.waiting), "an answered request is held"
+        if group.state is GroupState.STABLE:
+            assert all(member.join_token is None for member in group.members.values())
+        if group.state is GroupState.EMPTY:
+            assert not group.members
+
+    @invariant()
+    def whoever_waits_is_answered_some_day(self) -> None:
+        """A request that waits is waited for by a timer, a store, or both."""
+        if self.waiting:
+            assert self.group.due < math.inf or self.stores
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
