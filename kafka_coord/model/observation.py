@@ -62,9 +62,11 @@ class Observation:
 
     ``topics`` are all topics Kafka has (the registry's view, kept by its listeners). ``in_grace`` are consumers whose
     registration is gone but whose place is kept, ``overdue`` those with a command unacknowledged past the rebalance
-    timeout, ``retired`` those gone so long that their channel may be removed: all three are timers' findings, so that
-    ``plan`` needs no clock. ``expired`` says that the group has been empty past its offsets retention.
+    timeout, ``retired`` those gone so long that their channel may be removed, and ``expired`` says that the group has
+    been empty past its offsets retention. ``coordinator.deadlines`` finds these four, so ``plan`` needs no clock.
     ``generation_floor`` is the highest generation known from elsewhere where the stored target was lost.
+    ``unreadable`` are all znodes that could not be read. One below ``offsets`` keeps its partition or topic from being
+    started.
     """
 
     group: str
