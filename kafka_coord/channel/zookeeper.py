@@ -221,7 +221,7 @@ class ConsumerChannel:
 
         Raises :class:`MembershipLost`. After ``StoreUnavailable`` the same call may be repeated.
         """
-        return self._settle(registration, offsets, ()) if offsets else frozenset()
+        return self._write_offsets(registration, offsets, ()) if offsets else frozenset()
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
         """Writes offsets that nobody waits for. Returns those that are stored by now."""
@@ -229,9 +229,9 @@ class ConsumerChannel:
         return offsets
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
-        """Deletes an obeyed command and writes the offsets it settles, in one multi. As :meth:`commit`."""
+        """Deletes an obeyed command and writes its offsets, in one multi. As :meth:`commit`."""
         try:
-            return self._settle(registration, offsets, (acknowledge_op(registration, command),))
+            return self._write_offsets(registration, offsets, (acknowledge_op(registration, command),))
         except NoNode:
             # An earlier attempt whose reply was lost has deleted it, or somebody else has.
             if command.type is CommandType.STOP_FETCHER:
@@ -251,19 +251,19 @@ class ConsumerChannel:
             try:
                 for op in also:
                     self._store.ensure_path(op.path.rpartition("/")[0])
-                return self._settle(registration, offsets, (*also, last))
+                return self._write_offsets(registration, offsets, (*also, last))
             except (NoAuth, MultiFailed) as failure:
                 cause = failure.cause if isinstance(failure, MultiFailed) else failure
                 if not isinstance(cause, NoAuth) or cause.path not in {op.path for op in also}:
                     raise
                 log.warning("left without what else was asked for consumer=%s reason=%s", self.consumer, cause)
-        return self._settle(registration, offsets, (last,))
+        return self._write_offsets(registration, offsets, (last,))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Says which offsets are stored already: those that a start-fetcher named."""
         self._stored.update(tp for tp, offset in offsets.items() if offset >= 0)
 
-    def _settle(self, registration: Registration, offsets: Offsets, last: tuple[Op, ...]) -> frozenset[str]:
+    def _write_offsets(self, registration: Registration, offsets: Offsets, last: tuple[Op, ...]) -> frozenset[str]:
         missing: frozenset[str] = frozenset()
         for attempt in range(_ATTEMPTS):
             wanted = {tp: offset for tp, offset in offsets.items() if tp.topic not in missing}

@@ -174,6 +174,13 @@ class Connector:
     def _anything_in_hand(self) -> bool:
         return self._fetchers.in_hand(self._fetchers.held_partitions())
 
+    def crashed(self, error: KafkaCoordError) -> None:
+        """A defect ended the thread that steps. Fails the commits that wait: nobody would answer them any more."""
+        self.failure = error
+        self.done = True
+        self._registration = None
+        self._refuse_commits()
+
     # --- the step ----------------------------------------------------------------------------------------------------
 
     def step(self) -> float | None:

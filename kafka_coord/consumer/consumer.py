@@ -420,7 +420,7 @@ class Consumer:
         if kind is None and os.getpid() == self._pid:
             for fetcher in self._fetchers.streams:
                 if fetcher.reader is threading.current_thread():
-                    fetcher.partitions.settle()
+                    fetcher.partitions.mark_consumed()
         self.close()
 
     def __repr__(self) -> str:

@@ -180,7 +180,7 @@ class Fetcher:
                 )
             self._taker = self.reader = me
         self.partitions.lost_uncommitted = False
-        self.partitions.settle()
+        self.partitions.mark_consumed()
 
     # --- handing out -------------------------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ class HeldPartition:
         """Makes everything fetched so far unwanted."""
         self.serial = next(_serials)
 
-    def settle(self) -> None:
+    def mark_consumed(self) -> None:
         """The application is done with all it was handed."""
         self.consumed = self.position
 

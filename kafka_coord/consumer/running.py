@@ -79,11 +79,13 @@ class ConnectorThread:
             log.exception("crashed consumer=%s", self._consumer)
             self._crash = ConsumerError(f"the connector of consumer {self._consumer!r} crashed: {error!r}")
         finally:
-            self._leave_after_crash()
+            if self._crash is not None:
+                self._leave_after_crash(self._crash)
             self._at_end()
 
-    def _leave_after_crash(self) -> None:
+    def _leave_after_crash(self, error: KafkaCoordError) -> None:
         registration = self._connector.registration
+        self._connector.crashed(error)
         if registration is not None:
             with contextlib.suppress(KafkaCoordError):
                 self._channel.leave(registration, {})

@@ -165,11 +165,11 @@ class FetchedRuns:
             self.in_hand.add(iterated.holding)
             self._records += more
 
-    def settle(self) -> None:
+    def mark_consumed(self) -> None:
         """The application is done with everything it has in hand."""
         self.account()
         for holding in self.in_hand:
-            holding.settle()
+            holding.mark_consumed()
         self.in_hand.clear()
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:

@@ -53,15 +53,15 @@ class StreamPartitions:
 
     # --- what the application wants, on any thread -------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def mark_consumed(self) -> None:
         """The application came back: what it had in hand counts as consumed."""
         if not self.runs.in_hand and not self.orphans_in_hand and self.runs.iterated is None:
             return
         with self.lock:
-            self._settle()
+            self._mark_consumed()
 
-    def _settle(self) -> None:
-        self.runs.settle()
+    def _mark_consumed(self) -> None:
+        self.runs.mark_consumed()
         if self._waking or self.orphans_in_hand:
             self._waking = self.orphans_in_hand = False
             self._wake()
@@ -119,7 +119,7 @@ class StreamPartitions:
         with self.lock:
             self.runs.account()
             if with_in_hand:
-                self._settle()
+                self._mark_consumed()
             for holding in self._held.values():
                 holding.asked = holding.consumed
             return offsets_of(self._held.values(), auto_commit=False)

@@ -44,7 +44,7 @@ class BatchHoldings:
             for partition in self._in_batch - self._orphans:
                 holding = self._held.get(partition)
                 if holding is not None:
-                    holding.settle()
+                    holding.mark_consumed()
             lost = frozenset(self._orphans)
             self._in_batch.clear()
             self._orphans.clear()

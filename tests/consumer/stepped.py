@@ -9,7 +9,7 @@ from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.model import Command, CommandId, PartitionSet, StartPoint, TopicPartition
-from kafka_coord.zk.store import Op, SessionListener, SessionState, Watcher
+from kafka_coord.zk.store import Clock, Op, SessionListener, SessionState, Watcher
 from tests.coordinator.clock import ManualClock
 from tests.simulation.applications import SimulatedFetchers, SimulatedLog
 
@@ -21,7 +21,7 @@ REGISTRATION = Registration("g", "c", incarnation=7, token=1, session_id=1)
 class Connected:
     """A connection that lives for as long as the test does."""
 
-    clock: ManualClock
+    clock: Clock
     state: SessionState = SessionState.CONNECTED
     session_id: int = 1
     timeout_ms: int = 10_000

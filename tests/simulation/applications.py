@@ -83,7 +83,7 @@ class SimulatedFetchers:
         """The application is done with its batch."""
         wake = self._orphans or any(holding.stopping for holding in self.batch)
         for holding in self.batch:
-            holding.settle()
+            holding.mark_consumed()
         self.batch, self._orphans = [], False
         if wake:
             self._wake()

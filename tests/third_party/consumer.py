@@ -139,7 +139,9 @@ class ThirdPartyConsumer:
         registered = self._ask(lambda: self._zk.exists_async(self._ids, self._on_event))
         if registered is None or registered.czxid != self._incarnation:
             raise MembershipLost(f"{self._ids} is gone, or another's")
-        children = self._ask(lambda: self._zk.get_children_async(self._channel, self._on_event)) or []
+        children = self._ask(lambda: self._zk.get_children_async(self._channel, self._on_event))
+        if children is None:
+            raise MembershipLost(f"{self._channel} was deleted, and the token is worthless")
         for child in sorted(filter(COMMAND.fullmatch, children), key=lambda child: int(COMMAND.fullmatch(child)[2])):
             path = f"{self._channel}/{child}"
             data = self._ask(lambda path=path: self._zk.get_async(path))

@@ -185,6 +185,17 @@ def test_a_session_that_ended_is_followed_by_an_incarnation_that_starts_with_not
     eventually(lambda: consumer.poll(0.1) == ("t", 0, 40, b""))
 
 
+def test_a_channel_that_was_deleted_ends_the_membership(consumer, group):
+    group.start({0: 0})
+    eventually(lambda: consumer.poll(0.1))
+    before = group.incarnation
+    group.client.delete(CHANNEL, recursive=True)
+    eventually(lambda: consumer.poll(0.1) is None and group.client.exists(IDS) and group.incarnation > before)
+    assert consumer.assignment() == set()
+    group.start({0: 40})
+    eventually(lambda: consumer.poll(0.1) == ("t", 0, 40, b""))
+
+
 def test_a_session_that_outlived_the_consumers_own_clock_does_not_keep_its_name(consumer, group):
     before = group.incarnation
     consumer._forget()  # as after an answer that came too late, in a session that still lives

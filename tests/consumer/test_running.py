@@ -1,0 +1,54 @@
+"""The thread a connector runs on: what its end means for everybody who waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import pytest
+
+from kafka_coord.channel.operations import Offsets, Registration
+from kafka_coord.consumer.running import ConnectorThread
+from kafka_coord.errors import ConsumerError
+from kafka_coord.zk.clock import SystemClock
+from kafka_coord.zk.store import Op
+from tests.consumer.stepped import PARTITION, ChannelByHand, Connected, Member
+
+
+class Defective(ChannelByHand):
+    """Its commits raise what no store raises."""
+
+    left: bool = False
+
+    def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
+        raise ZeroDivisionError
+
+    def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
+        self.left = True
+        return super().leave(registration, offsets, also)
+
+
+def test_a_crash_fails_the_commits_that_wait_and_leaves_the_group() -> None:
+    channel = Defective()
+    member = Member(channel)
+    member.hold()
+    member.application.finish()
+    ended = threading.Event()
+    thread = ConnectorThread(
+        member.connector,
+        Connected(SystemClock()),
+        channel,
+        threading.Event(),
+        consumer="c",
+        at_end=ended.set,
+    )
+    future = member.connector.commit({PARTITION: 5})
+    thread.start()
+    with pytest.raises(ConsumerError, match="crashed: ZeroDivisionError"):
+        future.result(20)
+    assert ended.wait(20)
+    thread.join(20)
+    with pytest.raises(ConsumerError, match="crashed"):
+        thread.check()
+    assert channel.left
+    assert member.connector.commit({PARTITION: 5}).exception(0) is not None
