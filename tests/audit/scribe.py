@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
+from typing import Any
 
 from kafka_coord.channel.operations import Registration, command_op, decode_command
 from kafka_coord.channel.zookeeper import ConsumerChannel
@@ -15,6 +18,8 @@ from kafka_coord.model import (
     Ledger,
     Member,
     PartitionSet,
+    Request,
+    RequestType,
     StartFetcher,
     StartPoint,
     StopFetcher,
@@ -23,7 +28,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import connect, layout
-from kafka_coord.zk.store import Check, Create, Op, SessionState, SetData, Store
+from kafka_coord.zk.store import Check, Create, Delete, Op, SessionState, SetData, Store
 from tests.waiting import eventually
 
 GROUP = "delays"
@@ -45,9 +50,9 @@ def make_root(server: str, chroot: str) -> str:
 class Scribe:
     """The coordinator's and the consumers' sessions, and whoever writes besides them, below a ``chroot``."""
 
-    def __init__(self, server: str, chroot: str) -> None:
+    def __init__(self, server: str, chroot: str, open_store: Callable[[], Store] | None = None) -> None:
         self.chroot = chroot
-        self._server = server
+        self._open = open_store or partial(connect, f"{server}{chroot}", session_timeout_ms=30_000)
         self._stores: list[Store] = []
         self.somebody = self.session()
         self.leader = self.session()
@@ -57,6 +62,7 @@ class Scribe:
         self.registrations: dict[str, Registration] = {}
         self.somebody.ensure_path(layout.GROUPS)
         self.somebody.ensure_path(layout.owners(GROUP))
+        self.somebody.ensure_path(layout.REQUESTS)
         self.somebody.create(layout.COORDINATOR_EPOCH, b"0")
 
     def __enter__(self) -> Scribe:
@@ -67,7 +73,7 @@ class Scribe:
             store.close()
 
     def session(self) -> Store:
-        self._stores.append(connect(f"{self._server}{self.chroot}", session_timeout_ms=30_000))
+        self._stores.append(self._open())
         return self._stores[-1]
 
     def await_connections(self) -> None:
@@ -116,18 +122,47 @@ class Scribe:
         path, data = layout.assignment(GROUP), fields.dump(made.to_json())
         return SetData(path, data) if self.leader.exists(path) else Create(path, data)
 
-    def ledger(self, consumer: str, owned: Mapping[str, str], stopping: Mapping[str, str] | None = None) -> Op:
+    def ledger(
+        self,
+        consumer: str,
+        owned: Mapping[str, str],
+        stopping: Mapping[str, str] | None = None,
+        **fields_of: Any,
+    ) -> Op:
         made = Ledger(
             consumer,
             self.registrations[consumer].incarnation,
             PartitionSet.from_json(dict(owned), consumer),
             PartitionSet.from_json(dict(stopping or {}), consumer),
+            **fields_of,
         )
         path, data = layout.ledger(GROUP, consumer), fields.dump(made.to_json())
         return SetData(path, data) if self.leader.exists(path) else Create(path, data)
 
     def start(self, consumer: str, partitions: Mapping[str, str], generation: int, offset: int = 100) -> None:
         self.write(self.ledger(consumer, partitions), self.starting(consumer, partitions, generation, offset))
+
+    def start_again(self, consumer: str, owned: Mapping[str, str], started: Mapping[str, str], generation: int) -> None:
+        """A start of what it owns already."""
+        self.write(self.ledger(consumer, owned), self.starting(consumer, started, generation))
+
+    def stop(self, consumer: str, owned: Mapping[str, str], stopped: Mapping[str, str], generation: int) -> None:
+        """``owned`` is what it keeps."""
+        self.write(self.ledger(consumer, owned, stopped), self.stopping(consumer, stopped, generation))
+
+    def forget(self, consumer: str) -> None:
+        """Removes the ledger of a consumer that is gone."""
+        self.write(Delete(layout.ledger(GROUP, consumer)))
+
+    def ask(self, kind: RequestType, **fields_of: Any) -> Request:
+        """What an operator asks."""
+        request = Request(kind, GROUP, **fields_of)
+        path = self.somebody.create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
+        return replace(request, request_id=path.rpartition("/")[2])
+
+    def answer(self, request: Request) -> Op:
+        done = replace(request, result="done", message="as asked")
+        return SetData(layout.request(request.request_id), fields.dump(done.to_json()))
 
     def starting(
         self, consumer: str, partitions: Mapping[str, str], generation: int, offset: int = 100, epoch: int | None = None
@@ -148,11 +183,11 @@ class Scribe:
 
     # --- consumers ---------------------------------------------------------------------------------------------------
 
-    def join(self, consumer: str) -> None:
+    def join(self, consumer: str, **fields_of: Any) -> None:
         """A new incarnation in a session of its own."""
         store = self.session()
         channel = ConsumerChannel(store, GROUP, consumer)
-        member = Member(consumer, 0, Subscription.to([TOPIC]), timestamp="1")
+        member = Member(consumer, 0, Subscription.to([TOPIC]), timestamp="1", **fields_of)
         found = channel.register(fields.dump(member.to_json()))
         assert isinstance(found, Registration)
         self.stores[consumer], self.channels[consumer], self.registrations[consumer] = store, channel, found

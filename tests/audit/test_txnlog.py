@@ -26,7 +26,6 @@ from kafka_coord.monitor.audit.sources import find_files, in_order
 from kafka_coord.monitor.audit.tree import ZnodeTree
 from kafka_coord.monitor.audit.txnlog import Txn, decode_txn, read_log
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import SetData
 from tests.audit.scribe import GROUP, Scribe, make_root
 
 pytestmark = pytest.mark.zookeeper
@@ -250,7 +249,6 @@ def test_a_violation_after_the_snapshot_is_found(zookeeper_server_factory: Calla
         scribe.await_connections()
         scribe.commit("c1", {0: 6})
         scribe.somebody.set(layout.offset(GROUP, "flights", 0), b"4")
-        scribe.write(SetData(layout.offset(GROUP, "flights", 1), b"1"))
         logs(server.directory)[0].unlink()
         report = audit([server.directory], chroot="/kafka")
     assert {found.rule for found in report.violations} == {Rule.OFFSET_BACK, Rule.UNFENCED_COMMIT}

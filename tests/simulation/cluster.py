@@ -16,10 +16,11 @@ from kafka_coord.model import Mode, PartitionSet, TopicPartition
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, SessionState, SetData
 from tests.simulation.applications import SimulatedLog
+from tests.simulation.audited import violations
 from tests.simulation.faults import FAULTS, FaultInjector
 from tests.simulation.group_kind import GROUP, OTHER_TOPIC, TOPIC, GroupKind
 from tests.simulation.invariants import InvariantBroken, InvariantChecker
-from tests.simulation.launching import Launcher
+from tests.simulation.launching import SESSION_MS, Launcher
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.process import Process
 from tests.simulation.scheduler import Actor, Scheduler
@@ -340,6 +341,11 @@ class SimulatedCluster:
             self.end()
         return None
 
+    def audit(self) -> str:
+        """What the audit of ZooKeeper's log objects to, empty where it is clean."""
+        found = violations(self.server.log, SESSION_MS)
+        return f"audit: {found[0]}" if found else ""
+
     def end(self) -> None:
         """Ends every actor."""
         for process in self.processes.values():
@@ -352,4 +358,6 @@ def run_history(seed: int, faults: frozenset[str] = FAULTS) -> tuple[InvariantBr
     """Runs one seed; what was broken and the story that led to it, ``None`` when all held."""
     cluster = SimulatedCluster(seed, faults)
     broken = cluster.verdict()
+    if broken is None and (objection := cluster.audit()):
+        broken = InvariantBroken(objection)
     return None if broken is None else (broken, cluster.story)

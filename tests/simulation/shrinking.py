@@ -50,7 +50,7 @@ def play(history: History) -> Played:
     cluster = SimulatedCluster(history.seed, history.faults, history.turmoil, history.spared)
     try:
         verdict = cluster.verdict()
-        broken = "" if verdict is None else str(verdict)
+        broken = cluster.audit() if verdict is None else str(verdict)
     except Exception as error:  # noqa: BLE001 - of the code under test, which is to fail in no way
         broken = f"{type(error).__name__}: {error}"
     return Played(history, broken, cluster)

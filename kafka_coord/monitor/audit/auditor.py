@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from kafka_coord.channel.operations import decode_command, decode_offset
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import NO_OFFSET, Assignment, Ledger, PartitionSet, StartFetcher, StopFetcher, TopicPartition
+from kafka_coord.model import (
+    NO_OFFSET,
+    Assignment,
+    Ledger,
+    Member,
+    PartitionSet,
+    RequestType,
+    StartFetcher,
+    StopFetcher,
+    TopicPartition,
+)
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.command import parse_command_id
 from kafka_coord.monitor.audit.acknowledgements import acknowledgement_faults
+from kafka_coord.monitor.audit.commands import command_faults, ledger_faults, paused_since
+from kafka_coord.monitor.audit.coordinator_offsets import offset_deleted_faults, offset_set_faults, removal_faults
+from kafka_coord.monitor.audit.departures import eviction_faults, grace_faults
+from kafka_coord.monitor.audit.noting import (
+    note_group,
+    note_instance,
+    note_offsets_of_topic,
+    note_pause,
+    note_request,
+    note_topic,
+)
 from kafka_coord.monitor.audit.places import Kind, Place, Places
 from kafka_coord.monitor.audit.report import AuditFinding, Report, Rule
-from kafka_coord.monitor.audit.state import GroupState, Outstanding, Registered, StepContext, ZooKeeperState
+from kafka_coord.monitor.audit.state import GroupState, Instant, Outstanding, Registered, StepContext, ZooKeeperState
 from kafka_coord.monitor.audit.tree import Change, Step
+from kafka_coord.zk import layout
 
 _COORDINATORS_OWN = frozenset({Kind.LEDGER, Kind.TARGET, Kind.HISTORY, Kind.SETTLED, Kind.TOPIC_OFFSETS})
 
@@ -30,16 +53,19 @@ class Auditor:
         self.places = Places()
         self._report = report
         self._judging = True
+        self._time_ms = 0
         self._context = StepContext(Step(0, 0, 0, (), ()))
         self._takers: dict[Kind, Callable[[Place, Change], None]] = {
             Kind.EPOCH: self._epoch,
             Kind.COORDINATOR: self._coordinator,
-            Kind.INSTANCE: self._instance,
-            Kind.REQUEST: self._request,
-            Kind.ALL_PAUSED: self._pause,
-            Kind.PAUSED: self._pause,
-            Kind.TOPIC: self._topic,
-            Kind.GROUP: self._group,
+            Kind.INSTANCE: partial(self._note, note_instance),
+            Kind.REQUEST: partial(self._note, note_request),
+            Kind.ALL_PAUSED: partial(self._note, note_pause),
+            Kind.PAUSED: partial(self._note, note_pause),
+            Kind.TOPIC: partial(self._note, note_topic),
+            Kind.GROUP: partial(self._note, note_group),
+            Kind.TOPIC_OFFSETS: partial(self._note, note_offsets_of_topic),
+            Kind.MEMBERS: self._members,
             Kind.REGISTRATION: self._registration,
             Kind.LEDGER: self._ledger,
             Kind.CHANNEL: self._channel,
@@ -61,11 +87,16 @@ class Auditor:
 
     def take(self, step: Step) -> None:
         """One transaction."""
+        if step.time_ms < self._time_ms:
+            self.state.clock_set_back = step.zxid
+        self._time_ms = step.time_ms
         context = self._context = StepContext.of(step)
         placed = [(self.places.of(change.path), change) for change in step.changes]
         for place, change in placed:
             if place.kind is Kind.REGISTRATION and change.new is None:
                 context.gone.add((place.group, place.name))
+            elif place.kind is Kind.REGISTRATION:
+                context.registered.add((place.group, place.name))
             elif place.kind is Kind.COMMAND and change.new is None:
                 context.removed.add(change.path)
             elif place.kind is Kind.COORDINATOR and change.new is not None:
@@ -77,8 +108,21 @@ class Auditor:
                 taker(place, change)
         for group, consumer, added in context.granted:
             self._held_once(self.state.group(group), consumer, added)
-        for group, consumer, started in context.started:
-            self._start(self.state.group(group), consumer, started)
+        self._after(context)
+
+    def _after(self, context: StepContext) -> None:
+        """The rules about what must hold once the whole step is written."""
+        for (name, consumer), before in context.ledgers_before.items():
+            self._violations(name, ledger_faults(context, self.state.group(name), consumer, before))
+        for name, consumer, written in context.commanded:
+            group = self.state.group(name)
+            self._start(group, consumer, written)
+            self._violations(name, command_faults(self.state, context, group, consumer, written))
+        for (name, consumer), ledger in context.evicted.items():
+            group = self.state.group(name)
+            self._violations(name, eviction_faults(self.state, context, group, consumer, ledger))
+        while self.state.answered:
+            self.state.requests.pop(self.state.answered.pop(), None)
 
     # --- epochs ------------------------------------------------------------------------------------------------------
 
@@ -130,53 +174,65 @@ class Auditor:
             state.epoch_session = self._context.step.session_id
             if epoch <= state.epoch:
                 self._violation(Rule.EPOCH_BACK, "", f"epoch {epoch} was won after epoch {state.epoch}")
+            elif self._judging and state.epoch_known and epoch != state.epoch + 1:
+                self._violation(Rule.EPOCH_SKIPPED, "", f"epoch {epoch} was won after epoch {state.epoch}")
         elif change.old is not None and self._judging:
             state.epoch_session = None
+            if state.names.is_instance(self._context.step.session_id):
+                self._violation(
+                    Rule.SPLIT_ELECTION, "", f"epoch {epoch} was written apart from the coordinator's znode"
+                )
             if epoch < state.epoch:
                 self._violation(Rule.EPOCH_BACK, "", f"the epoch was set to {epoch} by hand after epoch {state.epoch}")
             else:
                 self._warning(Rule.BY_HAND, "", f"the epoch was set to {epoch} without an election")
-        state.epoch = max(state.epoch, epoch)
+        state.epoch, state.epoch_known = max(state.epoch, epoch), True
 
     def _coordinator(self, _: Place, change: Change) -> None:
-        if change.new is not None and not self._judging:
+        if change.new is None:
+            return
+        session = self._context.step.session_id
+        if not self._judging:
             self.state.epoch_session = change.new.session_id
+        elif not any(other.path == layout.COORDINATOR_EPOCH for other in self._context.step.changes):
+            who = self.state.names.of(session)
+            self._violation(Rule.SPLIT_ELECTION, "", f"{who} made itself the coordinator without raising the epoch")
 
-    def _instance(self, place: Place, change: Change) -> None:
-        if change.new is not None and change.new.session_id:
-            self.state.names.learn(change.new.session_id, f"instance {place.name}")
-
-    def _request(self, _: Place, change: Change) -> None:
-        if change.new is not None and change.old is None and self._judging:
+    def _note(
+        self, note: Callable[[ZooKeeperState, Place, Change, Instant], None], place: Place, change: Change
+    ) -> None:
+        if place.kind is Kind.REQUEST and change.new is not None and change.old is None and self._judging:
             self._report.count("requests")
+        try:
+            note(self.state, place, change, self._context.instant)
+        except MalformedValue as error:
+            self._warning(Rule.UNREADABLE, place.group, str(error))
 
-    def _pause(self, place: Place, change: Change) -> None:
-        if place.kind is Kind.ALL_PAUSED:
-            self.state.all_paused = change.new is not None
-        else:
-            self.state.group(place.group).paused = change.new is not None
-
-    def _topic(self, place: Place, change: Change) -> None:
-        if change.new is None:
-            self.state.topics.pop(place.name, None)
-        else:
-            self.state.topics[place.name] = change.new
-
-    def _group(self, place: Place, change: Change) -> None:
-        if change.new is None:
-            self.state.groups.pop(place.group, None)
+    def _members(self, place: Place, change: Change) -> None:
+        group = self.state.group(place.group)
+        if change.new is not None:
+            group.removing = False
+        elif self._context.fence is not None and not group.removing:
+            self._violations(place.group, removal_faults(self.state, self._context, group))
 
     # --- members and what they hold ----------------------------------------------------------------------------------
 
     def _registration(self, place: Place, change: Change) -> None:
         group, consumer, node = self.state.group(place.group), place.name, change.new
         if node is None:
-            group.registrations.pop(consumer, None)
+            self._departed(group, consumer)
             step, owner = self._context.step, change.old.session_id if change.old is not None else 0
             if self._context.fence is None and not step.session_ended and owner not in {0, step.session_id}:
                 self._warning(Rule.BY_HAND, place.group, f"somebody deleted the registration of {consumer}")
             return
-        group.registrations[consumer] = Registered(node.czxid, node.session_id, node.data)
+        if not any(request.consumer == consumer for request in self.state.asked(group.name, RequestType.EVICT)):
+            group.given_up.discard(consumer)
+        member = None
+        try:
+            member = Member.from_json(fields.load(node.data, change.path), consumer, node.czxid, change.path)
+        except MalformedValue as error:
+            self._warning(Rule.UNREADABLE, place.group, str(error))
+        group.registrations[consumer] = Registered(node.czxid, node.session_id, member)
         self.state.names.learn(node.session_id, f"{consumer} of {place.group}")
         self.state.incarnations[node.session_id, place.group, consumer] = node.czxid
         if not self._judging:
@@ -188,6 +244,25 @@ class Auditor:
         channel = change.path.replace("/ids/", "/channel/", 1)
         if not any(other.path == channel and other.old is not None for other in self._context.step.changes):
             self._warning(Rule.BY_HAND, place.group, f"{consumer} registered without moving its token on")
+
+    def _departed(self, group: GroupState, consumer: str) -> None:
+        """A registration is removed: what is known of its member is as it was before the step."""
+        context, key = self._context, (group.name, consumer)
+        ledger = group.live(consumer)
+        registered = group.registrations.pop(consumer, None)
+        if registered is not None:
+            group.gone_since[registered.incarnation] = context.instant
+        for tp in ledger.held if ledger is not None else ():
+            group.freed[tp] = context.step.zxid
+        if context.fence is None or context.fenced_as(*key) or registered is None or key in context.registered:
+            return
+        before = context.ledgers_before.get(key, ledger)
+        lived = before is not None and before.incarnation == registered.incarnation
+        context.evicted[key] = before if lived else None
+        context.gone_incarnations[key] = registered.incarnation
+        if consumer in group.commands:
+            commands = (*group.outstanding(consumer), *context.dropped.get(key, ()))
+            context.oldest_command[key] = min((one.since for one in commands), default=context.instant)
 
     def _channel(self, place: Place, change: Change) -> None:
         if change.new is None:
@@ -206,8 +281,17 @@ class Auditor:
                 ledger = Ledger.from_json(value, consumer, change.new.version, change.path)
             except MalformedValue as error:
                 self._warning(Rule.UNREADABLE, place.group, str(error))
+                group.unreadable_ledgers.add(consumer)
                 return
         was = group.ledgers.get(consumer)
+        self._context.ledgers_before.setdefault((place.group, consumer), was)
+        if self._judging and ledger is None:
+            self._violations(place.group, grace_faults(self.state, self._context, group, consumer))
+        if was is not None and ledger is None and self._context.fence is None:
+            group.deleted_by_hand[consumer] = was
+        if was is not None and (ledger is None or ledger.incarnation != was.incarnation):
+            group.gone_since.pop(was.incarnation, None)
+        group.unreadable_ledgers.discard(consumer)
         if ledger is not None and self._judging:
             free = ledger.owned - (before.held if before is not None else PartitionSet())
             self._context.freed.update((place.group, tp) for tp in free if not group.live_holders(tp))
@@ -226,9 +310,17 @@ class Auditor:
         for tp in added:
             self._report.count("grants")
             holders = group.live_holders(tp)
-            if len(holders) > 1:
-                others = " and ".join(name for name in holders if name != consumer)
+            others = " and ".join(name for name in holders if name != consumer)
+            if others:
                 self._violation(Rule.TWO_HOLDERS, group.name, f"{tp} was given to {consumer} while {others} holds it")
+            elif dead := [name for name in group.holders.get(tp, ()) if name != consumer]:
+                self._named_twice(group, consumer, tp, dead)
+
+    def _named_twice(self, group: GroupState, consumer: str, tp: TopicPartition, others: list[str]) -> None:
+        kept = [name for name in others if group.ledgers[name].place is not None]
+        rule = Rule.GRACE_BROKEN if kept else Rule.TWO_LEDGERS
+        named = " and ".join(others)
+        self._violation(rule, group.name, f"{tp} was given to {consumer} while the ledger of {named}, gone, names it")
 
     def _released(self, group: GroupState, consumer: str, before: Ledger, after: Ledger | None) -> None:
         kept = after.held if after is not None and after.incarnation == before.incarnation else PartitionSet()
@@ -261,9 +353,9 @@ class Auditor:
             if found is not None:
                 if self._judging:
                     self._report.count("commands_removed")
-                    for rule, what in acknowledgement_faults(self.state, self._context, group, consumer, found):
-                        self._violation(rule, place.group, what)
-                del group.commands[consumer][name]
+                    faults = acknowledgement_faults(self.state, self._context, group, consumer, found)
+                    self._violations(place.group, faults)
+                self._removed(group, consumer, found)
             return
         command_id = parse_command_id(name)
         if command_id is None:
@@ -273,7 +365,7 @@ class Auditor:
         except MalformedValue as error:
             self._warning(Rule.UNREADABLE, place.group, str(error))
             command = None
-        outstanding = Outstanding(command_id, command)
+        outstanding = Outstanding(command_id, command, self._context.instant)
         group.commands.setdefault(consumer, {})[name] = outstanding
         if command is None:
             return
@@ -292,9 +384,17 @@ class Auditor:
                     place.group,
                     f"{name} for {consumer} is of generation {command.generation}; one before it was of {highest}",
                 )
-            if isinstance(command, StartFetcher):
-                self._context.started.append((place.group, consumer, outstanding))
+            self._context.commanded.append((place.group, consumer, outstanding))
         group.told[consumer] = max(group.told.get(consumer, 0), command.generation)
+
+    def _removed(self, group: GroupState, consumer: str, removed: Outstanding) -> None:
+        context, key = self._context, (group.name, consumer)
+        del group.commands[consumer][removed.id.name]
+        if context.fence is not None and not context.fenced_as(*key):
+            context.dropped.setdefault(key, []).append(removed)
+        if isinstance(removed.command, StopFetcher):
+            for tp in removed.command.partitions:
+                group.freed[tp] = context.step.zxid
 
     def _start(self, group: GroupState, consumer: str, started: Outstanding) -> None:
         command = started.command
@@ -352,8 +452,22 @@ class Auditor:
                     f"the target of generation {target.generation} names epoch {target.epoch}; the newest is"
                     f" {self.state.epoch}",
                 )
-        group.target = target
+            self._aimed(group, target)
+        group.target, group.target_since = target, self._context.instant
         group.generation = max(group.generation, target.generation)
+
+    def _aimed(self, group: GroupState, target: Assignment) -> None:
+        """Whose place a new target does not keep, and whether there may be one."""
+        group.removing = False
+        for consumer in group.ledgers.keys() - target.members.keys():
+            self._violations(group.name, grace_faults(self.state, self._context, group, consumer))
+        since = paused_since(self.state, group)
+        if since is None:
+            return
+        newest = max((r.incarnation for c, r in group.registrations.items() if c in target.members), default=0)
+        if newest > since.zxid or self.state.must_have_seen(since, self._context.step):
+            what = f"a target of generation {target.generation} was written while the group was paused"
+            self._violation(Rule.PAUSE_IGNORED, group.name, what)
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
@@ -366,14 +480,17 @@ class Auditor:
             self._warning(Rule.UNREADABLE, place.group, str(error))
             after = None
         before = group.offsets.get(tp) if tp is not None else None
-        if tp is not None and after is not None:
-            group.offsets[tp] = after
-        elif tp is not None:
-            group.offsets.pop(tp, None)
+        if tp is not None:
+            deleted = node is None and self._judging and context.fence is not None and not self._committers(group)
+            if deleted:
+                self._violations(place.group, offset_deleted_faults(self.state, context, group, tp))
+            group.note_offset(tp, after, context.instant if node is not None else None)
         if not self._judging:
             return
         if context.fence is not None and not self._committers(group):
-            return  # the coordinator's own: it does so for operators, and where a topic is gone
+            if tp is not None and after is not None:
+                self._violations(place.group, offset_set_faults(self.state, group, tp, after))
+            return
         if node is None:
             self._violation(Rule.UNFENCED_WRITE, place.group, f"{change.path} was deleted without a check of the epoch")
         elif tp is not None and after is not None:
@@ -421,6 +538,10 @@ class Auditor:
     def _violation(self, rule: Rule, group: str, what: str) -> None:
         if self._judging:
             self._report.violation(self._finding(rule, group, what))
+
+    def _violations(self, group: str, faults: Iterable[tuple[Rule, str]]) -> None:
+        for rule, what in faults:
+            self._violation(rule, group, what)
 
     def _warning(self, rule: Rule, group: str, what: str) -> None:
         if self._judging:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 
 from kafka_coord.coordinator.plan.inputs import resolve
-from kafka_coord.coordinator.topics import decode_topic
-from kafka_coord.errors import MalformedValue
-from kafka_coord.model import NO_PARTITIONS, Assignment, Member, PartitionSet, TopicInfo
-from kafka_coord.model import json_fields as fields
+from kafka_coord.model import NO_PARTITIONS, Assignment, PartitionSet, TopicInfo
 from kafka_coord.monitor.audit.state import GroupState, ZooKeeperState
-from kafka_coord.zk import layout
-from kafka_coord.zk.store import Node, Stat
 
 
 def unsettled(state: ZooKeeperState) -> Iterator[tuple[str, str]]:
     """(group, what is outstanding there), one sentence a group; a paused group owes nothing."""
-    topics = _topics(state)
     for name, group in sorted(state.groups.items()):
         if state.all_paused or group.paused or not group.registrations:
             continue
-        found = list(_of_group(group, topics))
+        found = list(_of_group(group, state.topics))
         if found:
             more = f", and {len(found) - 5} more" if len(found) > 5 else ""
             yield name, "; ".join(found[:5]) + more
@@ -62,23 +55,12 @@ def _of_member(group: GroupState, target: Assignment, consumer: str) -> Iterator
         yield f"{consumer} still owns {owned - wanted}"
 
 
-def _topics(state: ZooKeeperState) -> dict[str, TopicInfo]:
-    """Kafka's topics, but for those nobody can read."""
-    found = {}
-    for name, node in state.topics.items():
-        stat = Stat(node.czxid, node.mzxid, node.version, 0, 0, 0, 0, len(node.data), 0, 0)
-        with contextlib.suppress(MalformedValue):
-            found[name] = decode_topic(name, Node(node.data, stat), {})
-    return found
-
-
 def _subscribed(group: GroupState, topics: Mapping[str, TopicInfo]) -> PartitionSet:
     """What the registered members want; one whose registration nobody can read wants nothing."""
-    members = {}
-    for consumer, registered in group.registrations.items():
-        where = layout.registration(group.name, consumer)
-        with contextlib.suppress(MalformedValue):
-            value = fields.load(registered.value, where)
-            members[consumer] = Member.from_json(value, consumer, registered.incarnation, where)
+    members = {
+        consumer: registered.member
+        for consumer, registered in group.registrations.items()
+        if registered.member is not None
+    }
     wanted = {topic for found in resolve(members, topics).values() for topic in found}
     return PartitionSet({topic: topics[topic].partitions for topic in wanted})

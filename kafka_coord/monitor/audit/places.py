@@ -21,6 +21,8 @@ class Kind(Enum):
     ALL_PAUSED = auto()
     TOPIC = auto()
     GROUP = auto()
+    MEMBERS = auto()
+    """``ids``, the parent of all registrations."""
     REGISTRATION = auto()
     LEDGER = auto()
     CHANNEL = auto()
@@ -50,6 +52,7 @@ _SINGLE = {
     layout.PAUSED: Place(Kind.ALL_PAUSED),
 }
 _BELOW_GROUP = {
+    ("ids", 0): Kind.MEMBERS,
     ("ids", 1): Kind.REGISTRATION,
     ("owners", 1): Kind.LEDGER,
     ("channel", 1): Kind.CHANNEL,

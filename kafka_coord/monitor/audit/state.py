@@ -6,17 +6,46 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kafka_coord.model import Assignment, Command, CommandId, Ledger, PartitionSet, TopicPartition
+from kafka_coord.coordinator.topics import decode_topic
+from kafka_coord.model import (
+    Assignment,
+    Command,
+    CommandId,
+    GroupSettings,
+    Ledger,
+    Member,
+    PartitionSet,
+    Request,
+    RequestType,
+    StartFetcher,
+    StopFetcher,
+    TopicInfo,
+    TopicPartition,
+)
 from kafka_coord.monitor.audit.tree import Checked, Node, Step
 from kafka_coord.zk import layout
+from kafka_coord.zk import store as zk
+
+MAX_PASS_MS = 60_000
+"""A pass of a coordinator whose session timeout is not known is over after this time."""
+
+
+class Instant(NamedTuple):
+    """When something was written: the transaction, and the server's wall clock (ms since 1970, 0 where not known)."""
+
+    zxid: int
+    time_ms: int
+
+
+NEVER = Instant(0, 0)
 
 
 class Registered(NamedTuple):
-    """A live registration: its incarnation is its czxid. ``value`` is what it wrote, not decoded."""
+    """A live registration: its incarnation is its czxid. ``member`` is ``None`` where its value cannot be decoded."""
 
     incarnation: int
     session_id: int
-    value: bytes = b""
+    member: Member | None = None
 
 
 class Outstanding(NamedTuple):
@@ -24,6 +53,7 @@ class Outstanding(NamedTuple):
 
     id: CommandId
     command: Command | None
+    since: Instant = NEVER
 
 
 @dataclass(slots=True)
@@ -44,7 +74,33 @@ class GroupState:
     """consumer → generation of the newest command written for it"""
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     """What is stored, where it can be read"""
-    paused: bool = False
+    unreadable_offsets: dict[TopicPartition, Instant] = field(default_factory=dict)
+    """What is stored and cannot be read, and since when"""
+    earlier_offsets: set[TopicPartition] = field(default_factory=set)
+    """Stored offsets that belong to a deleted topic of the same name"""
+    identities: dict[str, str] = field(default_factory=dict)
+    """topic → identity of the topic to which its stored offsets belong"""
+    unreadable_ledgers: set[str] = field(default_factory=set)
+    deleted_by_hand: dict[str, Ledger] = field(default_factory=dict)
+    """Ledgers that somebody deleted: the coordinator may write them back."""
+    freed: dict[TopicPartition, int] = field(default_factory=dict)
+    """The transaction in which a partition's stop was last acknowledged, or its holder's registration went"""
+    gone_since: dict[int, Instant] = field(default_factory=dict)
+    """Since when the registration of an incarnation is gone, where a ledger keeps a place for it"""
+    given_up: set[str] = field(default_factory=set)
+    """Consumers whose place an operator, or they themselves, asked not to keep"""
+    paused_since: Instant | None = None
+    target_since: Instant = NEVER
+    settings: GroupSettings | None = field(default_factory=GroupSettings)
+    """``None`` where they cannot be decoded"""
+    shortest_timeout_ms: int = GroupSettings().rebalance_timeout_ms
+    """The shortest rebalance timeout there was: a coordinator learns of another one only some time later."""
+    removing: bool = False
+    """The coordinator has begun to remove the group."""
+
+    @property
+    def paused(self) -> bool:
+        return self.paused_since is not None
 
     def live(self, consumer: str) -> Ledger | None:
         """The consumer's ledger, if it is of the incarnation that is registered."""
@@ -73,6 +129,16 @@ class GroupState:
         else:
             self.ledgers[consumer] = ledger
 
+    def note_offset(self, tp: TopicPartition, offset: int | None, written: Instant | None) -> None:
+        """``offset``: what is stored from now on, where it can be read; ``written`` is ``None`` if it was deleted."""
+        self.earlier_offsets.discard(tp)
+        self.unreadable_offsets.pop(tp, None)
+        self.offsets.pop(tp, None)
+        if offset is not None:
+            self.offsets[tp] = offset
+        elif written is not None:
+            self.unreadable_offsets[tp] = written
+
     def command_of(self, consumer: str, name: str) -> Outstanding | None:
         return self.commands.get(consumer, {}).get(name)
 
@@ -91,6 +157,10 @@ class Names:
         if name not in known and len(known) < 4:
             known.append(name)
 
+    def is_instance(self, session_id: int) -> bool:
+        """Whether it is the session of an instance of the service."""
+        return any(name.startswith("instance ") for name in self._known.get(session_id, ()))
+
     def of(self, session_id: int) -> str:
         known = self._known.get(session_id)
         return f"{', '.join(known)}, session {session_id:#x}" if known else f"session {session_id:#x}"
@@ -104,20 +174,62 @@ class ZooKeeperState:
     names: Names = field(default_factory=Names)
     epoch: int = 0
     """The highest that was won."""
+    epoch_known: bool = False
     epoch_version: int = -1
     epoch_session: int | None = None
     """Who won the newest epoch; ``None`` while that is not known."""
     incarnations: dict[tuple[int, str, str], int] = field(default_factory=dict)
     """(session, group, consumer) → the newest incarnation it registered"""
-    all_paused: bool = False
-    topics: dict[str, Node] = field(default_factory=dict)
-    """Kafka's topics: the data of their znodes lists their partitions"""
+    all_paused_since: Instant | None = None
+    topics: dict[str, TopicInfo] = field(default_factory=dict)
+    """Kafka's topics, as far as their znodes can be decoded"""
+    topics_since: dict[str, Instant] = field(default_factory=dict)
+    """topic → when the one of this name was created"""
+    deleted_topics: set[str] = field(default_factory=set)
+    requests: dict[str, Request] = field(default_factory=dict)
+    """By name of the znode: what operators asked and the coordinator has not answered before this step"""
+    answered: list[str] = field(default_factory=list)
+    """Names of requests that this step answers"""
+    session_timeouts_ms: dict[int, int] = field(default_factory=dict)
+    clock_set_back: int = 0
+    """The last transaction whose wall clock was behind the one before: durations across it are not known."""
 
     def group(self, name: str) -> GroupState:
         found = self.groups.get(name)
         if found is None:
             found = self.groups[name] = GroupState(name)
         return found
+
+    @property
+    def all_paused(self) -> bool:
+        return self.all_paused_since is not None
+
+    def set_topic(self, name: str, node: Node | None) -> None:
+        """Raises :class:`MalformedValue`, and then the topic counts as absent."""
+        self.topics.pop(name, None)
+        if node is None:
+            return
+        stat = zk.Stat(node.czxid, node.mzxid, node.version, 0, 0, 0, 0, len(node.data), 0, 0)
+        self.topics[name] = decode_topic(name, zk.Node(node.data, stat), {})
+
+    def asked(self, group: str, kind: RequestType) -> Iterator[Request]:
+        """Requests of one kind for one group that are not answered."""
+        return (request for request in self.requests.values() if request.group == group and request.type is kind)
+
+    def elapsed_ms(self, since: Instant, step: Step) -> int | None:
+        """How long ago, by the servers' wall clock; ``None`` where that cannot be known."""
+        if not since.time_ms or since.zxid < self.clock_set_back:
+            return None
+        return step.time_ms - since.time_ms
+
+    def must_have_seen(self, since: Instant, step: Step) -> bool:
+        """Whether a coordinator that writes ``step`` cannot have looked before ``since``.
+
+        It decides and writes under one lease of its session. A pass that began before ``since`` is over when twice the
+        session's timeout has passed.
+        """
+        elapsed = self.elapsed_ms(since, step)
+        return elapsed is not None and elapsed > 2 * self.session_timeouts_ms.get(step.session_id, MAX_PASS_MS // 2)
 
 
 @dataclass(slots=True)
@@ -130,10 +242,21 @@ class StepContext:
     """path → version"""
     gone: set[tuple[str, str]] = field(default_factory=set)
     """(group, consumer): registrations this step removed"""
+    registered: set[tuple[str, str]] = field(default_factory=set)
+    """(group, consumer): registrations this step made; a gateway also replaces one by the consumer's next"""
     removed: set[str] = field(default_factory=set)
     """paths of commands this step removed"""
-    started: list[tuple[str, str, Outstanding]] = field(default_factory=list)
-    """(group, consumer, start-fetcher) this step wrote"""
+    commanded: list[tuple[str, str, Outstanding]] = field(default_factory=list)
+    """(group, consumer, command) this step wrote, where it can be decoded"""
+    ledgers_before: dict[tuple[str, str], Ledger | None] = field(default_factory=dict)
+    """(group, consumer): the ledgers this step wrote or removed, as they were"""
+    evicted: dict[tuple[str, str], Ledger | None] = field(default_factory=dict)
+    """(group, consumer): members the coordinator evicts in this step, and the live ledgers they had"""
+    gone_incarnations: dict[tuple[str, str], int] = field(default_factory=dict)
+    oldest_command: dict[tuple[str, str], Instant] = field(default_factory=dict)
+    """(group, consumer): since when the oldest command of an evicted member was outstanding"""
+    dropped: dict[tuple[str, str], list[Outstanding]] = field(default_factory=dict)
+    """(group, consumer): the commands the coordinator removed in this step"""
     freed: set[tuple[str, TopicPartition]] = field(default_factory=set)
     """(group, partition) that nobody who lives held before this step, of those it grants"""
     granted: list[tuple[str, str, PartitionSet]] = field(default_factory=list)
@@ -150,6 +273,18 @@ class StepContext:
             if check.path == layout.COORDINATOR_EPOCH:
                 context.fence = check
         return context
+
+    @property
+    def instant(self) -> Instant:
+        return Instant(self.step.zxid, self.step.time_ms)
+
+    def told(self, group: str, consumer: str, kind: type[StartFetcher] | type[StopFetcher]) -> PartitionSet:
+        """What the consumer is told to start, or to stop, in this step."""
+        return PartitionSet.union(
+            written.command.partitions
+            for in_group, name, written in self.commanded
+            if (in_group, name) == (group, consumer) and isinstance(written.command, kind)
+        )
 
     def fences_a_member_of(self, group: str) -> bool:
         """Whether it checks the token of some consumer of the group."""

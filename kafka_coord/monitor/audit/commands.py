@@ -1,0 +1,192 @@
+"""What must hold of a command when it is written, and of the ledger that it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kafka_coord.coordinator.topics import is_identity
+from kafka_coord.model import (
+    NO_PARTITIONS,
+    Command,
+    Ledger,
+    Mode,
+    PartitionSet,
+    StartFetcher,
+    StopFetcher,
+    TopicPartition,
+    same_topic,
+)
+from kafka_coord.monitor.audit.report import Rule
+from kafka_coord.monitor.audit.state import GroupState, Instant, Outstanding, StepContext, ZooKeeperState
+
+Fault = tuple[Rule, str]
+
+
+def command_faults(
+    state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, written: Outstanding
+) -> Iterator[Fault]:
+    """What is wrong with a command that was just written; ``state`` is the state after the step."""
+    command, name = written.command, written.id.name
+    if command is None:
+        return
+    key = (group.name, consumer)
+    if key not in context.ledgers_before:
+        yield Rule.SPLIT_UNIT, f"{name} was written without a change of the ledger of {consumer}"
+    for other in group.outstanding(consumer):
+        twice = other.id.type is written.id.type and other.id.name != name
+        if twice and other.command is not None and other.command.incarnation == command.incarnation:
+            yield Rule.TWO_COMMANDS, f"{name} was written for {consumer} while {other.id.name} is outstanding"
+    yield from _paused(state, context, group, consumer, written)
+    if isinstance(command, StartFetcher):
+        yield from _eager_order(group, consumer, name)
+        for tp in command.partitions:
+            yield from _start_point(state, context, group, consumer, name, command, tp)
+    else:
+        yield from _needless_stop(state, group, consumer, name, command, context.ledgers_before.get(key))
+
+
+def ledger_faults(context: StepContext, group: GroupState, consumer: str, before: Ledger | None) -> Iterator[Fault]:
+    """Whatever a ledger names more than before, a command of the same step must cause."""
+    after = group.ledgers.get(consumer)
+    if after is None or consumer in group.unreadable_ledgers:
+        return
+    same = before is not None and before.incarnation == after.incarnation
+    owned, stopping = (before.owned, before.stopping) if before is not None and same else (NO_PARTITIONS, NO_PARTITIONS)
+    repaired = group.deleted_by_hand.pop(consumer, None)
+    if before is None and repaired is not None and repaired.incarnation == after.incarnation:
+        owned, stopping = repaired.held, repaired.held
+    started = after.owned - owned - context.told(group.name, consumer, StartFetcher)
+    if started:
+        yield (
+            Rule.SPLIT_UNIT,
+            f"the ledger of {consumer} owns {started} without a start-fetcher beside it",
+        )
+    stopped = after.stopping - stopping - context.told(group.name, consumer, StopFetcher)
+    if stopped:
+        yield (
+            Rule.SPLIT_UNIT,
+            f"the ledger of {consumer} stops {stopped} without a stop-fetcher beside it",
+        )
+    if before is not None and after.generation < before.generation:
+        yield (
+            Rule.GENERATION_BACK,
+            f"the generation of the ledger of {consumer} went back from {before.generation} to {after.generation}",
+        )
+
+
+def _paused(
+    state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, written: Outstanding
+) -> Iterator[Fault]:
+    """A pass that looked before the pause may still write. One that knows of anything after the pause looked later."""
+    command = written.command
+    since = paused_since(state, group)
+    if since is None or command is None:
+        return
+    freed = isinstance(command, StartFetcher) and any(group.freed.get(tp, 0) > since.zxid for tp in command.partitions)
+    if command.incarnation > since.zxid or freed or state.must_have_seen(since, context.step):
+        verb = "start" if isinstance(command, StartFetcher) else "stop"
+        yield Rule.PAUSE_IGNORED, f"{consumer} was told to {verb} {command.partitions} while the group was paused"
+
+
+def paused_since(state: ZooKeeperState, group: GroupState) -> Instant | None:
+    """When the pause began that the group is in; ``None`` where it is not paused."""
+    return min((since for since in (state.all_paused_since, group.paused_since) if since is not None), default=None)
+
+
+def _eager_order(group: GroupState, consumer: str, name: str) -> Iterator[Fault]:
+    if not _is_eager(group, consumer):
+        return
+    generation = group.target.generation if group.target is not None else 0
+    for other, registered in group.registrations.items():
+        ledger = group.live(other)
+        if not _is_eager(group, other) or ledger is None or other in group.unreadable_ledgers:
+            continue
+        for outstanding in group.outstanding(other):
+            command = outstanding.command
+            if isinstance(command, StopFetcher) and command.incarnation == registered.incarnation:
+                yield (
+                    Rule.EAGER_ORDER,
+                    f"{name} starts partitions on {consumer} before {other} has acknowledged {outstanding.id.name}",
+                )
+        if other != consumer and ledger.owned and ledger.generation < generation:
+            yield (
+                Rule.EAGER_ORDER,
+                f"{name} starts partitions on {consumer} while {other} still owns {ledger.owned} of generation"
+                f" {ledger.generation}",
+            )
+
+
+def _is_eager(group: GroupState, consumer: str) -> bool:
+    registered = group.registrations.get(consumer)
+    return registered is not None and registered.member is not None and registered.member.mode is Mode.EAGER
+
+
+def _needless_stop(
+    state: ZooKeeperState, group: GroupState, consumer: str, name: str, command: Command, before: Ledger | None
+) -> Iterator[Fault]:
+    target, registered = group.target, group.registrations.get(consumer)
+    if target is None or before is None or registered is None or registered.member is None:
+        return
+    stays = command.partitions & target.members.get(consumer, NO_PARTITIONS)
+    if not stays or (registered.member.mode is Mode.EAGER and before.generation < target.generation):
+        return
+    stays = stays.filter(lambda topic: not _recreated(state, before, topic))
+    if stays:
+        yield (
+            Rule.NEEDLESS_STOP,
+            f"{name} stops {stays} on {consumer}, where it stays under the target of generation {target.generation}",
+        )
+
+
+def _recreated(state: ZooKeeperState, ledger: Ledger, topic: str) -> bool:
+    """Whether what the ledger holds of this name belongs to a topic that is gone."""
+    now, held = state.topics.get(topic), ledger.topic_ids.get(topic)
+    return held is not None and (now is None or not same_topic(now.identity, held))
+
+
+def _start_point(
+    state: ZooKeeperState,
+    context: StepContext,
+    group: GroupState,
+    consumer: str,
+    name: str,
+    command: StartFetcher,
+    tp: TopicPartition,
+) -> Iterator[Fault]:
+    since = group.unreadable_offsets.get(tp)
+    if since is not None and (command.incarnation > since.zxid or state.must_have_seen(since, context.step)):
+        yield Rule.UNREADABLE_START, f"{name} starts {tp} on {consumer}, and its stored offset cannot be read"
+    if command.starts[tp].offset < 0:
+        return
+    ledger = group.ledgers.get(consumer)
+    meant = ledger.topic_ids.get(tp.topic, "") if ledger is not None else ""
+    stored = group.identities.get(tp.topic, "")
+    if tp in group.earlier_offsets or (meant and is_identity(stored) and not same_topic(stored, meant)):
+        yield (
+            Rule.EARLIER_TOPIC,
+            f"{name} starts {tp} on {consumer} at offset {command.starts[tp].offset}, which belongs to a deleted topic"
+            " of the same name",
+        )
+        return
+    now, created = state.topics.get(tp.topic), state.topics_since.get(tp.topic)
+    recreated = now is not None and meant and not same_topic(now.identity, meant)
+    if recreated and created is not None and state.must_have_seen(created, context.step):
+        yield (
+            Rule.EARLIER_TOPIC,
+            f"{name} starts {tp} on {consumer} as a partition of a topic that was deleted and created anew",
+        )
+
+
+def held_by_anybody(group: GroupState, partitions: PartitionSet) -> Iterator[tuple[str, PartitionSet]]:
+    """(consumer, what of ``partitions`` it holds) of live incarnations; an acknowledged stop counts as released."""
+    for consumer in group.ledgers:
+        ledger = group.live(consumer)
+        if ledger is None:
+            continue
+        stops = any(
+            isinstance(one.command, StopFetcher) and one.command.incarnation == ledger.incarnation
+            for one in group.outstanding(consumer)
+        )
+        held = (ledger.held if stops else ledger.owned) & partitions
+        if held:
+            yield consumer, held

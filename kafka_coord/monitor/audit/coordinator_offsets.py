@@ -1,0 +1,85 @@
+"""When the coordinator may set or delete committed offsets: for an operator, for a recreated topic, after retention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from kafka_coord.coordinator.topics import is_identity
+from kafka_coord.model import PartitionSet, RequestType, TopicPartition, same_topic
+from kafka_coord.monitor.audit.commands import Fault, held_by_anybody
+from kafka_coord.monitor.audit.report import Rule
+from kafka_coord.monitor.audit.state import GroupState, StepContext, ZooKeeperState
+
+CLOCKS_DIFFER_MS = 60_000
+"""The coordinator computes retention with its own wall clock, the log has the servers'."""
+
+
+def offset_set_faults(state: ZooKeeperState, group: GroupState, tp: TopicPartition, offset: int) -> Iterator[Fault]:
+    """The coordinator set an offset: only where an operator asked for it, and only while nobody holds the partition."""
+    asked = any(request.offsets.get(tp) == offset for request in state.asked(group.name, RequestType.RESET_OFFSETS))
+    if not asked:
+        yield Rule.OPERATOR_WRITE_UNASKED, f"the coordinator set {tp} to {offset}, and no operator asked for it"
+    yield from _while_held(group, tp, f"set {tp} to {offset}")
+
+
+def offset_deleted_faults(
+    state: ZooKeeperState, context: StepContext, group: GroupState, tp: TopicPartition
+) -> Iterator[Fault]:
+    """The coordinator deleted an offset: for an operator, of a topic that is gone, or with the whole group."""
+    asked = any(tp in request.partitions for request in state.asked(group.name, RequestType.DELETE_OFFSETS))
+    if asked:
+        yield from _while_held(group, tp, f"deleted the offset of {tp}")
+    elif not group.removing and not _of_a_deleted_topic(state, group, tp):
+        if _is_inhabited(group):
+            yield Rule.OPERATOR_WRITE_UNASKED, f"the coordinator deleted the offset of {tp}, and no operator asked"
+            yield from _while_held(group, tp, f"deleted the offset of {tp}")
+        else:
+            yield from removal_faults(state, context, group)
+
+
+def removal_faults(state: ZooKeeperState, context: StepContext, group: GroupState) -> Iterator[Fault]:
+    """The coordinator begins to remove a group and its offsets."""
+    group.removing = True
+    asked = any(True for _ in state.asked(group.name, RequestType.DELETE_GROUP))
+    if group.registrations:
+        yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while {_names(group.registrations)} is registered"
+        return
+    if asked:
+        return
+    if group.ledgers:
+        yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while there is a ledger of {_names(group.ledgers)}"
+    target, settings = group.target, group.settings
+    if target is None or target.members:
+        names = _names(target.members) if target is not None else "nobody that can be read"
+        yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while its target names {names}"
+        return
+    if settings is None:
+        yield Rule.RETENTION_BROKEN, "the group was removed, and its settings, with the retention, cannot be read"
+        return
+    by_log = state.elapsed_ms(group.target_since, context.step) or 0
+    empty_ms = max(by_log, context.step.time_ms - target.timestamp_ms)
+    if empty_ms + CLOCKS_DIFFER_MS < settings.offsets_retention_ms:
+        yield (
+            Rule.RETENTION_BROKEN,
+            f"the group was removed after it had been empty for {empty_ms / 1000:.0f} s; its offsets are to be kept for"
+            f" {settings.offsets_retention_ms / 1000:.0f} s",
+        )
+
+
+def _is_inhabited(group: GroupState) -> bool:
+    return bool(group.registrations or group.ledgers or (group.target is not None and group.target.members))
+
+
+def _of_a_deleted_topic(state: ZooKeeperState, group: GroupState, tp: TopicPartition) -> bool:
+    stored, now = group.identities.get(tp.topic, ""), state.topics.get(tp.topic)
+    gone = tp.topic in state.deleted_topics if now is None else not same_topic(now.identity, stored)
+    return tp in group.earlier_offsets or (is_identity(stored) and gone)
+
+
+def _while_held(group: GroupState, tp: TopicPartition, what: str) -> Iterator[Fault]:
+    for consumer, _ in held_by_anybody(group, PartitionSet.of([tp])):
+        yield Rule.OPERATOR_WRITE_WHILE_HELD, f"the coordinator {what} while {consumer} holds it"
+
+
+def _names(consumers: Iterable[str]) -> str:
+    return ", ".join(sorted(consumers)[:4])

@@ -1,0 +1,74 @@
+"""When a member may be evicted, and when the place of one that is gone may be given away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kafka_coord.model import NO_PARTITIONS, Ledger, PartitionSet, RequestType, StartFetcher, StopFetcher
+from kafka_coord.monitor.audit.commands import Fault, paused_since
+from kafka_coord.monitor.audit.report import Rule
+from kafka_coord.monitor.audit.state import GroupState, StepContext, ZooKeeperState
+
+_TOLERANCE_MS = 200
+"""Timers run by the coordinator's monotonic clock, the log has the servers' wall clock."""
+
+
+def eviction_faults(
+    state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, ledger: Ledger | None
+) -> Iterator[Fault]:
+    """The coordinator removed a registration; ``ledger`` is the live one before the step, ``state`` is after it."""
+    asked = any(request.consumer == consumer for request in state.asked(group.name, RequestType.EVICT))
+    since = paused_since(state, group)
+    incarnation = context.gone_incarnations.get((group.name, consumer), 0)
+    if since is not None and not asked and (incarnation > since.zxid or state.must_have_seen(since, context.step)):
+        yield Rule.PAUSE_IGNORED, f"{consumer} was evicted while the group was paused, and no operator asked for it"
+    if not asked and not _is_overdue(state, context, group, consumer):
+        yield (
+            Rule.EVICTED_EARLY,
+            f"{consumer} was evicted, no operator asked for it, and no command of it was outstanding for the"
+            f" {group.shortest_timeout_ms / 1000:g} s it may take",
+        )
+    if ledger is None:
+        return
+    after = group.ledgers.get(consumer)
+    commands = (*group.outstanding(consumer), *context.dropped.get((group.name, consumer), ()))
+    stops = any(isinstance(one.command, StopFetcher) for one in commands)
+    holds = ledger.held if stops else ledger.owned
+    taken = holds - (after.held if after is not None else NO_PARTITIONS)
+    given = PartitionSet.union(
+        written.command.partitions & holds
+        for in_group, _, written in context.commanded
+        if in_group == group.name and isinstance(written.command, StartFetcher)
+    )
+    if taken or given:
+        yield (
+            Rule.EVICTED_AND_RELEASED,
+            f"{taken | given} was taken from {consumer} in the transaction that evicts it: nobody can know yet that its"
+            " registration is gone",
+        )
+
+
+def _is_overdue(state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str) -> bool:
+    """Whether a command was outstanding for long enough, or the member's channel is gone."""
+    oldest = context.oldest_command.get((group.name, consumer))
+    if oldest is None:
+        return consumer not in group.commands
+    elapsed = state.elapsed_ms(oldest, context.step)
+    return elapsed is None or elapsed + _TOLERANCE_MS >= group.shortest_timeout_ms
+
+
+def grace_faults(state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str) -> Iterator[Fault]:
+    """The place of ``consumer`` was given away; its ledger of before the step is still in ``group``."""
+    ledger = group.ledgers.get(consumer)
+    if ledger is None or ledger.place is None or consumer in group.registrations or group.removing:
+        return
+    if consumer in group.given_up or consumer in group.unreadable_ledgers:
+        return
+    since = group.gone_since.get(ledger.incarnation)
+    elapsed = state.elapsed_ms(since, context.step) if since is not None else None
+    if elapsed is not None and elapsed + _TOLERANCE_MS < ledger.place.rejoin_grace_ms:
+        yield (
+            Rule.GRACE_BROKEN,
+            f"the place of {consumer} was given away {elapsed} ms after it had gone; it is to be kept for"
+            f" {ledger.place.rejoin_grace_ms} ms",
+        )

@@ -1,0 +1,76 @@
+"""Znodes that others write and no rule is about by themselves: pauses, topics, requests, settings. They are noted."""
+
+from __future__ import annotations
+
+from kafka_coord.coordinator.topics import is_identity
+from kafka_coord.model import GroupSettings, Request, RequestType, same_topic
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.audit.places import Kind, Place
+from kafka_coord.monitor.audit.state import Instant, ZooKeeperState
+from kafka_coord.monitor.audit.tree import Change
+from kafka_coord.zk import layout
+
+
+def note_instance(state: ZooKeeperState, place: Place, change: Change, _at: Instant) -> None:
+    """A running instance of the service."""
+    if change.new is not None and change.new.session_id:
+        state.names.learn(change.new.session_id, f"instance {place.name}")
+
+
+def note_pause(state: ZooKeeperState, place: Place, change: Change, at: Instant) -> None:
+    """A pause of one group or of all. A value that cannot be read pauses all the same."""
+    if change.new is not None and change.old is not None:
+        return
+    since = at if change.new is not None else None
+    if place.kind is Kind.ALL_PAUSED:
+        state.all_paused_since = since
+    else:
+        state.group(place.group).paused_since = since
+
+
+def note_topic(state: ZooKeeperState, place: Place, change: Change, at: Instant) -> None:
+    """A topic of Kafka's. Raises :class:`MalformedValue`."""
+    if change.new is None:
+        state.topics_since.pop(place.name, None)
+        state.deleted_topics.add(place.name)
+    elif change.old is None:
+        state.topics_since[place.name] = at
+    state.set_topic(place.name, change.new)
+
+
+def note_request(state: ZooKeeperState, place: Place, change: Change, _at: Instant) -> None:
+    """What an operator asks. A request that is withdrawn before its answer may be carried out all the same."""
+    if change.new is None:
+        return
+    request = Request.from_json(fields.load(change.new.data, change.path), place.name, change.path)
+    if request.answered:
+        state.answered.append(place.name)
+        return
+    state.requests[place.name] = request
+    if request.type is RequestType.EVICT and request.group in state.groups:
+        state.group(request.group).given_up.add(request.consumer)
+
+
+def note_group(state: ZooKeeperState, place: Place, change: Change, _at: Instant) -> None:
+    """A group and its settings. Raises :class:`MalformedValue`."""
+    if change.new is None:
+        state.groups.pop(place.group, None)
+        return
+    group = state.group(place.group)
+    group.settings = None
+    where = layout.group(place.group)
+    value = change.new.data
+    settings = GroupSettings.from_json(fields.load(value, where), where) if value else GroupSettings()
+    group.settings = settings
+    group.shortest_timeout_ms = min(group.shortest_timeout_ms, settings.rebalance_timeout_ms)
+
+
+def note_offsets_of_topic(state: ZooKeeperState, place: Place, change: Change, _at: Instant) -> None:
+    """``offsets/<topic>`` says to which topic of that name the offsets below it belong."""
+    group, topic = state.group(place.group), place.name
+    before = group.identities.pop(topic, "")
+    if change.new is None:
+        return
+    after = group.identities[topic] = change.new.data.decode(errors="replace")
+    if is_identity(before) and is_identity(after) and not same_topic(before, after):
+        group.earlier_offsets.update(tp for tp in group.offsets if tp.topic == topic)

@@ -1,0 +1,408 @@
+"""Each rule of the design about what ZooKeeper holds, broken by hand and found; and the nearest lawful history, clean.
+
+The histories are written to a simulated ZooKeeper, whose clock the tests move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kafka_coord.model import GroupSettings, Member, Mode, PartitionSet, RequestType, Subscription, TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.audit import AuditFinding, Rule
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Delete, SetData, Store
+from tests.audit.scribe import GROUP, TOPIC, Scribe
+from tests.simulation.audited import audit_history
+from tests.simulation.scheduler import VirtualClock
+from tests.simulation.server import SimulatedZooKeeper
+from tests.simulation.store import Quiet, SimulatedStore
+
+SESSION_MS = 10_000
+NEW, OLD = "AAAAAAAAAAAAAAAAAAAAAA", "BBBBBBBBBBBBBBBBBBBBBB"
+"""Two topic ids."""
+
+
+class Written(Scribe):
+    """A scribe of a simulated ZooKeeper."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.server = SimulatedZooKeeper()
+        super().__init__("", "", self._open_store)
+
+    def _open_store(self) -> Store:
+        store = SimulatedStore(self.server, self.clock, Quiet(), SESSION_MS)
+        store.connect(self.server.replicas[0])
+        return store
+
+    def end(self, consumer: str) -> None:
+        self.stores[consumer].close()
+        self.server.catch_up(self.server.replicas[0])
+
+    def violations(self) -> list[AuditFinding]:
+        return audit_history(self.server.log, SESSION_MS).violations
+
+    def rules(self) -> set[Rule]:
+        return {found.rule for found in self.violations()}
+
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    def topic(self, topic_id: str, partitions: int = 4) -> None:
+        """Makes ``flights``, or makes it anew."""
+        path = layout.broker_topic(TOPIC)
+        self.somebody.ensure_path(layout.BROKER_TOPICS)
+        if self.somebody.exists(path):
+            self.somebody.delete(path)
+        value = {"version": 3, "topic_id": topic_id, "partitions": {str(n): [1] for n in range(partitions)}}
+        self.somebody.create(path, fields.dump(value))
+
+    def evict(self, consumer: str, *more: SetData) -> None:
+        self.write(*more, Delete(layout.registration(GROUP, consumer)))
+
+
+@pytest.fixture
+def scribe() -> Iterator[Written]:
+    """``c1`` owns 0 and 1 of ``flights``, ``c2`` 2 and 3."""
+    with Written() as made:
+        made.elect(1)
+        made.join("c1")
+        made.join("c2")
+        made.assign(1, {"c1": {"flights": "0-1"}, "c2": {"flights": "2-3"}})
+        made.obey("c1", {0: 100, 1: 100})
+        made.obey("c2", {2: 100, 3: 100})
+        assert made.violations() == []
+        yield made
+
+
+MOVED = {"c1": {"flights": "0"}, "c2": {"flights": "1-3"}}
+
+
+# --- units -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_apart_from_its_ledger_is_found(scribe: Written):
+    scribe.write(scribe.target(2, MOVED))
+    scribe.write(scribe.ledger("c1", {"flights": "0"}, {"flights": "1"}))
+    scribe.write(scribe.stopping("c1", {"flights": "1"}, 2))
+    found = scribe.violations()
+    assert [one.rule for one in found] == [Rule.SPLIT_UNIT, Rule.SPLIT_UNIT]
+    assert found[0].what == "the ledger of c1 stops flights[1] without a stop-fetcher beside it"
+    assert found[1].what == "stop-0000000001 was written without a change of the ledger of c1"
+
+
+def test_a_second_command_of_one_kind_is_found(scribe: Written):
+    scribe.start_again("c1", {"flights": "0-1"}, {"flights": "0"}, 1)
+    assert scribe.rules() == set()
+    scribe.start_again("c1", {"flights": "0-1"}, {"flights": "1"}, 1)
+    assert scribe.rules() == {Rule.TWO_COMMANDS}
+
+
+def test_a_partition_in_two_ledgers_is_found_though_one_of_them_is_of_the_dead(scribe: Written):
+    scribe.end("c1")
+    scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
+    scribe.start("c2", {"flights": "0-3"}, 2)
+    assert scribe.rules() == {Rule.TWO_LEDGERS}
+
+
+def test_a_ledger_whose_generation_falls_is_found(scribe: Written):
+    scribe.write(scribe.ledger("c1", {"flights": "0-1"}, generation=5))
+    scribe.write(scribe.ledger("c1", {"flights": "0-1"}, generation=4))
+    assert scribe.rules() == {Rule.GENERATION_BACK}
+
+
+# --- stops and starts ------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_of_what_stays_is_found(scribe: Written):
+    scribe.write(scribe.target(2, MOVED))
+    scribe.stop("c1", {"flights": "0"}, {"flights": "1"}, 2)
+    assert scribe.rules() == set()
+    scribe.stop("c2", {"flights": "2"}, {"flights": "3"}, 2)
+    found = scribe.violations()
+    assert [one.rule for one in found] == [Rule.NEEDLESS_STOP]
+    assert "stops flights[3] on c2, where it stays" in found[0].what
+
+
+@pytest.mark.parametrize("all_stop", [True, False])
+def test_an_eager_start_before_all_have_stopped_is_found(all_stop: bool):
+    with Written() as scribe:
+        scribe.elect(1)
+        for consumer in ("c1", "c2"):
+            scribe.join(consumer, mode=Mode.EAGER)
+        first = {"c1": {"flights": "0-1"}, "c2": {"flights": "2-3"}}
+        scribe.write(scribe.target(1, first))
+        for consumer, owned in first.items():
+            ledger = scribe.ledger(consumer, owned, generation=1)
+            scribe.write(ledger, scribe.starting(consumer, owned, 1, offset=-1))
+            scribe.obey(consumer)
+        scribe.write(scribe.target(2, MOVED))
+        for consumer, owned in first.items():
+            ledger = scribe.ledger(consumer, {}, owned, generation=2)
+            scribe.write(ledger, scribe.stopping(consumer, owned, 2))
+        scribe.obey("c1")
+        if all_stop:
+            scribe.obey("c2")
+            scribe.write(scribe.ledger("c2", {}, generation=2))
+        scribe.write(scribe.ledger("c1", {}, generation=2))
+        ledger = scribe.ledger("c1", {"flights": "0"}, generation=2)
+        scribe.write(ledger, scribe.starting("c1", {"flights": "0"}, 2, offset=-1))
+        assert scribe.rules() == (set() if all_stop else {Rule.EAGER_ORDER})
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_a_command_for_a_member_that_joined_a_paused_group_is_found(scribe: Written, everywhere: bool):
+    scribe.somebody.create(layout.PAUSED if everywhere else layout.paused(GROUP), b"{}")
+    scribe.end("c2")
+    scribe.forget("c2")
+    scribe.join("c3")
+    scribe.write(scribe.target(2, {"c1": {"flights": "0-1"}, "c3": {"flights": "2-3"}}))
+    scribe.start("c3", {"flights": "2-3"}, 2)
+    found = scribe.violations()
+    assert [one.rule for one in found] == [Rule.PAUSE_IGNORED] * 2
+    assert found[1].what == "c3 was told to start flights[2-3] while the group was paused"
+
+
+@pytest.mark.parametrize(("after_s", "found"), [(1, set()), (30, {Rule.PAUSE_IGNORED})])
+def test_a_pass_that_began_before_the_pause_may_still_write(scribe: Written, after_s: float, found: set[Rule]):
+    scribe.somebody.create(layout.paused(GROUP), b"{}")
+    scribe.wait(after_s)
+    scribe.write(scribe.target(2, MOVED))
+    scribe.stop("c1", {"flights": "0"}, {"flights": "1"}, 2)
+    assert scribe.rules() == found
+
+
+# --- offsets ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_reset_of_what_is_held_is_found(scribe: Written):
+    asked = scribe.ask(RequestType.RESET_OFFSETS, offsets={TopicPartition(TOPIC, 0): 7})
+    scribe.write(SetData(layout.offset(GROUP, TOPIC, 0), b"7"), scribe.answer(asked))
+    found = scribe.violations()
+    assert [one.rule for one in found] == [Rule.OPERATOR_WRITE_WHILE_HELD]
+    assert found[0].what == "the coordinator set flights-0 to 7 while c1 holds it"
+
+
+def test_a_reset_nobody_asked_for_is_found(scribe: Written):
+    scribe.end("c1")
+    scribe.write(SetData(layout.offset(GROUP, TOPIC, 0), b"7"))
+    assert scribe.rules() == {Rule.OPERATOR_WRITE_UNASKED}
+
+
+def test_offsets_may_be_deleted_for_an_operator_only_and_of_what_nobody_holds(scribe: Written):
+    scribe.end("c1")
+    scribe.ask(RequestType.DELETE_OFFSETS, partitions=PartitionSet({TOPIC: [0, 2]}))
+    scribe.write(Delete(layout.offset(GROUP, TOPIC, 0)))
+    assert scribe.rules() == set()
+    scribe.write(Delete(layout.offset(GROUP, TOPIC, 2)))
+    assert scribe.rules() == {Rule.OPERATOR_WRITE_WHILE_HELD}
+    scribe.write(Delete(layout.offset(GROUP, TOPIC, 1)))
+    assert Rule.OPERATOR_WRITE_UNASKED in scribe.rules()
+
+
+def recreate(scribe: Written) -> None:
+    """Nobody holds anything, and the topic is another one now."""
+    scribe.topic(OLD)
+    scribe.write(SetData(layout.topic_offsets(GROUP, TOPIC), OLD.encode()))
+    scribe.end("c1")
+    scribe.end("c2")
+    scribe.forget("c1")
+    scribe.forget("c2")
+    scribe.topic(NEW)
+    scribe.join("c1")
+    scribe.write(scribe.target(2, {"c1": {"flights": "0-3"}}))
+
+
+def start_new(scribe: Written, offset: int) -> None:
+    scribe.write(
+        scribe.ledger("c1", {"flights": "0"}, topic_ids={TOPIC: NEW}),
+        scribe.starting("c1", {"flights": "0"}, 2, offset),
+    )
+
+
+def test_a_recreated_topic_begins_anew(scribe: Written):
+    recreate(scribe)
+    scribe.write(*(Delete(layout.offset(GROUP, TOPIC, n)) for n in range(4)))
+    scribe.write(SetData(layout.topic_offsets(GROUP, TOPIC), NEW.encode()))
+    start_new(scribe, -1)
+    assert scribe.rules() == set()
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+def test_a_recreated_topic_started_at_the_old_offsets_is_found(scribe: Written, renamed: bool):
+    recreate(scribe)
+    if renamed:
+        scribe.write(SetData(layout.topic_offsets(GROUP, TOPIC), NEW.encode()))
+    start_new(scribe, 100)
+    found = scribe.violations()
+    assert [one.rule for one in found] == [Rule.EARLIER_TOPIC]
+    assert "starts flights-0 on c1 at offset 100, which belongs to a deleted topic of the same name" in found[0].what
+
+
+def test_a_start_whose_offset_cannot_be_read_is_found(scribe: Written):
+    scribe.end("c1")
+    scribe.forget("c1")
+    scribe.somebody.set(layout.offset(GROUP, TOPIC, 0), b"x")
+    scribe.join("c1")
+    scribe.write(scribe.target(2, {"c1": {"flights": "0-1"}, "c2": {"flights": "2-3"}}))
+    scribe.start("c1", {"flights": "0"}, 2, offset=-1)
+    assert scribe.rules() == {Rule.UNREADABLE_START}
+
+
+# --- retention -------------------------------------------------------------------------------------------------------
+
+
+def remove(scribe: Written) -> None:
+    scribe.write(
+        Delete(layout.ids(GROUP)),
+        *(Delete(layout.offset(GROUP, TOPIC, n)) for n in range(4)),
+        Delete(layout.topic_offsets(GROUP, TOPIC)),
+    )
+
+
+def empty(scribe: Written) -> None:
+    for consumer in ("c1", "c2"):
+        scribe.end(consumer)
+        scribe.forget(consumer)
+
+
+def test_an_empty_group_is_removed_when_its_retention_has_passed(scribe: Written):
+    empty(scribe)
+    scribe.write(scribe.target(2, {}))
+    scribe.wait(GroupSettings().offsets_retention_ms / 1000)
+    remove(scribe)
+    assert scribe.rules() == set()
+
+
+@pytest.mark.parametrize(("waits_s", "found"), [(300, set()), (10, {Rule.RETENTION_BROKEN})])
+def test_a_group_that_is_removed_too_early_is_found(scribe: Written, waits_s: float, found: set[Rule]):
+    settings = GroupSettings(offsets_retention_ms=300_000)
+    scribe.somebody.set(layout.group(GROUP), fields.dump(settings.to_json()))
+    empty(scribe)
+    now_ms = int(scribe.clock.time() * 1000)
+    target = fields.load(scribe.target(2, {}).data, "")
+    scribe.write(SetData(layout.assignment(GROUP), fields.dump({**target, "timestamp_ms": now_ms})))
+    scribe.wait(waits_s)
+    remove(scribe)
+    assert scribe.rules() == found
+
+
+def test_an_empty_group_whose_target_names_members_is_not_removed(scribe: Written):
+    empty(scribe)
+    remove(scribe)
+    assert scribe.rules() == {Rule.LIVE_GROUP_REMOVED}
+
+
+def test_an_operator_may_have_an_empty_group_removed(scribe: Written):
+    empty(scribe)
+    scribe.ask(RequestType.DELETE_GROUP)
+    remove(scribe)
+    assert scribe.rules() == set()
+
+
+def test_offsets_of_a_live_group_are_not_deleted(scribe: Written):
+    scribe.write(Delete(layout.offset(GROUP, TOPIC, 0)))
+    assert scribe.rules() == {Rule.OPERATOR_WRITE_UNASKED, Rule.OPERATOR_WRITE_WHILE_HELD}
+
+
+# --- those that go ---------------------------------------------------------------------------------------------------
+
+
+def keep_place(scribe: Written) -> Member:
+    """``c1`` comes again as a member whose place is kept for 30 s, and goes."""
+    scribe.end("c1")
+    scribe.forget("c1")
+    scribe.join("c1", rejoin_grace_ms=30_000)
+    place = Member("c1", scribe.registrations["c1"].incarnation, Subscription.to([TOPIC]), rejoin_grace_ms=30_000)
+    scribe.write(scribe.ledger("c1", {"flights": "0-1"}, place=place), scribe.starting("c1", {"flights": "0-1"}, 1))
+    scribe.obey("c1")
+    scribe.end("c1")
+    assert scribe.rules() == set()
+    return place
+
+
+@pytest.mark.parametrize(("waits_s", "found"), [(29, {Rule.GRACE_BROKEN}), (30, set())])
+def test_a_place_given_away_before_its_grace_has_passed_is_found(scribe: Written, waits_s: float, found: set[Rule]):
+    keep_place(scribe)
+    scribe.wait(waits_s)
+    scribe.forget("c1")
+    scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
+    assert scribe.rules() == found
+
+
+def test_a_place_may_be_given_up(scribe: Written):
+    keep_place(scribe)
+    scribe.ask(RequestType.EVICT, consumer="c1")
+    scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
+    assert scribe.rules() == set()
+
+
+def test_a_start_of_what_a_kept_place_holds_is_found(scribe: Written):
+    keep_place(scribe)
+    scribe.wait(40)
+    scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
+    scribe.start("c2", {"flights": "0-3"}, 2)
+    assert scribe.rules() == {Rule.GRACE_BROKEN}
+
+
+def test_a_member_evicted_without_a_reason_is_found(scribe: Written):
+    scribe.evict("c1")
+    found = scribe.violations()
+    assert [one.rule for one in found] == [Rule.EVICTED_EARLY]
+    assert "c1 was evicted, no operator asked for it" in found[0].what
+
+
+def test_an_operator_may_evict(scribe: Written):
+    asked = scribe.ask(RequestType.EVICT, consumer="c1")
+    scribe.write(
+        scribe.ledger("c1", {"flights": "0-1"}), Delete(layout.registration(GROUP, "c1")), scribe.answer(asked)
+    )
+    assert scribe.rules() == set()
+
+
+@pytest.mark.parametrize(("waits_s", "found"), [(61, set()), (50, {Rule.EVICTED_EARLY})])
+def test_a_member_that_does_not_obey_is_evicted_after_its_timeout(scribe: Written, waits_s: float, found: set[Rule]):
+    scribe.start_again("c1", {"flights": "0-1"}, {"flights": "0"}, 1)
+    scribe.wait(waits_s)
+    scribe.evict("c1")
+    assert scribe.rules() == found
+
+
+def test_an_evicted_members_partitions_taken_at_once_are_found(scribe: Written):
+    scribe.ask(RequestType.EVICT, consumer="c1")
+    scribe.evict("c1", scribe.ledger("c1", {"flights": "1"}))
+    found = scribe.violations()
+    assert [one.rule for one in found] == [Rule.EVICTED_AND_RELEASED]
+    assert "flights[0] was taken from c1 in the transaction that evicts it" in found[0].what
+
+
+def test_an_evicted_members_partitions_started_at_once_are_found(scribe: Written):
+    scribe.ask(RequestType.EVICT, consumer="c1")
+    scribe.write(
+        Delete(layout.registration(GROUP, "c1")),
+        scribe.ledger("c2", {"flights": "0,2-3"}),
+        scribe.starting("c2", {"flights": "0"}, 1),
+    )
+    assert scribe.rules() == {Rule.EVICTED_AND_RELEASED, Rule.TWO_LEDGERS}
+
+
+# --- elections -------------------------------------------------------------------------------------------------------
+
+
+def test_an_election_that_skips_an_epoch_is_found(scribe: Written):
+    scribe.depose()
+    scribe.elect(3, scribe.session())
+    assert scribe.rules() == {Rule.EPOCH_SKIPPED}
+
+
+def test_an_election_in_two_transactions_is_found(scribe: Written):
+    scribe.depose()
+    scribe.somebody.ensure_path(layout.COORDINATORS)
+    other = scribe.session()
+    other.create(layout.instance(2), b"{}", ephemeral=True)
+    other.create(layout.COORDINATOR, b"{}", ephemeral=True)
+    other.set(layout.COORDINATOR_EPOCH, b"2")
+    assert [one.rule for one in scribe.violations()] == [Rule.SPLIT_ELECTION] * 2

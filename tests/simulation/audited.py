@@ -1,0 +1,57 @@
+"""The audit of a simulated history: what ``kafka-coord audit`` would say of the log that a real server had written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from kafka_coord.monitor.audit import AuditFinding, Report
+from kafka_coord.monitor.audit.auditor import Auditor
+from kafka_coord.monitor.audit.places import ROOTS
+from kafka_coord.monitor.audit.tree import ZnodeTree
+from kafka_coord.monitor.audit.txnlog import CHECK, CLOSE_SESSION, CREATE, DELETE, MULTI, SET_DATA, Operation, Txn
+from kafka_coord.zk.store import ANY_VERSION, Check, WatchType
+from tests.simulation.server import Transaction
+
+_KINDS = {WatchType.CREATED: CREATE, WatchType.DELETED: DELETE, WatchType.CHANGED: SET_DATA}
+
+
+def audit_history(log: Iterable[Transaction], session_timeout_ms: int) -> Report:
+    """Replays ``log`` from its beginning. All sessions have the same timeout."""
+    report = Report()
+    auditor, tree = Auditor(report), ZnodeTree("", ROOTS)
+    for txn in as_logged(log):
+        auditor.state.session_timeouts_ms[txn.session_id] = session_timeout_ms
+        step = tree.apply(txn)
+        if step is not None:
+            auditor.take(step)
+    return report
+
+
+def violations(log: Iterable[Transaction], session_timeout_ms: int) -> list[AuditFinding]:
+    """What the audit objects to in what the code under test wrote. Session 0 is the simulation's own hand."""
+    log = tuple(log)
+    by_hand = {transaction.zxid for transaction in log if transaction.session == 0}
+    found = audit_history(log, session_timeout_ms).violations
+    return [violation for violation in found if violation.zxid not in by_hand]
+
+
+def as_logged(log: Iterable[Transaction]) -> Iterator[Txn]:
+    """The records a server writes: sequential names and versions are resolved, a check tells what it found."""
+    versions: dict[str, int] = {}
+    for transaction in log:
+        operations = tuple(_operations(transaction, versions))
+        kind = MULTI if transaction.ops else CLOSE_SESSION
+        yield Txn(transaction.zxid, transaction.time_ms, transaction.session, kind, operations)
+
+
+def _operations(transaction: Transaction, versions: dict[str, int]) -> Iterator[Operation]:
+    changes = iter(transaction.changes)
+    for op in transaction.ops or transaction.changes:
+        if isinstance(op, Check):
+            found = versions.get(op.path, 0) if op.version == ANY_VERSION else op.version
+            yield Operation(CHECK, op.path, b"", found)
+            continue
+        change = next(changes)
+        version = versions[change.path] + 1 if change.kind is WatchType.CHANGED else 0
+        versions[change.path] = version
+        yield Operation(_KINDS[change.kind], change.path, change.data, version, change.owner != 0)
