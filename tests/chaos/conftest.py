@@ -1,4 +1,4 @@
-"""What tests of the chaos runs share."""
+"""Fixtures of the chaos runs' tests."""
 
 from __future__ import annotations
 

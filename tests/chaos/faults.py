@@ -50,7 +50,7 @@ class Said:
 
 
 class Faults:
-    """Each is begun at once and goes on by itself; :meth:`wait` waits for all. Thread-safe."""
+    """Starts each fault at once, on a thread of its own; :meth:`wait` waits for all of them. Thread-safe."""
 
     def __init__(self, testbed: ChaosTestbed, events: EventWriter, tell: Tell) -> None:
         self._testbed = testbed
@@ -432,7 +432,7 @@ class Faults:
 
 
 def _offsets(printed: str) -> dict[str, dict[str, int]]:
-    """``{topic: {partition: offset}}`` of what ``reset-offsets -o json`` printed."""
+    """``{topic: {partition: offset}}``, from the output of ``reset-offsets -o json``."""
     found: dict[str, dict[str, int]] = {}
     rows = json.loads(printed)
     for row in _rows(rows):

@@ -30,7 +30,9 @@ SOURCE = Path(kafka_coord.__file__).parents[1] / "tests" / "third_party" / "cons
 
 
 class Fetcher:
-    """What the consumer is handed: fetches from a partition, with a client for each that keeps its place."""
+    """The fetcher that the third-party consumer is given: it fetches from a partition, with a client for each that
+    keeps its position.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -69,7 +71,7 @@ class Fetcher:
 
 
 def third_party() -> Any:
-    """The third party's own module. Raises :class:`FileNotFoundError` outside of a checkout."""
+    """The module of the third-party consumer. Raises :class:`FileNotFoundError` outside a checkout."""
     spec = importlib.util.spec_from_file_location("third_party_consumer", SOURCE)
     if spec is None or spec.loader is None or not SOURCE.is_file():
         raise FileNotFoundError(SOURCE)
@@ -114,7 +116,7 @@ def telling(base: type[Any], journal: ConsumerWriter, fetcher: Fetcher) -> type[
 
 
 def work(part: Part, zookeeper: str, bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
-    """Until told to stop; begun again where ZooKeeper is away or the name still another's."""
+    """Consumes until told to stop. Starts again where ZooKeeper is away, or another process still holds the name."""
     fetcher = Fetcher(bootstrap)
     module = third_party()
     passing = (module.KazooClient().handler.timeout_exception, module.kz.NodeExistsError)

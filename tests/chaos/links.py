@@ -21,7 +21,7 @@ _END_S = 10.0
 
 
 class Direction(StrEnum):
-    """What passes nothing: that from the client to the server, that to it, or both."""
+    """The direction in which nothing passes: from the client to the server, from the server to the client, or both."""
 
     TO_SERVER = "to_server"
     FROM_SERVER = "from_server"

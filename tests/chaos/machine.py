@@ -1,4 +1,4 @@
-"""What the machine's cores did meanwhile: whether a time that was missed is ours or was never given to us."""
+"""How busy the machine's cores were: whether a missed deadline is ours, or the machine gave us no time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame of a process that is one consumer of a run, whoever wrote the consumer."""
+"""The frame of a process that is one consumer of a run, whatever the consumer is made of."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class _Condition:
 
 
 class _Proxy:
-    """What a link does: :class:`tests.chaos.links.Link` has the same methods. On the loop's thread."""
+    """What a link does, on the loop's thread: :class:`tests.chaos.links.Link` has the same methods."""
 
     def __init__(self, ports: list[int], targets: list[int], patience_s: float) -> None:
         self._patience_s = patience_s

@@ -1,4 +1,4 @@
-"""What each consumer of a run is and does: the description the testbed hands to its process."""
+"""The consumers of a run: the description that the testbed gives to the process of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run from beginning to end."""
+"""One chaos run from beginning to end."""
 
 from __future__ import annotations
 

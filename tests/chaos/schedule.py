@@ -1,4 +1,4 @@
-"""Which faults there will be, and when: a seed gives the same ones each time. No effects."""
+"""Which faults happen and when: the same seed gives the same faults. No effects."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _SORTS = (
 
 
 def turmoil(randomness: random.Random, seconds: float) -> tuple[Planned, ...]:
-    """Faults for a stretch of so many seconds, in order. They may overlap."""
+    """Faults for a stretch of that many seconds, in order. They may overlap."""
     found: list[Planned] = []
     at_s = randomness.uniform(0.0, 1.0)
     while at_s < seconds:
@@ -122,8 +122,9 @@ _ROLLING_S = 15.0
 
 
 def schedule(seed: int, minutes: float) -> tuple[Stretch, ...]:
-    """What will happen in so many minutes: stretches of turmoil, each followed by measured failovers of the
-    coordinator, all three kinds in each calm; one rolling restart in each of the first three."""
+    """The schedule for that many minutes: stretches of turmoil, each followed by a calm with measured failovers of all
+    three kinds; one rolling restart in each of the first three.
+    """
     randomness = random.Random(seed)
     total_s = minutes * 60.0
     count = max(1, round(total_s / (_LONGEST_STRETCH_S + _MEASURING_S)))

@@ -18,7 +18,7 @@ _FORM = struct.Struct("<d")
 
 
 def set_skew(path: Path, seconds: float) -> None:
-    """Make the clock that follows ``path`` be so many seconds ahead (negative: behind)."""
+    """Sets the clock that follows ``path`` ahead by that many seconds (negative: back)."""
     with path.open("r+b" if path.exists() else "wb") as file:  # in place: the process has it mapped
         file.write(_FORM.pack(seconds))
 

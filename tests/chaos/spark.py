@@ -97,7 +97,7 @@ class TellingSource(KafkaCoordSource):
 
 
 def work(part: Part, zookeeper: str, _bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
-    """Until told to stop; the query is begun again where ZooKeeper is away or the name still another's."""
+    """Runs until told to stop. Starts the query again where ZooKeeper is away or the name is still taken."""
     directory = journal.path.parent.parent
     master = "local[1,4]"  # a task that lost its worker is tried again
     small = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "1"}

@@ -1,4 +1,4 @@
-"""Looking on from outside: who coordinates, which groups are settled, what processes use, who ended by itself."""
+"""Watches the run: who coordinates, which groups are settled, what processes use, which processes ended by themselves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MISSED = "IllegalStateException: Committed proposal cached out of order"
 
 
 class Watch:
-    """On threads of its own until closed. ``on_death`` is told of a process that ended by itself."""
+    """Runs on threads of its own until closed. Calls ``on_death`` for a process that ended by itself."""
 
     def __init__(
         self, testbed: ChaosTestbed, events: EventWriter, resources: ResourceWriter, on_death: Callable[[Actor], None]
@@ -172,8 +172,9 @@ class Watch:
 
 
 def _own_check(actor: Actor) -> str:
-    """Why a ZooKeeper server ended itself: since 3.9.4 it does where it missed a transaction, rather than lose it
-    (ZOOKEEPER-4925). Empty where that is not what its log ends with."""
+    """Why a ZooKeeper server ended itself. Since 3.9.4 it does so when it has missed a transaction (ZOOKEEPER-4925).
+    Empty if its log does not end with that.
+    """
     if not actor.target.startswith("zookeeper:"):
         return ""
     return next((line[:200] for line in actor.process.log_since_start().splitlines() if _MISSED in line), "")

@@ -178,8 +178,9 @@ class Work:
 
 
 def work(part: Part, zookeeper: str, _bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
-    """As a supervisor would have it: begun again where ZooKeeper is away, or the name still another's. ZooKeeper knows
-    the brokers."""
+    """Consumes as under a supervisor: starts again where ZooKeeper is away, or another process still holds the name.
+    ZooKeeper knows the brokers.
+    """
     while not stopping.is_set():
         try:
             Work(part, zookeeper, journal, stopping).run()

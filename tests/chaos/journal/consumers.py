@@ -1,4 +1,4 @@
-"""A consumer process' own account of its life."""
+"""What a consumer process writes down about its life."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ class Opened(NamedTuple):
 
 
 class Started(NamedTuple):
-    """Partitions were given: where each goes on, None where that is not known yet (its log's start or end)."""
+    """Partitions were assigned: where each continues, None where that is unknown (the start or the end of its log)."""
 
     t: float
     offsets: Mapping[TopicPartition, int | None]
 
 
 class Stopped(NamedTuple):
-    """Partitions are given up, none of their records in hand: before the offsets are committed and acknowledged."""
+    """Partitions are given up and none of their records is in hand; written before the offsets are committed and
+    acknowledged.
+    """
 
     t: float
     partitions: frozenset[TopicPartition]
@@ -62,7 +64,7 @@ class Handed(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """A commit was acknowledged: the offset of the next record to read of each."""
+    """A commit was acknowledged: of each partition, the offset of the next record to read."""
 
     t: float
     offsets: Mapping[TopicPartition, int]
@@ -151,7 +153,7 @@ class ConsumerJournal:
 
 
 def read_consumers(directory: Path) -> tuple[ConsumerJournal, ...]:
-    """All consumer files, in order of their first line; one killed before its first line is none."""
+    """All consumer files, in order of their first line. A consumer that was killed before its first line has none."""
     found = [read_consumer(path) for path in sorted((directory / CONSUMERS).glob("*.jsonl"))]
     return tuple(sorted((journal for journal in found if journal is not None), key=lambda journal: journal.lines[0].t))
 

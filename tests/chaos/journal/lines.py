@@ -1,4 +1,4 @@
-"""Files of one JSON object a line: appended to without a buffer, read without a torn last line."""
+"""Files with one JSON object a line. Writers append without a buffer; readers leave out an unfinished last line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processes use."""
+"""The resources that processes use."""
 
 from __future__ import annotations
 

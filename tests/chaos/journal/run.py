@@ -1,4 +1,4 @@
-"""What a run was set up as."""
+"""The setup of a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """A consumer of the run: its id in the group, what kind it is, what it asks for."""
+    """A consumer of the run: its id in the group, its kind, and its options."""
 
     name: str
     group: str
@@ -40,8 +40,10 @@ class Participant:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the run ran on, and the times its bounds come from (ms). ``session_timeouts_ms`` is by role: ``serve``,
-    ``consumer``, ``kafka``. ``versions`` is by part: python, kazoo, zookeeper, kafka, librdkafka, java, kafka_coord."""
+    """The machine and versions of the run, and the times that its bounds come from (ms). ``session_timeouts_ms`` is by
+    role: ``serve``, ``consumer``, ``kafka``. ``versions`` is by part: python, kazoo, zookeeper, kafka, librdkafka,
+    java, kafka_coord.
+    """
 
     cores: int
     memory_bytes: int

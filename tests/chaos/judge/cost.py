@@ -1,4 +1,4 @@
-"""What it cost: how long partitions were without an owner, by what was done."""
+"""What the faults cost: how long partitions had no owner, by fault."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def costs(records: Records) -> tuple[Cost, ...]:
 
 
 def _gaps(book: Book) -> list[tuple[Ownership, Ownership]]:
-    """Each end of an ownership and the next beginning; where others had it meanwhile there is none."""
+    """From the end of each ownership to the next beginning; there is no gap where another owner had the partition."""
     found = []
     for before, after in zip(book.ownerships, book.ownerships[1:], strict=False):
         if before.ending is not Ending.OPEN and before.end != float("inf"):
@@ -58,7 +58,7 @@ def _gaps(book: Book) -> list[tuple[Ownership, Ownership]]:
 
 
 def _worked_until(records: Records, before: Ownership, after: Ownership) -> float:
-    """A frozen owner is none from the moment it was frozen, although it notices its loss only when it wakes."""
+    """A frozen owner counts as gone from the moment it was frozen, although it notices its loss only when it wakes."""
     if before.ending is Ending.LOST:
         for fault in records.faults.of(Kind.FREEZE, role="consumer", name=before.consumer):
             if before.begin <= fault.begin <= after.begin and fault.begin <= before.end <= fault.end + _NOTICED_S:

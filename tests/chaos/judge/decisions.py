@@ -1,5 +1,6 @@
-"""When requests were decided, by ZooKeeper's own log: whoever asks hears of it later, and how much later is no merit or
-fault of the coordinator's."""
+"""When requests were decided, by ZooKeeper's own log. The requester learns it later, and that delay is not the
+coordinator's.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ _FILE = "decisions.json"
 
 
 def write_decisions(directory: Path, logs: Sequence[Path], chroot: str) -> None:
-    """Into a run's directory, for each request answered: the seconds from the transaction that asked to the one that
-    answered, by the clock of the ZooKeeper server that led. ``logs`` are the servers' directories."""
+    """Writes to a run's directory, for each answered request, the seconds from the transaction that asked to the one
+    that answered, by the clock of the leading ZooKeeper server. ``logs`` are the servers' directories.
+    """
     below = f"{chroot}{layout.REQUESTS}/"
     asked_ms: dict[str, int] = {}
     decided_s: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""All that a run wrote down, in the form the rules ask for."""
+"""Everything that a run wrote down, in the form that the rules need."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """One partition of one group: who had it, in order of their beginning."""
+    """One partition of one group: its owners, in order of their beginning."""
 
     group: str
     partition: TopicPartition
@@ -129,7 +129,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def without(spans: Iterable[Span], taken: Iterable[Span]) -> Iterator[Span]:
-    """What of ``spans`` is in none of ``taken``; both in order and not overlapping."""
+    """The parts of ``spans`` that are in none of ``taken``. Both are in order and do not overlap."""
     gone = list(taken)
     for first, end in spans:
         at = first

@@ -1,4 +1,4 @@
-"""Rules about the coordinator's own end: stopped, killed, frozen."""
+"""Rules about how a coordinator ends: stopped, killed or frozen."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def _next(kind: Kind, records: Records, t: float) -> Event | None:
 
 
 def _alone(records: Records, event: Event) -> bool:
-    """Whether nothing else was going on, or had been until a moment before."""
+    """Whether no other fault was under way, or had been until a moment before."""
     others = records.faults.under_way(event.t, event.t + _AROUND_S, aftermath_s=_AROUND_S)
     return all(fault.role == event.role and fault.name == event.name and fault.kind == event.kind for fault in others)
 
 
 def clean(records: Records) -> Ruling:
-    """A coordinator that is told to stop takes no partition from anybody, and what is asked meanwhile is decided."""
+    """A coordinator that is told to stop revokes no partition, and requests made meanwhile are decided."""
     findings: list[ChaosFinding] = []
     decided_s: list[float] = []
     heard_s: list[float] = []
@@ -101,7 +101,7 @@ def clean(records: Records) -> Ruling:
 
 
 def _stops_with(records: Records, requests: Sequence[Event]) -> list[tuple[Event, list[Event]]]:
-    """Each clean stop of a coordinator that rebalances were asked for at, and these."""
+    """Each clean stop of a coordinator during which rebalances were requested, and those requests."""
     found: dict[float, tuple[Event, list[Event]]] = {}
     stops = [stop for stop in records.of(Kind.STOP, phase=Phase.BEGIN) if stop.role == "serve"]
     for request in requests:
@@ -137,7 +137,7 @@ def _given_up(records: Records, stop: Event, until: float) -> Iterator[ChaosFind
 
 
 def killed(records: Records) -> Ruling:
-    """The next coordinator is there within the session timeout of the one that was killed."""
+    """The next coordinator is elected within the session timeout of the killed one."""
     session_s = records.run.setup.session_timeouts_ms["serve"] / 1000
     findings: list[ChaosFinding] = []
     took_s: list[float] = []
@@ -171,8 +171,9 @@ def killed(records: Records) -> Ruling:
 
 
 def frozen(records: Records, audit: dict[str, object] | None) -> Ruling:
-    """A coordinator frozen past its session is replaced, and writes nothing when it wakes: by ZooKeeper's own log,
-    every write of a coordinator was fenced by the newest epoch."""
+    """A coordinator that is frozen past its session is replaced, and writes nothing when it wakes: in ZooKeeper's own
+    log, the newest epoch fenced every write of a coordinator.
+    """
     session_s = records.run.setup.session_timeouts_ms["serve"] / 1000
     findings: list[ChaosFinding] = []
     n = 0

@@ -1,4 +1,4 @@
-"""What was done to the system, as intervals: so that a gap, a repeat or a loss can be laid at its door."""
+"""The faults of a run as intervals, so that a gap, a repeat or a loss can be attributed to one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Fault:
 
 
 def faults_of(events: Iterable[Event], until: float) -> tuple[Fault, ...]:
-    """All that was done, in order of its beginning. What never ended lasts to ``until``."""
+    """All faults, in order of their beginning. A fault that never ended lasts to ``until``."""
     known = sorted(events, key=lambda event: event.t)
     ready = _Times(
         (event.target, event.t) for event in known if event.kind == Kind.START and event.phase != Phase.BEGIN
@@ -108,8 +108,9 @@ class _Times:
 
 
 class Faults:
-    """The faults of a run, to be asked for by time. ``aftermath_s`` is how long after its end a fault still counts as
-    under way: until sessions that it broke have ended and what they held has been given to others."""
+    """The faults of a run, by time. A fault counts as under way for ``aftermath_s`` after its end: until the sessions
+    that it broke have ended and their partitions have new owners.
+    """
 
     def __init__(self, faults: Sequence[Fault], aftermath_s: float) -> None:
         self.all = tuple(sorted(faults, key=lambda fault: fault.begin))
@@ -143,7 +144,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a partition was without owner: ``label`` for tables, and whether other faults were under way besides."""
+    """Why a partition had no owner: ``label`` for tables, and whether other faults were under way as well."""
 
     label: str
     alone: bool
@@ -156,8 +157,9 @@ SHARED_ROLES = ("zookeeper", "serve", "kafka")
 def cause_of(
     faults: Sequence[Fault], *, consumer: str, in_group: Callable[[str], bool], group: str, lost: bool
 ) -> Cause:
-    """The likeliest among those ``faults`` under way: the owner's own, then (of a session that was ``lost``)
-    ZooKeeper's, then what was done to its group, then the coordinator's, then anything."""
+    """The most likely cause among ``faults``: the owner's own, then (for a session that was ``lost``) ZooKeeper's, then
+    a fault of its group, then the coordinator's, then any.
+    """
 
     def own(fault: Fault) -> bool:
         return (fault.role == "consumer" and fault.name == consumer) or _named(fault) == (group, consumer)

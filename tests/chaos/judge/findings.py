@@ -1,4 +1,4 @@
-"""What the judge says: findings with their evidence, and one ruling for each rule."""
+"""The judge's findings with their evidence, and one ruling for each rule."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What came of one rule. ``checked`` says what it was judged by, with numbers; ``bound`` what was allowed."""
+    """The result of one rule. ``checked`` says what it was judged by, with numbers; ``bound`` is the limit."""
 
     rule: Rule
     status: Status
@@ -86,7 +86,9 @@ def ruling(
     exercised: bool = True,
     figures: dict[str, float] | None = None,
 ) -> Ruling:
-    """Broken by any violation; warnings and exceptions are told and break nothing. Evidence is put in order of time."""
+    """Any violation breaks the rule; warnings and exceptions are reported and do not break it. Evidence is sorted by
+    time.
+    """
     found = tuple(
         replace(finding, evidence=tuple(sorted(finding.evidence, key=lambda one: one.at_s))) for finding in findings
     )

@@ -1,4 +1,6 @@
-"""Rules about groups and processes: all settled, nothing leaked, nobody lost a membership or died without a reason."""
+"""Rules about groups and processes: all groups settle, nothing leaks, and no membership or process ends without a
+reason.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ def _ownerless(records: Records) -> Iterator[ChaosFinding]:
 
 
 def no_leaks(records: Records) -> Ruling:
-    """What a process has at the end it had when it was warm, give or take; and so for the ensemble's znodes."""
+    """At the end a process has about what it had when it was warm, and so has the ensemble's number of znodes."""
     baseline = next((event.t for event in records.of(Kind.BASELINE)), None)
     since = [usage for usage in records.resources if baseline is not None and usage.t >= baseline]
     by_process = _by_process(since)
@@ -126,8 +128,9 @@ def no_leaks(records: Records) -> Ruling:
 
 
 def no_spin(records: Records) -> Ruling:
-    """No consumer and no coordinator has a core to itself for half a minute: what a night makes them do is little, and
-    what spins slows everybody else."""
+    """No consumer and no coordinator uses a whole core for half a minute: their work is light, and a busy loop slows
+    everything else.
+    """
     by_process = _by_process(records.resources)
     findings: list[ChaosFinding] = []
     most = 0.0
@@ -228,8 +231,9 @@ def explained(records: Records) -> Ruling:
 
 
 def unmoved(records: Records) -> Ruling:
-    """A partition is not taken from a consumer to be given back to it, except in an eager group. Under a fault it may:
-    the one it was to go to has died meanwhile."""
+    """No partition is revoked and given back to the same consumer, except in an eager group, or under a fault: the
+    consumer that was to receive it may have died meanwhile.
+    """
     eager = {group.name for group in records.run.groups if any("eager" in kind for kind in group.members)}
     findings: list[ChaosFinding] = []
     stops = 0
@@ -259,8 +263,9 @@ def unmoved(records: Records) -> Ruling:
 
 
 def complete(records: Records) -> Ruling:
-    """The run came to its end, and no process ended that nobody ended; but ZooKeeper's own, where it says that it had
-    missed a transaction and ended for that (ZOOKEEPER-4925): it is started again, as by whoever runs it."""
+    """The run came to its end, and no process ended by itself. A ZooKeeper server may, if it says that it missed a
+    transaction and ended for that reason (ZOOKEEPER-4925); it is started again, as an operator would.
+    """
     findings = [
         ChaosFinding(Rule.COMPLETE, Severity.VIOLATION, "the run", f"it never came to {kind}")
         for kind in (Kind.BASELINE, Kind.QUIET, Kind.ENDED)

@@ -1,4 +1,4 @@
-"""All rules over one run, and the report that is made of them."""
+"""Applies all rules to one run, and makes the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.chaos.judge.tables import TABLES, tables
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the judge says of a run. ``done`` counts what was done, by ``role kind``; ``minutes`` is what it took."""
+    """The judgement of a run. ``done`` counts the faults, by ``role kind``; ``minutes`` is how long it took."""
 
     run: Run
     rulings: tuple[Ruling, ...]
@@ -36,7 +36,9 @@ class Report:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """What is read has no cycles, and to look for them again and again among millions of values takes long."""
+    """Switches the garbage collector off: the values read have no cycles, and searching millions of them again and
+    again takes long.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Who had which partition when, by the consumers' own files."""
+"""Which consumer owned which partition when, by the consumers' own files."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Life:
 
 
 def life_of(journal: ConsumerJournal, died: Callable[[ConsumerJournal], float | None], until: float) -> Life:
-    """What one file tells. ``died`` gives when its process was killed, if it was; ``until`` is the run's end."""
+    """What one file says. ``died`` tells when its process was killed, if it was; ``until`` is the run's end."""
     return _Telling(journal).told(died(journal), until)
 
 

@@ -20,7 +20,7 @@ _HEARD_S = 5.0
 
 
 def nothing_missing(records: Records) -> Ruling:
-    """Every record the brokers acknowledged was given to every group whose it is."""
+    """Every record that the brokers acknowledged was given to every group that reads it."""
     books = {(book.group, book.partition): book for book in records.books}
     findings, wanted, unique, handed = [], 0, 0, 0
     for group in records.run.groups:
@@ -56,13 +56,13 @@ def nothing_missing(records: Records) -> Ruling:
 
 
 def _owed(group: Group, produced: list[Span], book: Book | None) -> list[Span]:
-    """A group that begins at the end is owed what comes after its first beginning."""
+    """A group that begins at the end must receive what comes after its first start."""
     begins = [owner.first for owner in (book.ownerships if book is not None else ()) if owner.first is not None]
     return list(without(produced, [Span(0, begins[0])])) if group.latest and begins else produced
 
 
 def _others(records: Records, book: Book | None, partition: TopicPartition) -> Iterator[ChaosFinding]:
-    """Hand-outs whose records are not those that were written at their offsets."""
+    """Hand-outs whose records are not those written at their offsets."""
     written = records.written[partition]
     firsts = [run.first for run in written]
     for owner in book.ownerships if book is not None else ():
@@ -156,8 +156,10 @@ def _after_the_stop(records: Records, book: Book, owner: Ownership) -> ChaosFind
 
 
 def _ended_by_others(records: Records, owner: Ownership, other: Ownership, until: float | None = None) -> str:
-    """Why the membership was over before the consumer could know: it was evicted, or its session ended by somebody.
-    By ``until`` it must have known: it looks every few seconds, and without an answer its own deadline ends it."""
+    """Why the membership ended before the consumer could know: it was evicted, or somebody ended its session. By
+    ``until`` the consumer must know: it looks every few seconds, and without an answer its own deadline ends the
+    membership.
+    """
     known_s = _HEARD_S + records.run.setup.session_timeouts_ms.get("consumer", 0) / 1000
     for event in records.of(Kind.EVICT, Kind.EXPIRE):
         if event.name != owner.consumer or (until is not None and until > event.t + known_s):
@@ -216,9 +218,10 @@ def _twice(records: Records, book: Book, owner: Ownership, before: Ownership, wh
 
 
 def order(records: Records) -> Ruling:
-    """An owner is given offset after offset without a gap, from where it was told to begin; and nobody begins beyond
-    what was given before. A Spark query goes on behind what its checkpoint has, though the group may not have
-    heard of it."""
+    """An owner receives offset after offset without a gap, from where it was told to start, and nobody starts beyond
+    what was given before. A Spark query continues after its checkpoint, though the group may not have those offsets
+    yet.
+    """
     findings: list[ChaosFinding] = []
     handed = commits = 0
     for book in records.books:
@@ -257,8 +260,9 @@ def order(records: Records) -> Ruling:
 
 
 def _done_already(records: Records, book: Book, owner: Ownership, out: HandOut) -> bool:
-    """Whether ``out`` is what a query begins with, and all before it, from where it was told to begin, had been handed
-    to this very query before; whether it is in its table says another rule."""
+    """Whether ``out`` is the start of a query, and everything before it, from where the query was told to start, had
+    been handed to this very query before. Another rule says whether it is in the table.
+    """
     if owner.consumer not in records.spark or out is not owner.handed[0] or owner.offset is None:
         return False
     own = (one for other in book.ownerships if other.consumer == owner.consumer for one in other.given)
@@ -300,7 +304,7 @@ def _hand_outs(book: Book | None) -> Iterator[HandOut]:
 
 
 def _around(records: Records, book: Book | None, offset: int) -> tuple[Evidence, ...]:
-    """Who had the partition right before and right after the record at ``offset``."""
+    """The owners right before and right after the record at ``offset``."""
     if book is None:
         return ()
     before = [one for one in book.ownerships if one.first is not None and one.first <= offset]

@@ -1,4 +1,4 @@
-"""The rule about the tables Spark queries of a run wrote."""
+"""The rule about the tables that Spark queries of a run wrote."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ TABLES = "tables"
 
 
 def tables(records: Records) -> Ruling:
-    """A table holds no record twice, each as it was written, and all that no other kind of consumer was given."""
+    """A table holds no record twice, holds each as it was written, and holds all records that no other kind of consumer
+    was given.
+    """
     findings: list[ChaosFinding] = []
     rows = 0
     for group in records.run.groups:
