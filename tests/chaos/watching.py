@@ -1,4 +1,4 @@
-"""Watches the run: who coordinates, which groups are settled, what processes use, which processes ended by themselves."""
+"""Watches the run: who coordinates, which groups are settled, what processes use, which processes died."""
 
 from __future__ import annotations
 
