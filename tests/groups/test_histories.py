@@ -23,7 +23,6 @@ class Client:
     def __init__(self) -> None:
         self.member_id, self.generation, self.leads = "", -1, False
         self.members: tuple[str, ...] = ()
-        self.assigned = b""
 
 
 class Histories(RuleBasedStateMachine):
@@ -33,7 +32,8 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.group = Group(GroupMetadata("g"), GroupLimits(initial_rebalance_delay_s=0))
         self.now, self.numbers = 0.0, 0
-        self.waiting: dict[object, str] = {}
+        self.waiting: dict[object, tuple[Client, str, int]] = {}
+        """By token: the process that asks, and the member and generation it asks as."""
         self.clients: dict[str, Client] = {}
         self.stores: list[Store] = []
         self.newest = 0
@@ -45,7 +45,8 @@ class Histories(RuleBasedStateMachine):
     def _token(self, client: str) -> str:
         self.numbers += 1
         token = f"{client}-{self.numbers}"
-        self.waiting[token] = client
+        asking = self.clients.setdefault(client, Client())
+        self.waiting[token] = asking, asking.member_id, asking.generation
         return token
 
     def _take(self, instructions: list[Any]) -> None:
@@ -53,20 +54,18 @@ class Histories(RuleBasedStateMachine):
             if isinstance(one, Store):
                 self.stores.append(one)
                 continue
-            client = self.clients[self.waiting.pop(one.token)]  # fails where it is answered twice
+            client, member_id, generation = self.waiting.pop(one.token)  # fails where it is answered twice
             if isinstance(one, Joined) and one.error in {Error.NONE, Error.MEMBER_ID_REQUIRED}:
                 client.member_id, client.generation = one.member_id, one.generation_id
                 client.leads = one.leader_id == one.member_id
                 client.members = tuple(member_id for member_id, _, _ in one.members)
-                client.assigned = b""
                 if one.error is Error.NONE:
                     assert one.generation_id >= self.newest, "a generation went back"
                     self.newest = one.generation_id
             elif isinstance(one, Joined) and one.error is Error.UNKNOWN_MEMBER_ID:
                 client.member_id = ""
             elif isinstance(one, Synced) and one.error is Error.NONE:
-                client.assigned = one.assignment
-                told = self.stored[client.generation].get(client.member_id, b"")
+                told = self.stored[generation].get(member_id, b"")
                 assert one.assignment == told, "told what is not stored"
 
     @rule(client=CLIENTS, protocols=st.sampled_from([("range",), ("range", "sticky"), ("sticky", "range")]))
