@@ -18,9 +18,9 @@
     │   └── MultiFailed                   4   one operation of a multi failed, so none took effect
     │       └── Fenced                    4   the coordinator epoch moved on: this instance is deposed
     ├── BrokerError                       5   no broker could be used
-    ├── RequestRefused                    6   an operator asked for what the state forbids; nothing was changed
+    ├── RequestRefused                    6   the present state forbids the request; nothing was changed
     ├── NotFound                          7   no such group, consumer, topic or coordinator
-    ├── Timeout                           8   what was waited for did not happen in time
+    ├── Timeout                           8   the awaited event did not happen in time
     ├── DevClusterError                   9   the local ZooKeeper or Kafka could not be started
     ├── VerificationFailed               10   the demo or a check found lost or doubled records
     └── ConsumerError                    11
@@ -56,9 +56,11 @@ class InvalidPattern(SettingsError):
 
 
 class MalformedValue(KafkaCoordError, ValueError):
-    """A value that cannot be decoded. ``where`` is its znode path or file, ``reason`` what is wrong with it, cut where
-    it repeats so much of the value that whoever wrote that could fill our logs; ``field`` the field at fault, "" where
-    it is none in particular."""
+    """A value that cannot be decoded.
+
+    ``where`` is its znode path or file, ``reason`` what is wrong, and ``field`` the field at fault ("" for none in
+    particular). A long ``reason`` is cut, so that whoever wrote the value cannot fill our logs.
+    """
 
     exit_code = 3
 
@@ -148,7 +150,7 @@ class NotFound(KafkaCoordError):
 
 
 class Timeout(KafkaCoordError):
-    """What was waited for did not happen in time. What was asked stays asked."""
+    """The awaited event did not happen in time. The request itself stays in force."""
 
     exit_code = 8
 
@@ -180,7 +182,7 @@ class ConsumerIdInUse(ConsumerError):
 
 
 class MembershipLost(ConsumerError):
-    """The registration this was done under is gone: nothing can be committed for it any more."""
+    """The consumer's registration is gone: it can commit nothing any more."""
 
 
 class NoOffset(ConsumerError):

@@ -10,7 +10,7 @@ from kafka_coord.errors import MalformedValue, UnknownVersion
 
 VERSION = 1
 MAX_VALUE_BYTES = 900_000
-"""No value of ours passes this (jute.maxbuffer is 1 MB for the whole request)."""
+"""The limit for every value of this project (jute.maxbuffer is 1 MB for the whole request)."""
 
 Json = Mapping[str, Any]
 
@@ -42,7 +42,7 @@ def load_object(raw: bytes, where: str) -> dict[str, Any]:
     try:
         value = json.loads(raw.decode())  # json alone lets surrogates and other encodings through
         if b"\\u" in raw:
-            dump(value)  # "\ud800" is JSON, and yet no text: whatever repeats it could not be written
+            dump(value)  # "\ud800" is valid JSON but no valid text: it could never be written again
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise MalformedValue(where, f"not JSON ({error})") from None
     if not isinstance(value, dict):
@@ -77,7 +77,7 @@ def mapping(value: Json, field: str, where: str, default: Json | None = None) ->
 
 
 def shown(value: object, most: int = 60) -> str:
-    """A value as messages repeat it. What JSON may nest is deeper than what ``repr`` can follow."""
+    """A value as error messages quote it. JSON can nest deeper than ``repr`` can follow."""
     try:
         written = repr(value)
     except RecursionError:
@@ -86,5 +86,5 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def plain(value: object) -> str:
-    """A value that should be a string, as one: for what only people read, where others wrote numbers before."""
+    """A value as a string, whatever it is: for fields that only people read, into which some have written numbers."""
     return value if isinstance(value, str) else shown(value)

@@ -55,7 +55,7 @@ class PartitionSet:
 
     @classmethod
     def union(cls, sets: Iterable[PartitionSet]) -> PartitionSet:
-        """Of many: each is looked at once, where ``|`` would copy what came before for every one of them."""
+        """The union of many sets, in linear time: ``|`` would copy the union so far for each of them."""
         topics: dict[str, set[int]] = {}
         for partitions in sets:
             for topic, numbers in partitions._topics.items():
@@ -76,7 +76,7 @@ class PartitionSet:
         return ((topic, self._topics[topic]) for topic in sorted(self._topics))
 
     def unordered(self) -> ItemsView[str, frozenset[int]]:
-        """As :meth:`by_topic`, in no order: cheaper, where the order makes no difference."""
+        """As :meth:`by_topic`, in no order and cheaper."""
         return self._topics.items()
 
     def __iter__(self) -> Iterator[TopicPartition]:

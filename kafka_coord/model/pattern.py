@@ -15,7 +15,7 @@ MAX_PROGRAM_BYTES = 256 << 10
 """What a compiled pattern may take: some 14,000 instructions, which bounds one match to tens of ms at worst. A list of
 topic names of ``MAX_PATTERN_CHARS`` fits; ``.{0,999}.{0,999}`` does not."""
 _MATCHING_BYTES = 4 << 20
-"""What RE2 may keep while it matches: with little it starts over for each topic, and becomes a hundred times slower."""
+"""How much RE2 may cache while it matches. With less it starts over for each topic, a hundred times slower."""
 
 _UNKNOWN, _NO, _YES = 0, 1, 2
 
@@ -24,9 +24,11 @@ _next_number = itertools.count()
 
 
 class TopicPattern:
-    """One pattern; :func:`topic_pattern` gives it. Linear time is not little time: thousands of topics matched by a
-    pattern made to be slow take a minute. So answers are kept, in one byte a topic, and :meth:`knows` tells whether
-    :meth:`matches` will cost anything. Thread-safe."""
+    """One compiled pattern, made by :func:`topic_pattern`. Thread-safe.
+
+    Linear time can still be long: a pattern made to be slow takes a minute for some thousand topics. So each answer is
+    kept, in one byte a topic, and :meth:`knows` tells whether :meth:`matches` will cost anything.
+    """
 
     __slots__ = ("_answers", "_written")
 

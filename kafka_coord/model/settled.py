@@ -1,4 +1,4 @@
-"""That a group is at rest, and as of which state of its znodes: the value of ``settled`` (ADR 12)."""
+"""The value of ``settled``: a group is at rest, as of this state of its znodes (ADR 12)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from kafka_coord.model.names import is_legal
 
 @dataclass(frozen=True, slots=True)
 class Zxids:
-    """Which state of a group's znodes something is known of: 0 where there is none.
+    """One state of a group's znodes, as five zxids; 0 for a znode that does not exist.
 
-    ``group`` and ``assignment`` are the zxids of the last write of those two (mzxid), ``ids``, ``owners`` and
-    ``channel`` those of the last child that came or went (pzxid). ZooKeeper's transactions are counted once and for
-    all, so equal zxids are an equal state: of members and their incarnations, ledgers, channels, settings and target.
-    They say nothing of what is in registrations (never changed), in ledgers and below channels (changed by the
-    coordinator only, and only after a member has come or gone or the target was changed).
+    ``group`` and ``assignment`` are the zxids of the last write of those znodes (mzxid). ``ids``, ``owners`` and
+    ``channel`` are the zxids of the last child that was created or deleted there (pzxid). ZooKeeper never uses a zxid
+    twice, so equal zxids mean an equal state of members and incarnations, ledgers, channels, settings and target.
+
+    They do not cover the values of registrations, which never change, nor the values of ledgers and the znodes below
+    channels. Only the coordinator changes those, and only after a member came or went or the target changed.
     """
 
     group: int
@@ -30,7 +31,7 @@ class Zxids:
     assignment: int
 
     def hold(self, ids: int, now: Zxids | None = None) -> bool:
-        """Whether nothing has changed since, as far as is known: ``ids``, or all of them."""
+        """Whether nothing has changed since: ``ids`` is the same, and so are all of ``now`` where they are known."""
         return self.ids == ids and now in (None, self)
 
     @classmethod
@@ -40,11 +41,11 @@ class Zxids:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Nothing was to be done about a group as of ``zxids``, and of topics whose digest is ``topics``.
+    """Nothing was to be done for a group in the state ``zxids``, with topics whose digest is ``topics``.
 
-    ``subscriptions`` is what its ``members`` want, each kind and pattern once and all topics asked for by name in one:
-    a coordinator that reads this need not read registrations. Of a group with members that take part over a socket
-    nothing is written down, for whoever is elected has to know those.
+    ``subscriptions`` is what its ``members`` subscribe to: each pattern once, and all topics subscribed to by name in
+    one subscription. A coordinator that reads this need not read the registrations. A group with socket consumers is
+    never written down so, because the next coordinator has to know each of them.
     """
 
     zxids: Zxids
@@ -80,7 +81,7 @@ class Settled:
 
 
 def interests(subscriptions: Iterable[Subscription]) -> tuple[Subscription, ...]:
-    """The same interests in as few subscriptions as can be, in one order."""
+    """The same interests in the fewest subscriptions, in a fixed order."""
     given = tuple({id(one): one for one in subscriptions}.values())
     topics = {topic for one in given if not one.is_wildcard for topic in one.topics}
     by_name = (Subscription(SubscriptionKind.STATIC, dict.fromkeys(sorted(topics), 1)),) if topics else ()

@@ -28,8 +28,8 @@ def streams_to_json(streams: Streams) -> dict[str, dict[str, str]]:
 
 
 def streams_from_json(value: Any, among: PartitionSet, where: str) -> dict[TopicPartition, int]:
-    """Strict inverse of :func:`streams_to_json`; raises :class:`MalformedValue`, for partitions not ``among`` those
-    that have a stream too: a small value must not make us allocate a large one."""
+    """Strict inverse of :func:`streams_to_json`. Raises :class:`MalformedValue`, also for a partition that is not
+    ``among`` the given ones: a small value must not make us allocate a large one."""
     if not isinstance(value, dict):
         raise MalformedValue(where, "field 'streams' is not an object of topics")
     streams: dict[TopicPartition, int] = {}

@@ -1,16 +1,16 @@
-"""Many reads, many watches and many writes in one request each: what kazoo does not offer, or takes its time for.
+"""Many reads, many watches or many writes in one request: what kazoo does not offer, or does slowly.
 
 Reads are ZooKeeper 3.6's multi-read: request type 22 carries any mix of getData and getChildren, each answered (or
 refused) by itself. On the wire (``org.apache.zookeeper.MultiOperationRecord`` and ``MultiResponse``): each read is a
 header (type, done, error) and the ordinary request; the end is a header with ``done`` set. In the answer a refused read
 has type -1 and its error code.
 
-Watches are set as Java's client sets its own again after it has found another server (``SetWatches``, request type
-101): each with what was there at a zxid, and those fire at once of which that is not so any more
+Watches use ``SetWatches`` (request type 101), with which Java's client restores its watches on another server. The
+request names a zxid; the server fires at once every watch whose znode has changed since
 (``org.apache.zookeeper.server.DataTree.setWatches``).
 
-Writes are ZooKeeper's multi (request type 14), which kazoo has: there each path is taken apart and put together again,
-and what each operation becomes is packed piece by piece, which took longer than all else about a request of many.
+Writes are ZooKeeper's multi (request type 14). kazoo has it too, but normalises every path and packs every operation
+piece by piece, which took longer than everything else about a large request.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MIN_CHUNK = 50
 MAX_CHUNK = 1_000
 MAX_REQUEST_BYTES = 500_000
 TARGET_RESPONSE_BYTES = 4_000_000
-"""Nothing bounds an answer on its way to kazoo, but a server builds it whole in its heap."""
+"""kazoo accepts an answer of any size, but the server builds the whole answer in its heap."""
 
 
 def to_stat(stat: ZnodeStat) -> Stat:

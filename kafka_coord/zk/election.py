@@ -69,10 +69,10 @@ class _Complaint:
 
 
 class ZkElection:
-    """One instance's part in the election. Its owner's thread calls everything but :meth:`still_leads`, which any may.
+    """One instance's part in the election. One thread, its owner's, calls every method but :meth:`still_leads`.
 
-    No thread of its own and no waiting: ``wake`` is called (on a thread of the store) when there is something to do,
-    then the owner calls :meth:`step` and, if it wants to lead, :meth:`elect`.
+    It has no thread of its own and never waits. It calls ``wake``, on a thread of the store, when there is something to
+    do; the owner then calls :meth:`step` and, if it wants to lead, :meth:`elect`.
     """
 
     def __init__(self, store: Store, broker_id: int, endpoints: Mapping[str, str], wake: Callable[[], None]) -> None:
@@ -104,7 +104,7 @@ class ZkElection:
         return self._instance.is_registered()
 
     def unregister_instance(self) -> None:
-        """Takes the instance's znode away, before its session ends."""
+        """Deletes the instance's znode without waiting for the end of its session."""
         self._instance.unregister()
 
     # --- looking -----------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class ZkElection:
 
     def still_leads(self) -> bool:
         """Whether this instance may decide at this moment: elected, connected, in the session it was elected in, and
-        that session proven to live. Costs nothing; safe on any thread."""
+        within the lease of that session. Costs nothing; safe on any thread."""
         leadership, session = self._leadership, self._store.session
         return (
             leadership is not None
@@ -287,7 +287,7 @@ class ZkElection:
         return self._leadership
 
     def _stored_epoch(self) -> tuple[int, int] | None:
-        """(epoch, znode version), the znode made where it is missing; None where no epoch can be told."""
+        """(epoch, znode version); creates the znode where it is missing. None where it holds no epoch."""
         seen, self._epoch_is_new = self._epoch_seen if self._epoch_is_new else None, False
         try:
             node = seen or self._store.get(layout.COORDINATOR_EPOCH)
@@ -344,10 +344,10 @@ class ZkElection:
     # --- stepping down -----------------------------------------------------------------------------------------------
 
     def resign(self, leadership: Leadership | None = None) -> None:
-        """Deletes this session's ``/consumers/coordinator``, if there is one: others elect at once. What this instance
-        led by until now, ``leadership``, spares it a look that everybody would wait for.
+        """Deletes this session's ``/consumers/coordinator``, if there is one: others elect at once. With the
+        ``leadership`` it held until now, it need not read whose znode that is, which everybody would wait for.
 
-        Raises :class:`StoreUnavailable` when it cannot be told whether it is gone; it goes with the session at last.
+        Raises :class:`StoreUnavailable` when the outcome is unknown; the znode goes with the session at the latest.
         """
         self._leadership = None
         self._fired = True
@@ -360,7 +360,7 @@ class ZkElection:
             self._delete_if_own()
 
     def _deleted_at_once(self, leadership: Leadership) -> bool:
-        """Whether it was deleted without reading whose it is: ours, as long as nobody was elected since."""
+        """Whether the znode was deleted without reading it: the fence proves that it is still ours."""
         if leadership.session_id != self._store.session.session_id:
             return False
         try:
@@ -376,7 +376,7 @@ class ZkElection:
             self._delete_own(node, epoch.stat.version if isinstance(epoch, Node) else None)
 
     def _delete_own(self, node: Node, epoch_version: int | None) -> None:
-        """Deletes the znode read as our own, unless another was elected since (whose znode has the same version)."""
+        """Deletes our own znode, unless another instance was elected since: that one's znode has the same version."""
         self._fired = True
         ops: list[Op] = [Delete(layout.COORDINATOR, node.stat.version)]
         if epoch_version is not None:

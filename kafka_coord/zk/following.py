@@ -1,7 +1,7 @@
-"""Znodes that are followed on one connection: who hears what is made and deleted right below them.
+"""Znodes followed on one connection: watchers hear what is created and deleted right below them.
 
-What is followed changes on kazoo's connection thread, but for :meth:`Following.forget`, and watchers are called on the
-thread that calls all of kazoo's; but for the last word, that the connection broke.
+Entries change on kazoo's connection thread, except by :meth:`Following.forget`. Watchers are called on kazoo's callback
+thread, except for the last event, that the connection broke.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from kafka_coord.zk import kazoo_private
 from kafka_coord.zk.store import SessionState, Watcher, WatchEvent, WatchType
 
 _UNANSWERED = 3
-"""After so many requests without an answer, one after the other, no more is sent in that session, and in each one that
-comes after it a single one."""
+"""After so many unanswered requests in a row, no more are sent in that session, and only one in each later session."""
 
 _TOLD = {CREATED_EVENT: WatchType.CREATED, DELETED_EVENT: WatchType.DELETED}
 
@@ -35,22 +34,22 @@ class Following:
         self._refused_in = 0
         self._unanswered = 0
 
-    # --- whether it can be had ---------------------------------------------------------------------------------------
+    # --- whether the server supports it ------------------------------------------------------------------------------
 
     def may_be_asked_for(self, session_id: int) -> bool:
-        """Whether this kazoo lets events be seen, and no server has refused to tell them in this session."""
+        """Whether this kazoo shows events, and no server has refused to send them in this session."""
         return self._possible and self._refused_in != session_id
 
     def answered(self) -> None:
-        """A server follows."""
+        """The server accepted a request to follow."""
         self._unanswered = 0
 
     def refused(self, session_id: int) -> None:
-        """A server does not."""
+        """The server refused one."""
         self._refused_in = session_id
 
     def unanswered(self, session_id: int) -> None:
-        """There was no answer: perhaps a server that hangs up on what it does not know."""
+        """No answer came: perhaps the server hangs up on a request it does not know."""
         self._unanswered += 1
         if self._unanswered >= _UNANSWERED:
             self._refused_in = session_id
@@ -58,21 +57,21 @@ class Following:
     # --- what is followed --------------------------------------------------------------------------------------------
 
     def remember(self, path: str, watcher: Watcher) -> None:
-        """From now on ``watcher`` is told of ``path`` (on the server)."""
+        """From now on ``watcher`` hears of ``path`` (an absolute path on the server)."""
         with self._lock:
             watchers = self._followed.get(path, ())
             if watcher not in watchers:
                 self._followed[path] = (*watchers, watcher)
 
     def forget(self, path: str, watcher: Watcher) -> None:
-        """Tells ``watcher`` no more."""
+        """Stops telling ``watcher``."""
         with self._lock:
             left = tuple(one for one in self._followed.pop(path, ()) if one != watcher)
             if left:
                 self._followed[path] = left
 
     def session_is(self, state: SessionState) -> None:
-        """The server forgets with the connection what it was asked to tell."""
+        """A server forgets what it follows when the connection ends."""
         if state is SessionState.CONNECTED:
             return
         with self._lock:

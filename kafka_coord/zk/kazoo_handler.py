@@ -1,18 +1,18 @@
-"""What kazoo's threads do otherwise here than in kazoo: Ctrl-C is not lost, and waiting costs one system call.
+"""A thread handler for kazoo that differs in three points: signals, silent servers, and the cost of waiting.
 
-To send a request kazoo wakes its connection thread through a socket, inside a bare ``except`` that turns whatever is
-raised there into "Connection has been closed" (``KazooClient._call``, kazoo 2.10 and 2.11). A signal that arrives just
-then is often raised just there, because waking the other thread gives the interpreter away: the program that was to
-stop is told that its ZooKeeper session is over, and goes on. What kazoo makes of it goes into the request's result:
-there it is noticed, wherever it was raised. And the thread may not have been woken then: kazoo sends one request each
-time it is, so that from then on each would wait for the next one.
+**Signals.** To send a request, kazoo wakes its connection thread through a socket, inside a bare ``except`` that turns
+every exception into "Connection has been closed" (``KazooClient._call``, kazoo 2.10 and 2.11). Waking the other thread
+releases the interpreter lock, so a signal is often raised right there. A program that was told to stop then hears that
+its ZooKeeper session is over, and goes on. kazoo stores that error in the request's result; the result class here
+notices it there and raises the signal's exception instead. The connection thread may have missed its wake-up then. It
+sends one request for each wake-up, so every later request would wait for the next one: the handler wakes it once more.
 
-A server that does not answer at all (its machine is off, a firewall drops what is sent) is waited for no longer than
-the Java client would: the session timeout divided by the number of servers, so that another one can still be reached in
-time. kazoo waits for the whole session timeout.
+**Silent servers.** A server may not answer at all: its machine is off, or a firewall drops the packets. kazoo waits the
+whole session timeout for it. This handler waits as long as the Java client does, the session timeout divided by the
+number of servers, so that another server can still be reached in time.
 
-And for each request and its answer kazoo waits five times, each time with an epoll object that it makes and throws
-away: up to half of what a request costs (docs/performance.md).
+**Waiting.** kazoo waits five times for each request and its answer, each time with a new epoll object: up to half of
+what a request costs (docs/performance.md). This handler uses ``poll``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class KazooHandler(SequentialThreadingHandler):
         super().__init__()  # type: ignore[no-untyped-call]
         self._servers = servers
         self._raised: list[BaseException] = []
-        """What a signal handler raised while a request was sent, and kazoo caught."""
+        """Exceptions of signal handlers that kazoo caught while it sent a request."""
         self._waker: socket.socket | None = None
 
     def create_connection(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
@@ -73,7 +73,7 @@ class KazooHandler(SequentialThreadingHandler):
         return ready(readers, select.POLLIN), ready(writers, select.POLLOUT), []
 
     def sent(self, send: Callable[[], Any]) -> Any:
-        """What ``send`` gives, which hands one request or more to kazoo; a signal that comes meanwhile is raised."""
+        """The result of ``send``, which hands requests to kazoo. Raises what a signal handler raised meanwhile."""
         try:
             result = send()
             self._raise_kept_back()
@@ -89,14 +89,14 @@ class KazooHandler(SequentialThreadingHandler):
             raise first
 
     def _wake(self) -> None:
-        """Has the connection thread look for one more request to send; there need be none."""
+        """Makes the connection thread look for one more request to send. It does no harm if there is none."""
         if self._waker is not None:
             with suppress(OSError):  # closed already
                 self._waker.send(b"\0")
 
 
 class _Result(AsyncResult):
-    """As kazoo's, but for who is told that the connection is closed because a signal came while sending."""
+    """kazoo's result, except where its error is a signal that came while the request was sent."""
 
     def __init__(self, handler: KazooHandler, raised: list[BaseException]) -> None:
         super().__init__(handler)  # type: ignore[no-untyped-call]
@@ -111,5 +111,5 @@ class _Result(AsyncResult):
 
 
 def _caught_by(frame: FrameType, error: BaseException) -> bool:
-    """Whether it is this call that handles the error, not one further up: a program may well ask as it stops."""
+    """Whether this call handles the error, and not one further up: a program may also send requests while it stops."""
     return error.__traceback__ is not None and error.__traceback__.tb_frame is frame

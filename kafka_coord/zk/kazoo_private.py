@@ -1,7 +1,7 @@
-"""Every touch of what kazoo keeps private, each with a check that it is there and a way out where it is not.
+"""Every use of a private attribute of kazoo, each with a check that it exists and a fallback where it does not.
 
-Written against kazoo 2.10 and 2.11. If a later kazoo moves one of these, the store still works, with less: see each
-function for what is lost.
+Written against kazoo 2.10 and 2.11. If a later kazoo moves one of them, the store still works: each function says what
+is lost then.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class WireRequest(Protocol):
 def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Callable[[float, int, int], None]) -> bool:
     """Has ``tell(sent_at, session_id, negotiated_timeout_ms)`` called at each accepted connect, before kazoo says so.
 
-    kazoo keeps the negotiated timeout in local variables only. Returns False where it cannot be had; the caller then
-    has to assume the shortest timeout a server would grant, and calls do not get less safe, only less patient.
+    kazoo keeps the negotiated timeout in local variables only. Returns False where it cannot be seen; the caller then
+    assumes the shortest timeout a server grants. That is as safe, and less patient.
     """
     connection = getattr(client, "_connection", None)
     invoke = getattr(connection, "_invoke", None)
@@ -61,8 +61,8 @@ def on_watch_events(client: KazooClient, tell: Callable[[int, str], None]) -> bo
     """Has ``tell(type, path)`` called for every watch event the server sends, on kazoo's connection thread, once kazoo
     has called its own watchers.
 
-    kazoo looks watchers up by the path of the event, once each: it cannot have any that stay, or are told of what is
-    below their path. Returns False where events cannot be seen; znodes are then watched one change at a time.
+    kazoo calls a watcher once, and only for its own path: it has no persistent or recursive watchers. Returns False
+    where events cannot be seen; znodes are then watched one change at a time.
     """
     connection = getattr(client, "_connection", None)
     read = getattr(connection, "_read_watch_event", None)
@@ -94,16 +94,16 @@ def call(client: KazooClient, request: WireRequest) -> Any:
 def remember_watches(
     client: KazooClient, data: Iterable[tuple[str, Watch]], children: Iterable[tuple[str, Watch]]
 ) -> None:
-    """Has kazoo call these when the server says that a path's data, or the names of its children, changed. On kazoo's
-    connection thread only: nobody else changes what is remembered."""
+    """Makes kazoo call these watches when the server reports a change of a path's data or children. Call it on kazoo's
+    connection thread only: no other thread changes kazoo's tables."""
     for found, watches in ((client._data_watchers, data), (client._child_watchers, children)):
         for path, watch in watches:
             found[path].add(watch)
 
 
 def can_remember_watches(client: KazooClient) -> bool:
-    """Whether this kazoo keeps its watches where :func:`remember_watches` puts them; otherwise each has to be asked for
-    by itself."""
+    """Whether this kazoo keeps its watches where :func:`remember_watches` puts them. Where not, watches are set one by
+    one."""
     return all(isinstance(getattr(client, name, None), defaultdict) for name in ("_data_watchers", "_child_watchers"))
 
 
@@ -140,5 +140,5 @@ def looks_for_servers(client: KazooClient) -> bool:
 
 
 def is_read_only(client: KazooClient) -> bool:
-    """Whether the server at hand is cut off from the others and may serve old data (kazoo calls that connected)."""
+    """Whether the server is cut off from its ensemble and may serve old data. kazoo counts that as connected."""
     return bool(client.client_state == KeeperState.CONNECTED_RO)

@@ -1,4 +1,4 @@
-"""The session of one kazoo client as facts: state, id, negotiated timeout, and until when it is proven to live.
+"""The session of one kazoo client as facts: state, id, negotiated timeout, and the deadline of its lease.
 
 kazoo's own state is kept as it is told, but it is late: with a frozen server ``LOST`` came 15 s after a 4 s session
 could have ended. :meth:`KazooSession.lease_deadline` is what to act on; the state is for waiting and for people.
@@ -28,7 +28,7 @@ _RESTART_EVERY_S = 5.0
 
 
 class KazooSession:
-    """Implements :class:`kafka_coord.zk.store.Session` and keeps the proof fresh with a heartbeat thread."""
+    """Implements :class:`kafka_coord.zk.store.Session` and renews the lease with a heartbeat thread."""
 
     def __init__(self, client: KazooClient, clock: Clock, requested_timeout_ms: int) -> None:
         self._client = client
@@ -36,7 +36,7 @@ class KazooSession:
         self._requested_ms = requested_timeout_ms
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._proof = SessionLease()
+        self._lease = SessionLease()
         self._state = SessionState.CONNECTING
         self._suspended_since: float | None = None
         self._listeners: list[SessionListener] = []
@@ -53,12 +53,12 @@ class KazooSession:
 
     @property
     def session_id(self) -> int:
-        return self._proof.session_id
+        return self._lease.session_id
 
     @property
     def timeout_ms(self) -> int:
         """The negotiated timeout; before the first connect, the requested one."""
-        return round(self._proof.timeout_s * 1000) or self._requested_ms
+        return round(self._lease.timeout_s * 1000) or self._requested_ms
 
     @property
     def suspended_since(self) -> float | None:
@@ -67,7 +67,7 @@ class KazooSession:
     def lease_deadline(self) -> float:
         """See :mod:`kafka_coord.zk.lease` for the rule."""
         with self._lock:
-            return self._proof.lease_deadline()
+            return self._lease.lease_deadline()
 
     def wait_connected(self, within_s: float) -> bool:
         """Waits for a connection; False when there is none in time, or the session was closed."""
@@ -83,7 +83,7 @@ class KazooSession:
     def answered(self, sent_at: float, *, through_leader: bool) -> None:
         """The server answered a request sent at ``sent_at``; ``through_leader`` if only the leader could have."""
         with self._lock:
-            self._proof.answered(sent_at, through_leader=through_leader)
+            self._lease.answered(sent_at, through_leader=through_leader)
 
     # --- listeners ---------------------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class KazooSession:
     def _accepted(self, sent_at: float, session_id: int, timeout_ms: int) -> None:
         """On the connection thread: a connect was accepted; kazoo announces CONNECTED next."""
         with self._lock:
-            self._proof.connected(sent_at, session_id, timeout_ms / 1000)
+            self._lease.connected(sent_at, session_id, timeout_ms / 1000)
 
     def _kazoo_says(self, state: str) -> None:
         """On the connection thread: note, wake, tell; never block."""
@@ -117,7 +117,7 @@ class KazooSession:
         with self._changed:
             if self._state is state or self._state is SessionState.CLOSED:
                 return
-            log.debug("session state=%s before=%s id=%#x", state.value, self._state.value, self._proof.session_id)
+            log.debug("session state=%s before=%s id=%#x", state.value, self._state.value, self._lease.session_id)
             self._state = state
             if state is SessionState.SUSPENDED:
                 self._suspended_since = self._suspended_since or self._clock.monotonic()
@@ -126,7 +126,7 @@ class KazooSession:
                 if not self._sees_connects:
                     self._assume_connected()
             if state in {SessionState.LOST, SessionState.CLOSED}:
-                self._proof.ended()
+                self._lease.ended()
             listeners = list(self._listeners)
             self._changed.notify_all()
         for listener in listeners:
@@ -136,9 +136,9 @@ class KazooSession:
                 log.exception("ignored a session listener that failed state=%s", state.value)
 
     def _assume_connected(self) -> None:
-        """Without a view of the connect: the shortest timeout, and proof only from the next heartbeat on."""
+        """Where the connect cannot be seen: assumes the shortest timeout; the lease begins with the next heartbeat."""
         session_id = (self._client.client_id or (0,))[0] or 0
-        self._proof.connected(
+        self._lease.connected(
             self._clock.monotonic() - SHORTEST_GRANTED_MS / 1000,
             session_id,
             min(self._requested_ms, SHORTEST_GRANTED_MS) / 1000,
@@ -170,7 +170,7 @@ class KazooSession:
                 restart_at = now + _RESTART_EVERY_S
                 self._restart()
             with self._lock:
-                due_in = self._proof.leader_heard_at + LAG_SHARE * timeout_s - now
+                due_in = self._lease.leader_heard_at + LAG_SHARE * timeout_s - now
             if self._state is not SessionState.CONNECTED:
                 self._closing.wait(min(timeout_s / 8, 0.5))
             elif due_in > 0:
@@ -182,7 +182,7 @@ class KazooSession:
         result = self._client.sync_async("/")
         if not result.wait(timeout=_SILENCE_SHARE * timeout_s):
             with self._lock:
-                heard_since = self._proof.leader_heard_at >= sent_at
+                heard_since = self._lease.leader_heard_at >= sent_at
             if not heard_since and self._state is SessionState.CONNECTED:
                 log.warning(
                     "dropping the ZooKeeper connection reason='no answer for %.1f s'", _SILENCE_SHARE * timeout_s

@@ -1,4 +1,4 @@
-"""Until when a session is proven to live: the arithmetic alone, without clock or connection.
+"""The lease of a session: until when it certainly lives. Arithmetic alone, without clock or connection.
 
 A client may say "this session is mine" only as long as no server can have ended it. The rule, for a negotiated
 timeout T:
@@ -13,7 +13,7 @@ timeout T:
     request of ours sent at *s1* <= s2 - lag had been counted then, and the session lives until s1 + T at least.
 
 ``lag`` is T/4: a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4. A margin
-is taken off for clocks that run at different speeds. With a heartbeat every T/4 the proof never reaches less than 45 %
+is taken off for clocks that run at different speeds. With a heartbeat every T/4 the lease reaches at least 45 %
 of T ahead while the server answers.
 """
 
@@ -59,7 +59,7 @@ class SessionLease:
             self._sent.append(sent_at)
 
     def ended(self) -> None:
-        """The session is over: nothing is proven any more."""
+        """The session is over: there is no lease."""
         self.session_id = 0
         self._proven_at = None
         self._sent.clear()

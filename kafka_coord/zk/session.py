@@ -70,7 +70,7 @@ kazoo_log.addFilter(lambda record: record.levelno >= logging.INFO)  # at DEBUG k
 
 _SHORTEST_CALL_TIMEOUT_S = 2.0
 _MANY_WATCHES = 64
-"""From here on three requests for all, one after the other, are sooner done than one for each, sent together."""
+"""From this many watches on, three requests in sequence are faster than one request for each, sent together."""
 
 _WATCH_TYPES = {
     EventType.CREATED: WatchType.CREATED,
@@ -286,12 +286,12 @@ class KazooStore(Store):
     def _arm_at_once(
         self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read]
     ) -> Armed:
-        """Reads all, then sets the watches of what was read: those fire at once of which that is not so any more."""
-        # Of before reading: what happens meanwhile is told once more rather than missed. And as of now: everything that
-        # was written since the last answer would be told once more as well.
+        """Reads everything, then sets its watches; the server fires at once those whose znode has changed since."""
+        # The zxid is taken before the read, so a change during the read is reported twice rather than missed. The
+        # request refreshes it: an older zxid would report again everything written since the last answer.
         self.exists("/")
         since = self._client.last_zxid
-        # Facts before names: names that are newer than their facts are told again, older ones would never be.
+        # Facts before names: names newer than their facts are reported again, older ones never would be.
         asked = [read for path in children for read in (GetData(path), GetChildren(path))]
         of_data = dict.fromkeys(map(GetData, data))
         more = [read for read in reads if read not in of_data]

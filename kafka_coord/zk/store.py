@@ -1,7 +1,7 @@
-"""What the rest of the project needs of ZooKeeper, and nothing more.
+"""The store interface: what the rest of the project needs of ZooKeeper, and nothing more.
 
-One interface, two implementations: the kazoo-backed store of :mod:`kafka_coord.zk.session` and (in simulations) a
-ZooKeeper under a seeded scheduler. Everything that decides (election, handler, executor, connector) is written
+It has two implementations: the kazoo-backed store of :mod:`kafka_coord.zk.session`, and a simulated ZooKeeper under a
+seeded scheduler. Everything that decides (election, handler, executor, connector) is written
 against :class:`Store`, is called on its owner's thread, and never sees kazoo.
 
 Every call has a deadline. An error that says *no* (:class:`~kafka_coord.errors.NoNode`, ``BadVersion``, …) is a fact;
@@ -185,12 +185,12 @@ class Session(Protocol):
         """``clock.monotonic()`` at which the connection went away, ``None`` while connected."""
 
     def lease_deadline(self) -> float:
-        """``clock.monotonic()`` until which this session is proven to live (0.0: not at all).
+        """``clock.monotonic()`` until which this session certainly lives (0.0: there is no lease).
 
-        The ZooKeeper leader has counted a request of this session that was *sent* at some moment s; the session cannot
-        have ended before s + timeout. Returned is that moment less a safety margin (how it is known:
-        :mod:`kafka_coord.zk.lease`). Holds without any answer from now on, so whoever acts only before this deadline
-        never acts in a session that has ended. The state tells the same later, sometimes much later.
+        The ZooKeeper leader has counted a request of this session that was *sent* at some moment s, so the session
+        cannot end before s + timeout. The deadline is that moment less a safety margin
+        (:mod:`kafka_coord.zk.lease` has the argument). It holds even if no further answer comes, so whoever acts only
+        before it never acts in a session that has ended. The state tells the same later, sometimes much later.
         """
 
 
@@ -208,7 +208,7 @@ class Store(Protocol):
     def session(self) -> Session: ...
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
-        """Registers a session listener; the callable returned takes it off again."""
+        """Registers a session listener. The callable returned removes it."""
 
     def get(self, path: str, watcher: Watcher | None = None) -> Node:
         """Data and stat. Raises ``NoNode`` (and then sets no watch)."""
@@ -226,28 +226,30 @@ class Store(Protocol):
         """As :meth:`children` for many paths, pipelined, with facts; ``None`` (and no watch) where there is none."""
 
     def arm(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read] = ()) -> Armed:
-        """:meth:`children_many` of the ones, :meth:`exists_many` of the others, :meth:`read_many` of ``reads``; where
-        possible in one round trip. What is armed and changes after it was read is told."""
+        """:meth:`children_many` of ``children``, :meth:`exists_many` of ``data`` and :meth:`read_many` of ``reads``, in
+        one round trip where possible. ``watcher`` hears of every change after that read."""
         listings = self.children_many(children, watcher) if children else ()
         stats = self.exists_many(data, watcher) if data else ()
         return Armed(listings, stats, self.read_many(reads) if reads else ())
 
     def watch_gone(self, paths: Sequence[str], watcher: Watcher) -> None:
-        """Has ``watcher`` told when each of these znodes is deleted; at once of those that are gone already."""
+        """Tells ``watcher`` of the deletion of each of these znodes; at once where it is gone already."""
         for path, stat in zip(paths, self.exists_many(paths, watcher), strict=True):
             if stat is None:
                 watcher(WatchEvent(WatchType.DELETED, path))
 
     def follow(self, path: str, watcher: Watcher) -> bool:
-        """Has ``watcher`` told of every znode made (``CREATED``) or deleted (``DELETED``) right below ``path``, by its
-        path, and of ``path`` itself, from now on, until it is told that the connection broke (``CONNECTION``): one
-        request for all of them. False where that cannot be had (before ZooKeeper 3.6); then nothing is told but
-        perhaps that the connection broke."""
+        """Tells ``watcher`` of every znode created (``CREATED``) or deleted (``DELETED``) right below ``path``, and of
+        ``path`` itself, until the connection breaks (``CONNECTION``). One request is enough for all of it.
+
+        False where the server does not support it (before ZooKeeper 3.6): then ``watcher`` hears nothing, except
+        perhaps that the connection broke.
+        """
         del path, watcher
         return False
 
     def unfollow(self, path: str, watcher: Watcher) -> None:
-        """Tells ``watcher`` no more of what it follows there."""
+        """Ends :meth:`follow`: ``watcher`` hears nothing more of ``path``."""
         del path, watcher
 
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
@@ -271,11 +273,11 @@ class Store(Protocol):
 
     @property
     def acl_bytes(self) -> int:
-        """How many bytes the longest ACL takes that a create carries, for estimates of sizes."""
+        """How many bytes the longest ACL of a create takes, for estimates of sizes."""
         return 64
 
     def ensure_prepared(self) -> None:
-        """Makes what an ACL plan wants to be there before those come who may not make it; nothing without a plan."""
+        """Creates what an ACL plan lists for clients that may not create it; without a plan, nothing."""
         return
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:

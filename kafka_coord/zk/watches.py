@@ -57,9 +57,9 @@ class Watches:
 
     ``wake`` is called, on whatever thread, when :meth:`step` has something to do. Listeners may add and drop watches.
 
-    A listener that raises takes nothing with it: the failure is logged with the path (once, while it stays the same),
-    the others are served, the watch stays armed, and the listener is called again with the then current value at the
-    next step. So a listener whose own reading failed gets another chance, and no event is lost.
+    A listener that raises harms no other: its failure is logged with the path (once while it stays the same), the
+    others are served, the watch stays armed, and the next step calls the listener again with the value of that moment.
+    So a listener whose own read failed gets another chance, and no event is lost.
     """
 
     def __init__(self, store: Store, wake: Callable[[], None]) -> None:
@@ -123,7 +123,7 @@ class Watches:
         self._refused.pop(watched, None)
 
     def told_all(self) -> bool:
-        """Whether every listener has been told what there is, but those of what may not be read."""
+        """Whether every listener has heard the current state; znodes that may not be read do not count."""
         return all(watched.seen != _NEVER or watched in self._refused for watched in self._watched.values())
 
     def is_refused(self, path: str) -> bool:
@@ -165,11 +165,11 @@ class Watches:
     # --- one step ----------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Arms again what fired and calls the listeners of what changed, those added meanwhile included.
+        """Arms again what fired and calls the listeners of what changed, including those added meanwhile.
 
-        True when everything is armed and every listener was told; False when not (no connection, a listener that
-        failed): call again soon, or when woken. Every watch is served at most once a step, so a znode that never rests
-        cannot hold the owner.
+        True when everything is armed and every listener was told. False when there is no connection or a listener
+        failed: call again soon, or when woken. A step serves each watch at most once, so a znode that changes all the
+        time cannot hold the owner.
         """
         served: set[_Watched] = set()
         while not self._closed:
@@ -188,8 +188,7 @@ class Watches:
         return not self._due
 
     def _serve(self, due: Sequence[_Watched]) -> None:
-        """Arms all in one request, as far as the store can; then tells those that are gone, of children, and of data,
-        in this order."""
+        """Arms all, in one request where the store can. Then tells listeners in this order: gone, children, data."""
         gone, children, data = (
             [watched for watched in due if watched.kind is kind] for kind in (_Kind.GONE, _Kind.CHILDREN, _Kind.DATA)
         )
@@ -225,7 +224,7 @@ class Watches:
     def _serve_data(self, due: Sequence[_Watched], stats: Sequence[Stat | None], nodes: Sequence[ReadResult]) -> None:
         for watched, stat, node in zip(due, stats, nodes, strict=True):
             if stat is None:
-                # Told again although it was missing before: it may have been there in between, and read by others.
+                # Tell it again although it was missing before: it may have existed in between.
                 self._tell(watched, None, None)
             elif _data_key(stat) == watched.seen:
                 self._settled(watched)

@@ -11,69 +11,69 @@ from kafka_coord.zk.lease import LAG_SHARE, MARGIN_S, SessionLease
 TIMEOUT_S = 10.0
 
 
-def connected_proof(at: float = 100.0) -> SessionLease:
-    proof = SessionLease()
-    proof.connected(at, session_id=7, timeout_s=TIMEOUT_S)
-    return proof
+def connected_lease(at: float = 100.0) -> SessionLease:
+    lease = SessionLease()
+    lease.connected(at, session_id=7, timeout_s=TIMEOUT_S)
+    return lease
 
 
 def test_nothing_is_proven_before_a_connect_and_after_the_end() -> None:
-    proof = SessionLease()
-    proof.answered(5.0, through_leader=True)
-    assert proof.lease_deadline() == 0.0
+    lease = SessionLease()
+    lease.answered(5.0, through_leader=True)
+    assert lease.lease_deadline() == 0.0
 
-    proof.connected(100.0, 7, TIMEOUT_S)
-    proof.ended()
+    lease.connected(100.0, 7, TIMEOUT_S)
+    lease.ended()
 
-    assert proof.lease_deadline() == 0.0
-    assert proof.session_id == 0
+    assert lease.lease_deadline() == 0.0
+    assert lease.session_id == 0
 
 
 def test_an_accepted_connect_proves_one_timeout_less_the_margin() -> None:
-    assert connected_proof(100.0).lease_deadline() == pytest.approx(100.0 + TIMEOUT_S * 0.95)
+    assert connected_lease(100.0).lease_deadline() == pytest.approx(100.0 + TIMEOUT_S * 0.95)
 
 
 def test_a_short_session_keeps_a_margin_that_a_clock_tick_cannot_eat() -> None:
-    proof = SessionLease()
-    proof.connected(100.0, 7, 0.4)
-    assert proof.lease_deadline() == pytest.approx(100.4 - MARGIN_S)
+    lease = SessionLease()
+    lease.connected(100.0, 7, 0.4)
+    assert lease.lease_deadline() == pytest.approx(100.4 - MARGIN_S)
 
 
 def test_answered_reads_prove_nothing_because_a_cut_off_follower_answers_them_too() -> None:
-    proof = connected_proof()
-    before = proof.lease_deadline()
+    lease = connected_lease()
+    before = lease.lease_deadline()
 
     for at in range(101, 120):
-        proof.answered(float(at), through_leader=False)
+        lease.answered(float(at), through_leader=False)
 
-    assert proof.lease_deadline() == before
+    assert lease.lease_deadline() == before
 
 
 def test_what_passed_the_leader_counts_the_requests_it_had_heard_of_by_then() -> None:
-    proof = connected_proof(100.0)
-    proof.answered(103.0, through_leader=False)
+    lease = connected_lease(100.0)
+    lease.answered(103.0, through_leader=False)
 
-    proof.answered(103.0 + LAG_SHARE * TIMEOUT_S, through_leader=True)
+    lease.answered(103.0 + LAG_SHARE * TIMEOUT_S, through_leader=True)
 
-    assert proof.lease_deadline() == pytest.approx(103.0 + TIMEOUT_S * 0.95)
+    assert lease.lease_deadline() == pytest.approx(103.0 + TIMEOUT_S * 0.95)
 
 
 def test_an_answer_to_a_request_of_an_earlier_connection_is_not_counted() -> None:
-    proof = connected_proof(100.0)
-    proof.connected(200.0, 8, TIMEOUT_S)
+    lease = connected_lease(100.0)
+    lease.connected(200.0, 8, TIMEOUT_S)
 
-    proof.answered(199.0, through_leader=True)
+    lease.answered(199.0, through_leader=True)
 
-    assert proof.lease_deadline() == pytest.approx(200.0 + TIMEOUT_S * 0.95)
+    assert lease.lease_deadline() == pytest.approx(200.0 + TIMEOUT_S * 0.95)
 
 
 def test_heartbeats_alone_keep_the_proof_45_percent_of_the_timeout_ahead() -> None:
-    proof = connected_proof(0.0)
+    lease = connected_lease(0.0)
     now = 0.0
     for _ in range(50):
-        now = proof.leader_heard_at + LAG_SHARE * TIMEOUT_S
-        assert proof.lease_deadline() - now >= 0.45 * TIMEOUT_S - 1e-9  # just before the heartbeat
-        proof.answered(now, through_leader=True)
+        now = lease.leader_heard_at + LAG_SHARE * TIMEOUT_S
+        assert lease.lease_deadline() - now >= 0.45 * TIMEOUT_S - 1e-9  # just before the heartbeat
+        lease.answered(now, through_leader=True)
 
 
 @given(
@@ -81,27 +81,27 @@ def test_heartbeats_alone_keep_the_proof_45_percent_of_the_timeout_ahead() -> No
     sends=st.lists(st.tuples(st.floats(0.0, 40.0), st.booleans()), max_size=60),
     cut_at=st.floats(0.0, 40.0),
 )
-def test_no_proof_reaches_beyond_what_the_leader_grants_however_late_its_follower_is_cut_off(
+def test_no_lease_reaches_beyond_what_the_leader_grants_however_late_its_follower_is_cut_off(
     tick_share: float, sends: list[tuple[float, bool]], cut_at: float
 ) -> None:
     """A follower reports its touches every half tick until it is cut off; it answers reads all the time."""
     half_tick = tick_share * TIMEOUT_S / 2
-    proof = connected_proof(0.0)
+    lease = connected_lease(0.0)
     touched = [0.0]
     for sent_at, through_leader in sorted(sends):
         if through_leader and sent_at > cut_at:
             continue  # never answered
         touched.append(sent_at)
-        proof.answered(sent_at, through_leader=through_leader)
+        lease.answered(sent_at, through_leader=through_leader)
     last_report = (cut_at // half_tick) * half_tick
     leader_knows = max(at for at in touched if at <= last_report)
 
-    assert proof.lease_deadline() <= leader_knows + TIMEOUT_S
+    assert lease.lease_deadline() <= leader_knows + TIMEOUT_S
 
 
 @given(st.lists(st.floats(0.0, 1000.0), max_size=300))
 def test_what_is_remembered_stays_small(sends: list[float]) -> None:
-    proof = connected_proof(0.0)
+    lease = connected_lease(0.0)
     for sent_at in sorted(sends):
-        proof.answered(sent_at, through_leader=True)
-    assert len(proof._sent) <= LAG_SHARE * 64 + 2
+        lease.answered(sent_at, through_leader=True)
+    assert len(lease._sent) <= LAG_SHARE * 64 + 2
