@@ -60,6 +60,7 @@ class FaultInjector:
 
     def close(self, process: Process) -> None:
         if process.connector is not None:
+            process.closing = True
             process.connector.close(3.0)
 
     def _depose(self) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from kafka_coord.channel.operations import decode_command, decode_offset
 from kafka_coord.model import (
+    NO_OFFSET,
     Assignment,
     Ledger,
     PartitionSet,
@@ -19,7 +20,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import ANY_VERSION, Check, WatchType
+from kafka_coord.zk.store import ANY_VERSION, Check, Delete, WatchType
 from tests.simulation.server import Change, SimulatedZooKeeper, Transaction
 
 _TOKEN_PATH = re.compile(r"/consumers/groups/([^/]+)/channel/([^/]+)")
@@ -45,6 +46,10 @@ class Witness(Protocol):
     def holds(self, partition: TopicPartition) -> bool: ...
 
     def may_fetch(self, partition: TopicPartition) -> bool: ...
+
+    def leaving(self) -> Mapping[TopicPartition, tuple[int, int]]:
+        """While it leaves, of each partition it holds: up to where its application had come back when the leave began,
+        and up to where by now."""
 
 
 class InvariantChecker:
@@ -121,6 +126,7 @@ class InvariantChecker:
         elif kind == "offsets" and last:
             self._offset(group, TopicPartition(name, int(last)), change, transaction, served)
         elif kind == "ids" and name and change.kind is WatchType.DELETED:
+            self._left(group, name, change, transaction, served)
             self._departed(group, name, change)
             if change.path in served and change.before is not None:
                 self.expired.add((group, name, change.before.czxid))
@@ -317,6 +323,21 @@ class InvariantChecker:
         for key in [key for key in self.frontier if key[1].topic == topic]:
             del self.frontier[key]
             self.unclean.discard(key)
+
+    def _left(
+        self, group: str, consumer: str, change: Change, transaction: Transaction, served: Mapping[str, str]
+    ) -> None:
+        """A leave stores, of each partition held, the offset up to which the application had come back."""
+        witness = self._named(consumer) if change.path in served else self._witness_of(transaction.session)
+        own = any(isinstance(op, Delete) and op.path == change.path for op in transaction.ops)
+        if witness is None or not own or change.before is None or witness.incarnation != change.before.czxid:
+            return
+        for partition, (began, by_now) in witness.leaving().items():
+            if began == NO_OFFSET or layout.topic_offsets(group, partition.topic) not in self._tree.nodes:
+                continue
+            stored = self._stored(group, partition) or 0
+            if not began <= stored <= by_now:
+                self._break(f"{consumer} left with {partition} at {stored}: its application came back from {began}")
 
     def _departed(self, group: str, consumer: str, change: Change) -> None:
         ledger = self.ledgers.get(group, {}).get(consumer)

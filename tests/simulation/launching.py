@@ -128,6 +128,12 @@ class Launcher:
             topic_of=topic_of,
             from_the_end=self.cluster.kind.from_the_end,
         )
+
+        def stopped(partitions: frozenset[TopicPartition]) -> None:
+            if process.closing:
+                process.leave_began = {tp: fetchers.holdings[tp].consumed for tp in partitions}
+
+        process.closing, process.leave_began = False, {}
         handle, channel = self._transport(process, wake)
         connector = process.connector = Connector(
             handle,
@@ -135,6 +141,7 @@ class Launcher:
             fetchers,
             registration_value=registration_value,
             wake=wake,
+            on_stop=stopped,
             on_lost=lambda lost: self.cluster.checker.crashed(GROUP, PartitionSet.of(lost)),
         )
 

@@ -213,6 +213,14 @@ def _called_stored_unwritten() -> Patch:
     return SocketLink, "acknowledge", acknowledge
 
 
+def _leave_without_offsets() -> Patch:
+    def write_leave(self: Any, registration: Any, closing: Any) -> None:
+        self._channel.leave(registration, {}, closing.also)
+        self._end_membership()
+
+    return Connector, "_write_leave", write_leave
+
+
 def _settled_whatever_has_happened() -> Patch:
     return Zxids, "hold", lambda _self, _ids, _now=None: True
 
@@ -257,6 +265,7 @@ MUTATIONS: dict[str, Callable[[], Patch]] = {
     "proof from when an answer is heard": _proof_from_when_it_is_heard,
     "no new session timeout after an election": _no_new_session_after_an_election,
     "consumed meanwhile and called stored": _called_stored_unwritten,
+    "a leave without offsets": _leave_without_offsets,
     "settled, whatever has happened": _settled_whatever_has_happened,
     "zxids of after the look": _zxids_of_after_the_look,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kafka_coord.consumer.connector import Connector
@@ -27,6 +27,9 @@ class Process:
     unreachable_until: float = 0.0
     """Before that no connection of its own comes about; the store's are another matter."""
     fetchers: SimulatedFetchers | None = None
+    closing: bool = False
+    leave_began: dict[TopicPartition, int] = field(default_factory=dict)
+    """Of each partition held when its leave began: up to where the application had come back."""
     actors: list[Actor] = field(default_factory=list)
     alive: bool = True
     frozen: bool = False
@@ -60,6 +63,12 @@ class Process:
 
     def holds(self, partition: TopicPartition) -> bool:
         return self.fetchers is not None and partition in self.fetchers.holdings
+
+    def leaving(self) -> Mapping[TopicPartition, tuple[int, int]]:
+        if self.fetchers is None or self.connector is None or not self.connector.may_hand_out():
+            return {}  # whoever removes its registration now does so because it was silent for too long
+        holdings = self.fetchers.holdings
+        return {tp: (began, holdings[tp].consumed) for tp, began in self.leave_began.items() if tp in holdings}
 
     def may_fetch(self, partition: TopicPartition) -> bool:
         if not self.alive or self.fetchers is None or self.connector is None:
