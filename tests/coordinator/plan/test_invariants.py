@@ -5,9 +5,24 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
-from kafka_coord.model import GroupSettings, Mode, PartitionSet, Pause, RequestType, Subscription, TopicPartition
+from kafka_coord.coordinator.plan.member_update import MemberUpdate
+from kafka_coord.model import (
+    GroupSettings,
+    Mode,
+    PartitionSet,
+    Pause,
+    RequestType,
+    Subscription,
+    TopicPartition,
+)
 from tests.coordinator.plan.world import Refused, World
 
 CONSUMERS = ("c1", "c2", "c3", "c4", "c5")
@@ -221,3 +236,14 @@ TestGroup = pytest.mark.timeout(_TIMEOUT_S)(Group.TestCase)
 TestGroup.settings = _SETTINGS
 TestEagerGroup = pytest.mark.timeout(_TIMEOUT_S)(EagerGroup.TestCase)
 TestEagerGroup.settings = _SETTINGS
+
+
+@pytest.mark.timeout(_TIMEOUT_S)
+def test_a_defect_is_shrunk_to_a_short_story_that_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemberUpdate, "is_behind", lambda self, _target: bool(self.ledger.held))
+    with pytest.raises(AssertionError) as failure:
+        run_state_machine_as_test(Group, settings=settings(_SETTINGS, database=None, stateful_step_count=12))
+    story = "\n".join(failure.value.__notes__)
+    assert "which stays where it is" in str(failure.value)
+    assert "state.begin(" in story
+    assert story.count("state.") <= 6
