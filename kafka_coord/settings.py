@@ -1,4 +1,4 @@
-"""What can be set, from where, and what is allowed: a flag beats a ``KAFKA_COORD_*`` variable beats the TOML file.
+"""All settings, their sources and their allowed values. A flag beats a ``KAFKA_COORD_*`` variable beats the TOML file.
 
 ::
 
@@ -12,7 +12,7 @@
     [kafka]                             KAFKA_COORD_KAFKA_SECURITY_PROTOCOL
     security.protocol = "SASL_SSL"      any property of librdkafka, passed on as it is
 
-Everything is checked when it is loaded, so that a mistake is one sentence at the start and not a surprise at night.
+Loading checks everything, so that a mistake is one sentence at the start and not a surprise at night.
 Secrets are :class:`Secret`: they never appear in a message, a log line or a ``repr``.
 """
 
@@ -34,9 +34,9 @@ VARIABLE_PREFIX = "KAFKA_COORD_"
 DEFAULT_HOSTS = "localhost:2181"
 DEFAULT_SESSION_TIMEOUT_MS = 10_000
 DEFAULT_SOCKET_SESSION_TIMEOUT_MS = 45_000
-"""Of a consumer without ZooKeeper, as Kafka's own have since 3.0 (KIP-735): an instance that crashes is missed only
-after its session timeout, its consumers were heard of up to a ping interval before, and then thousands of them come
-back at once. Until all have, none may have to stop."""
+"""Of a consumer without ZooKeeper; Kafka's consumers have the same since 3.0 (KIP-735). A crashed instance is noticed
+only after its own session timeout; it last heard of its consumers up to a ping interval before that; then thousands of
+them reconnect at once. This timeout covers all three, so that no consumer has to stop."""
 
 _MAX_FILE_BYTES = 1_000_000
 _MAX_FILE_DEPTH = 16
@@ -46,7 +46,7 @@ _SHORT_VARIABLES = {"zookeeper.hosts": "KAFKA_COORD_ZOOKEEPER"}
 _OTHER_VARIABLES = frozenset(
     f"{VARIABLE_PREFIX}{name}" for name in ("CONFIG", "OUTPUT", "DEBUG", "SERVE_SESSION_TIMEOUT_MS")
 )
-"""Ours, and no settings: what every command takes, and a flag of ``serve`` that is a setting of another section."""
+"""Variables of commands that are not settings of the section they begin with."""
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])")
 _SECRET_PROPERTY = re.compile(r"password|secret|token|\.key$|\.pem$|sasl\.jaas", re.IGNORECASE)
 
@@ -168,7 +168,7 @@ def _addresses(value: Any) -> str:
 
 
 def _tuning(low: int, high: int) -> Any:
-    """A duration in ms that has its default where it is used."""
+    """A duration in ms. Its default is with the code that uses it."""
     return field(default=None, metadata=_allowed(_DURATION.format(low, high), _between(low, high)))
 
 
@@ -251,7 +251,7 @@ _OF_LISTEN_CHANNEL = (
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """One instance beside a broker. Listen addresses are ``host:port``; others are told to connect there.
+    """One instance beside a broker. Listen addresses are ``host:port``; they are published to others.
 
     Durations left ``None`` are the coordinator's own (:class:`kafka_coord.coordinator.options.CoordinatorOptions`).
     """
@@ -307,7 +307,7 @@ class KafkaSettings:
 
 @dataclass(frozen=True, slots=True)
 class SocketSettings:
-    """How a consumer without ZooKeeper reaches the coordinator."""
+    """How a consumer without ZooKeeper connects to the coordinator."""
 
     bootstrap: str | None = field(
         default=None, metadata=_allowed("host:port,host:port of broker hosts where kafka-coord listens", _addresses)
@@ -331,7 +331,7 @@ class SocketSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it. ``origin`` says, per key that is not at its default, where its value came from."""
+    """All settings. ``origin`` names the source of each value that is not the default."""
 
     zookeeper: ZooKeeperSettings = field(default_factory=ZooKeeperSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
@@ -447,7 +447,7 @@ def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
 
 
 def _nests_deeper(tables: Mapping[str, Any], most: int) -> bool:
-    """Dotted keys nest deeper than anything that calls itself could follow."""
+    """Checks without recursion: dotted keys nest deeper than recursion can follow."""
     level: list[Any] = [tables]
     for _ in range(most):
         level = [

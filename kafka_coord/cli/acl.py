@@ -127,7 +127,7 @@ def check(output: Format) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connection_options
 def apply_command(yes: bool) -> None:
-    """Set every ACL that deviates from the plan, and make what consumers of named groups need and may not make.
+    """Set every ACL that deviates from the plan, and create the znodes that consumers need and may not create.
 
     What is open can be closed by anybody; after that only a coordinator's identity can change ACLs. May be broken off
     and run again; nobody is interrupted by it. Every instance and consumer must have credentials and know the

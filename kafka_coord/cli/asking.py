@@ -1,4 +1,4 @@
-"""What the commands share that ask the coordinator something: their options, the asking, the printing of the answer."""
+"""What all commands share that send the coordinator a request: options, sending, printing the answer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def asked(store: Store, request: Request, timeout_s: float) -> dict[str, Any]:
 
 
 def show_answers(output: Format, answers: list[dict[str, Any]]) -> None:
-    """For people the sentence is enough; programs get the whole answer."""
+    """People get one sentence, programs the whole answer."""
     if output is Format.TABLE:
         for answer in answers:
             click.echo(f"{answer['result']}: {answer['message']}" if answer["message"] else answer["result"])

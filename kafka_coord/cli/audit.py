@@ -27,7 +27,9 @@ _FIGURES = (Column("checked"), Column("count", right=True))
 @click.command()
 @click.argument("directories", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
 @click.option("--chroot", default="", metavar="PATH", help="The chroot in the connect string, such as /kafka.")
-@click.option("--running", is_flag=True, help="A group on its way to its target at the log's end is only a warning.")
+@click.option(
+    "--running", is_flag=True, help="Only warn about groups that have not reached their target when the log ends."
+)
 @click.option("--partition", metavar="TOPIC-N", help="Tell the history of a partition: why did it move?")
 @click.option("--group", default="", help="Tell the history of a group, or only of this group.")
 @click.option("--consumer", default="", help="Tell the history of a consumer.")

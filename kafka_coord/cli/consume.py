@@ -45,15 +45,15 @@ _RATE_EVERY_S = 1.0
     "--include", "--white-list", metavar="REGEX", help="Every topic whose whole name matches; a comma means |."
 )
 @click.option("--exclude", "--black-list", metavar="REGEX", help="Every topic whose name does not match.")
-@click.option("--consumer-id", type=CONSUMER, default=None, help="Its name in the group. [default: one is made up]")
-@click.option("--from-beginning", is_flag=True, help="Where the group has no offset yet, from the first record on.")
-@click.option("--max-messages", type=click.IntRange(1), metavar="N", help="Stop after so many records.")
+@click.option("--consumer-id", type=CONSUMER, default=None, help="Its name in the group. [default: generated]")
+@click.option("--from-beginning", is_flag=True, help="Start at the first record where the group has no offset.")
+@click.option("--max-messages", type=click.IntRange(1), metavar="N", help="Stop after N records.")
 @click.option(
     "--idle-exit",
     "idle_s",
     type=click.FloatRange(0.1),
     metavar="SECONDS",
-    help="Stop after so long as a member of the group without any.",
+    help="Stop after this long without a record, as a member of the group.",
 )
 @click.option(
     "--formatter",
@@ -62,8 +62,14 @@ _RATE_EVERY_S = 1.0
     metavar="FORMAT",
     help="value, key-value, full, json, or a text with {topic} {partition} {offset} {key} {value} {timestamp}.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Print no records, but once a second how many came.")
-@click.option("--rejoin-grace-ms", type=click.IntRange(0), default=0, metavar="MS", help="How long its place is kept.")
+@click.option("--quiet", "-q", is_flag=True, help="Print the number of records once a second instead of the records.")
+@click.option(
+    "--rejoin-grace-ms",
+    type=click.IntRange(0),
+    default=0,
+    metavar="MS",
+    help="How long its partitions are kept after it vanishes.",
+)
 @click.option("--capacity", type=click.IntRange(1), default=1, show_default=True, help="Its weight, for 'weighted'.")
 @click.option(
     "--bootstrap",

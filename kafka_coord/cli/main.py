@@ -58,7 +58,7 @@ _COMMANDS = {
 @connection_options
 @click.version_option(__version__, prog_name="kafka-coord")
 def cli() -> None:
-    # Commands tell people themselves what went wrong; what libraries log would only come between. `serve` logs.
+    # Commands report errors themselves; log lines of libraries would only get in between. `serve` logs.
     logging.getLogger().addHandler(logging.NullHandler())
 
 

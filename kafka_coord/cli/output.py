@@ -42,7 +42,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Rows under one heading. ``empty`` is what people read where there are none."""
+    """Rows under one heading. ``empty`` is shown to people if there are none."""
 
     name: str
     columns: Sequence[Column]
@@ -213,5 +213,5 @@ def duration(ms: int | None) -> str | None:
 
 
 def note(text: str) -> None:
-    """A remark for whoever reads the terminal, on standard error: it never gets into piped data."""
+    """Prints a remark on standard error, so that it never mixes with piped data."""
     click.echo(clean(text), err=True)

@@ -45,17 +45,19 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option(
     "--advertise-channel",
     metavar="HOST:PORT",
-    help="Where consumers are told to connect, if not there. [default: the address listened on]",
+    help="The address consumers connect to. [default: the listening address]",
 )
-@click.option("--channel-cert-file", metavar="FILE", help="PEM certificate: speak TLS with consumers. [default: off]")
+@click.option("--channel-cert-file", metavar="FILE", help="PEM certificate: turn on TLS for consumers. [default: off]")
 @click.option("--channel-key-file", metavar="FILE", help="Its PEM key. [default: the certificate's file]")
 @click.option(
     "--channel-client-ca-file",
     metavar="FILE",
-    help="PEM certificates that sign those consumers must show. [default: none]",
+    help="PEM certificates of the authority that must sign consumers' certificates. [default: none]",
 )
 @click.option(
-    "--channel-users-file", metavar="FILE", help="TOML: who may be a member of which group. [default: everybody of all]"
+    "--channel-users-file",
+    metavar="FILE",
+    help="TOML: who may be a member of which group. [default: everybody, every group]",
 )
 @click.option(
     "--listen-kafka",
@@ -70,7 +72,7 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option("--session-timeout-ms", metavar="MS", help="How soon a dead instance is noticed. [default: 10000]")
 @click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
 @click.option(
-    "--look-interval-ms", metavar="MS", help="How often a group is looked at without any event. [default: 60000]"
+    "--look-interval-ms", metavar="MS", help="How often to look at a group without any event. [default: 60000]"
 )
 @connection_options
 def serve(
@@ -213,7 +215,7 @@ def _kafka_listener(serve_settings: ServeSettings, broker_id: int, store: Store)
 
 
 def tls_context(serve_settings: ServeSettings) -> ssl.SSLContext | None:
-    """What consumers are spoken to with; with a client CA they must show a certificate it has signed."""
+    """The TLS context for consumers. With a client CA, they must present a certificate it has signed."""
     certificate, key = serve_settings.channel_cert_file, serve_settings.channel_key_file
     if certificate is None:
         return None
@@ -229,7 +231,7 @@ def tls_context(serve_settings: ServeSettings) -> ssl.SSLContext | None:
 
 
 def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store | None:
-    """Waits for ZooKeeper as long as it takes: after a power cut it may well come up last. ``None``: told to stop."""
+    """Waits for ZooKeeper without a limit: after a power cut it may come up last. ``None``: stopped meanwhile."""
     from kafka_coord.zk import connect
 
     log.info("connecting zookeeper=%s", settings.zookeeper.hosts)
@@ -248,7 +250,7 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
 
 
 def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = None) -> dict[str, str]:
-    """What the instance publishes about itself: where others reach it, so a name instead of "every address"."""
+    """The addresses the instance publishes: a host name where it listens on every address."""
     channel = serve_settings.advertise_channel or (gateway.address if gateway is not None else None)
     listening = {"http": serve_settings.listen_http, "channel": channel, "kafka": serve_settings.listen_kafka}
     published = {}
@@ -260,7 +262,7 @@ def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = Non
 
 
 def options_of(serve_settings: ServeSettings) -> CoordinatorOptions:
-    """What is set of the coordinator's options; the others keep their defaults."""
+    """The coordinator's options that are set; the others keep their defaults."""
     from kafka_coord.coordinator.options import CoordinatorOptions
 
     names = (
@@ -280,7 +282,7 @@ def _say_stopping(received: signal.Signals) -> None:
 
 
 def notify_systemd(state: str) -> None:
-    """Tells systemd, where it listens (``NOTIFY_SOCKET``, see sd_notify(3)); nothing elsewhere."""
+    """Notifies systemd if it started this process (``NOTIFY_SOCKET``, see sd_notify(3))."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

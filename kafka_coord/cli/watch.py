@@ -62,7 +62,7 @@ _COMMANDS = (Column("group"), Column("consumer"), Column("command"), Column("wai
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="From one look to the next.",
+    help="The time between two looks.",
 )
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N looks. [default: until Ctrl-C]")
 @click.option("--no-lag", is_flag=True, help="Do not ask the brokers.")
@@ -94,7 +94,7 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
 def _looks(
     store: Store, groups: tuple[str, ...], ends: EndOffsets | None, interval: float, count: int | None
 ) -> Iterator[Overview | str]:
-    """Frames; a sentence instead while ZooKeeper does not answer: the view goes on when it is back."""
+    """The frames. While ZooKeeper does not answer, an error message takes the place of a frame."""
     for number_of_look in range(count) if count is not None else itertools.count():
         if number_of_look:
             time.sleep(interval)

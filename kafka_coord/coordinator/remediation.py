@@ -12,8 +12,8 @@ _BELOW_A_GROUP = {
     "offsets": "its partition is not started until the offset is set again: kafka-coord groups reset-offsets {group}"
     " --topic {name}:{partition} --to-offset N --execute",
     "paused": "until it is removed the group counts as paused: kafka-coord groups resume {group}",
-    "history": "nothing to do: it is replaced at the next decision",
-    "settled": "nothing to do: it is replaced once the group is at rest",
+    "history": "the next decision replaces it: kafka-coord groups rebalance {group}",
+    "settled": "it is replaced when the group is at rest again: kafka-coord groups rebalance {group}",
     "channel": "its consumer obeys no later command and will be evicted: delete the znode",
 }
 _LISTED = ("ids", "owners", "channel")

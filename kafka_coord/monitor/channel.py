@@ -1,4 +1,4 @@
-"""Which commands wait for whom, and since when."""
+"""The commands that are not acknowledged yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics over HTTP, as Prometheus reads them, with a health answer beside: whatever it is that is measured."""
+"""Serves Prometheus metrics and a health answer over HTTP."""
 
 from __future__ import annotations
 

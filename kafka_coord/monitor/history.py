@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kafka_coord.errors import MalformedValue, NoNode, NotFound
-from kafka_coord.model import Decision, history_from_json
+from kafka_coord.model import Decision, Settled, Unreadable, history_from_json
 from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.reading import Reading
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Store
+from kafka_coord.zk.store import GetData, Store
 
 
 def read_history(store: Store, group: str) -> tuple[Decision, ...]:
@@ -24,3 +27,13 @@ def read_history(store: Store, group: str) -> tuple[Decision, ...]:
         raise MalformedValue(
             error.where, f"{error.reason} (the coordinator replaces it at its next decision)"
         ) from None
+
+
+def unreadable_history(store: Store, groups: Iterable[str]) -> list[Unreadable]:
+    """Which of these groups' histories, and of what was written down when they came to rest, cannot be read."""
+    reading, names = Reading(store), tuple(groups)
+    found = reading.many(GetData(path) for name in names for path in (layout.history(name), layout.settled(name)))
+    for name, history, settled in zip(names, found[::2], found[1::2], strict=True):
+        reading.decode(layout.history(name), history, lambda value, _, where: history_from_json(value, where))
+        reading.decode(layout.settled(name), settled, lambda value, _, where: Settled.from_json(value, where))
+    return reading.unreadable

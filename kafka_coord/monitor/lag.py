@@ -1,4 +1,4 @@
-"""Offsets only the brokers know: where each partition begins and ends, and where a moment in time is."""
+"""Offsets that only the brokers know: the beginning and end of each partition, and the offset of a moment in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one instance tells monitoring: Prometheus metrics, and a health answer a load balancer or a person can read."""
+"""What one instance exports: Prometheus metrics, and a health answer for load balancers and people."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kafka_coord.zk.store import SessionState, Store
 
 
 class ServiceCollector:
-    """Reads the running service at every scrape; keeps nothing. Costs no ZooKeeper request."""
+    """Reads the running service at each scrape. It keeps no state and sends no request to ZooKeeper."""
 
     def __init__(self, service: CoordinatorService, store: Store, gateway: Gateway | None = None) -> None:
         self._service = service
@@ -80,7 +80,7 @@ class ServiceCollector:
 
 
 def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
-    """What there is to tell of consumers without ZooKeeper."""
+    """Metrics of consumers without ZooKeeper."""
     statistics = gateway.statistics
     yield gauge("socket_consumers", "Registered consumers without ZooKeeper.", gateway.consumers)
     yield gauge("gateway_step_age_seconds", "How long ago the gateway completed a step.", gateway.step_age_s)

@@ -1,4 +1,4 @@
-"""What a group has committed, and how far that is from the end of each partition."""
+"""The committed offsets of a group, and their distance from the end of each partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators change without asking: pauses and group settings, each followed by a request to look at the group."""
+"""What operators change without the coordinator: pauses and group settings. A request to look follows each change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When something was last heard of consumers without ZooKeeper: the coordinator knows, and tells it over HTTP."""
+"""When the coordinator last heard of each consumer without ZooKeeper, as it tells over HTTP."""
 
 from __future__ import annotations
 

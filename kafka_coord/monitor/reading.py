@@ -1,4 +1,4 @@
-"""Reading znodes by the thousand, keeping what can be decoded and naming what cannot."""
+"""Reads thousands of znodes at once, decodes them, and names those that are unreadable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Decoder = Callable[[fields.Json, Node, str], T]
 
 
 class Reading:
-    """One round of reads. ``unreadable`` collects every znode that could not be decoded, with the reason."""
+    """One round of reads. ``unreadable`` collects each unreadable znode with the reason."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

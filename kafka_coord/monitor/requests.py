@@ -1,4 +1,4 @@
-"""Asking the coordinator: a request znode, its answer, its removal."""
+"""Requests to the coordinator: the request znode, its answer, its removal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OnProgress = Callable[[str], None]
 """Hears a sentence now and then while an answer is awaited."""
 
 _LOOK_AGAIN_S = 1.0
-"""A watch tells at once; this is for one that was lost."""
+"""A watch fires at once; this interval is for a lost watch."""
 
 
 @dataclass(frozen=True, slots=True)

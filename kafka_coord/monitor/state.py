@@ -1,4 +1,4 @@
-"""A group's state in one word and one sentence: what the coordinator's own planner says of the same look."""
+"""A group's state in one word and one sentence, from the coordinator's own planner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GroupStatus:
 
 
 def group_status(seen: Observation) -> GroupStatus:
-    """Runs the planner and throws its steps away, so that no second set of rules can disagree with it.
+    """Runs the planner and discards its steps, so that no second set of rules can disagree with it.
 
     A group whose inputs changed since its target (somebody joined a moment ago) is rebalancing, even if the new
     target will happen to move nothing.

@@ -1,4 +1,4 @@
-"""Who runs: ``/consumers/coordinators/<brokerId>``, an ephemeral znode of each instance, elected or not."""
+"""The running instances: ``/consumers/coordinators/<brokerId>`` is an ephemeral znode of each, elected or not."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from kafka_coord.zk.store import Node, Store, WatchEvent
 
 log = logging.getLogger(__name__)
 
-_TIMEOUT_FIELD = "session_timeout_ms"
+_TIMEOUT_FIELD, _TIMESTAMP = "session_timeout_ms", "timestamp"
 _GRACE_SHARE = 0.25
-"""Servers end a session up to a tick late, and learn of touches up to half a tick late."""
+"""Servers end a session up to a tick late, and hear of heartbeats up to half a tick late."""
 
 
 class InstanceRegistration:
-    """Registers one broker id, and tells a namesake that lives from the ghost of this instance's earlier session."""
+    """Registers one broker id, unless another live instance has it; a leftover of its own earlier session does not
+    count."""
 
     def __init__(self, store: Store, broker_id: int, endpoints: Mapping[str, str], wake: Callable[[], None]) -> None:
         self._store = store
@@ -31,9 +32,10 @@ class InstanceRegistration:
         self._registered_in = 0
         self._watched_in = 0
         self._namesake_since: float | None = None
+        self._written = b""
 
     def is_registered(self) -> bool:
-        """Whether the znode is known to stand, in the session of now."""
+        """Whether the znode exists, as far as is known, in the present session."""
         return self._registered_in != 0 and self._registered_in == self._store.session.session_id
 
     def register(self) -> None:
@@ -46,7 +48,8 @@ class InstanceRegistration:
         session_id = self._store.session.session_id
         try:
             try:
-                self._store.create(self._path, self._value(), ephemeral=True)
+                self._written = self._value()
+                self._store.create(self._path, self._written, ephemeral=True)
             except NodeExists:
                 self._look_at_holder(session_id)
         except StoreUnavailable:
@@ -70,7 +73,7 @@ class InstanceRegistration:
     def _on_event(self, _event: WatchEvent) -> None:
         """On a thread of the store: somebody deleted or wrote the znode, or the connection changed."""
         self._registered_in = self._watched_in = 0
-        # ZooKeeper's next leader gives every session, a dead one's too, its whole timeout again.
+        # The next leader of ZooKeeper restarts the timeout of every session, even of a dead one.
         self._namesake_since = None
         self._wake()
 
@@ -82,6 +85,9 @@ class InstanceRegistration:
                 f"{self._path} was there a moment ago and is gone: registering again", self._path
             ) from None
         if node.stat.ephemeral_owner == session_id:
+            if not self._is_mine(node):
+                log.warning("wrote its own znode anew, which somebody had changed path=%s", self._path)
+                self._store.set(self._path, self._written)
             return
         if node.stat.ephemeral_owner == 0:
             raise SettingsError(
@@ -101,6 +107,14 @@ class InstanceRegistration:
         raise NodeExists(
             f"{described}; waiting {left_s:.0f} s more in case it was this one before a restart", self._path
         )
+
+    def _is_mine(self, node: Node) -> bool:
+        """Whether it says what this instance says of itself, whenever that was written."""
+        try:
+            found, own = json.loads(node.data), json.loads(self._written)
+            return bool({**found, _TIMESTAMP: ""} == {**own, _TIMESTAMP: ""})
+        except (ValueError, TypeError, RecursionError):
+            return False
 
     def unregister(self) -> None:
         """Deletes the znode if it is this session's."""

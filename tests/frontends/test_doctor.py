@@ -73,7 +73,7 @@ def test_an_instance_that_does_not_listen_is_told_of(world: World, instance: Ins
     (first, _) = checked(world)
     assert first == (
         Severity.WARNING,
-        "instance 2 does not listen for consumers: elected, it would cut those off that have no ZooKeeper",
+        "instance 2 does not listen for consumers: if elected, it disconnects those without ZooKeeper",
     )
 
 

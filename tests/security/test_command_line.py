@@ -79,9 +79,10 @@ def test_check_and_doctor_say_what_is_open_and_apply_closes_it(world: World, as_
     # closed: all agree, and one znode that somebody opens is found
     assert operator("acl", "check", "-o", "json").json()["deviations"] == []
     assert [told for told in doctor(operator) if told[0] == "ok"]
-    assert ("warning", "this client sends its ZooKeeper password in clear: it uses the digest scheme without TLS") in (
-        doctor(operator)
-    )
+    assert (
+        "warning",
+        "this client sends its ZooKeeper password in clear text: it uses the digest scheme without TLS",
+    ) in (doctor(operator))
     refused = as_("sales")("acl", "apply", "--yes")
     assert "nothing to do" in refused.out
     everybody = doctor(partial(run, zookeeper=zk_hosts))

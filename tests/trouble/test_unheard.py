@@ -143,6 +143,17 @@ def test_an_epoch_set_back_by_hand_is_never_used_again(world: World, elected: In
     assert world.value(layout.COORDINATOR)["epoch"] > highest
 
 
+@pytest.mark.parametrize("written", [b"", b"\xff", b"[]", b'{"version":1,"brokerid":2}'])
+def test_an_instance_writes_its_own_znode_anew_when_somebody_changes_it(
+    world: World, elected: Instance, written: bytes
+) -> None:
+    path = layout.instance(1)
+    before = world.value(path)
+    world.store.set(path, written)
+    eventually(lambda: (node := world.node(path)) is not None and node.data != written)
+    assert world.value(path) | {"timestamp": ""} == before | {"timestamp": ""}
+
+
 def test_a_damaged_command_is_counted_and_named(world: World, elected: Instance, coord: Run) -> None:
     world.consumer("c1", obedient=False).join()
     (name,) = eventually(lambda: world.children(layout.channel("delays", "c1")))

@@ -29,8 +29,10 @@ _MOVES = (number("generation", "GEN"), Column("consumer"), Column("gained"), Col
 
 @click.command()
 @group_argument
-@click.option("--last", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="How many decisions.")
-@click.option("--verbose", "-v", is_flag=True, help="What each consumer gained and lost as well.")
+@click.option(
+    "--last", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="The number of decisions."
+)
+@click.option("--verbose", "-v", is_flag=True, help="Also show what each consumer gained and lost.")
 @output_option
 @connection_options
 def history(group: str, last: int, verbose: bool, output: Format) -> None:

@@ -68,7 +68,7 @@ def evict(group: str, consumer: str, reason: str, wait: bool, timeout_s: float, 
 
 @click.command()
 @click.argument("group", type=GROUP, required=False)
-@click.option("--all", "everywhere", is_flag=True, help="All groups, those to come as well.")
+@click.option("--all", "everywhere", is_flag=True, help="All groups, including future ones.")
 @reason_option
 @click.option("--wait", is_flag=True, help="Return only when no command waits for a consumer any more.")
 @timeout_option(60.0, "How long to wait with --wait.")
@@ -76,8 +76,8 @@ def evict(group: str, consumer: str, reason: str, wait: bool, timeout_s: float, 
 def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_s: float) -> None:
     """Forbid rebalances of one group, or with --all of every group.
 
-    What was begun is still acknowledged; nothing new is decided until `resume`. Consumers go on with what
-    they own; what a dying consumer owned stays unowned.
+    Consumers still acknowledge outstanding commands; nothing new is decided until `resume`. Consumers keep what
+    they own. The partitions of a consumer that dies have no owner until then.
 
     \b
     kafka-coord groups pause delays --reason "moving disks" --wait
@@ -204,7 +204,7 @@ def delete_offsets(
 
 
 def _stored_settings(store: Store, group: str) -> GroupSettings:
-    """Raises :class:`MalformedValue` where nobody can read them: the defaults hold then, and nobody chose these."""
+    """Raises :class:`MalformedValue` if they are unreadable: the defaults apply then, and nobody chose them."""
     seen = snapshot_of(store, group)[1].observation
     for one in seen.unreadable:
         if one.path == layout.group(group):

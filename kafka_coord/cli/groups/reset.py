@@ -43,8 +43,8 @@ _COLUMNS = (
 @group_argument
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1-3]", help="A topic, or some of its partitions.")
 @click.option("--all-topics", is_flag=True, help="Every topic the group subscribes to or has offsets for.")
-@click.option("--to-earliest", is_flag=True, help="To the first record there is.")
-@click.option("--to-latest", is_flag=True, help="To the end: only what comes from now on.")
+@click.option("--to-earliest", is_flag=True, help="To the first record in the log.")
+@click.option("--to-latest", is_flag=True, help="To the end: only new records.")
 @click.option("--to-current", is_flag=True, help="To the committed offset (the end where there is none).")
 @click.option("--to-offset", type=click.IntRange(0, (1 << 63) - 1), metavar="N", help="To this offset.")
 @click.option("--shift-by", type=int, metavar="N", help="N records forward, or back where N is negative.")
@@ -162,7 +162,7 @@ def _require_existing(wanted: PartitionSet, cluster: Cluster) -> None:
 def _execute(
     store: Store, group: str, snapshot: GroupSnapshot, rows: tuple[ResetRow, ...], reason: str, timeout_s: float
 ) -> None:
-    """Through the coordinator: only it can know that nobody is started on these partitions meanwhile."""
+    """Asks the coordinator: only it knows that it starts nobody on these partitions meanwhile."""
     held = holders(snapshot.observation.ledgers.values())
     owned = {tp: held[tp][0] for row in rows if (tp := TopicPartition(row.topic, row.partition)) in held}
     if owned:

@@ -214,17 +214,17 @@ def _member_cells(member: MemberRow) -> dict[str, Any]:
 
 
 def nobody_decides(cluster: Cluster) -> str:
-    """What is said wherever somebody looks while nothing is rebalanced in the whole cluster."""
+    """The warning that every command shows while no group in the cluster is rebalanced."""
     return f"NOBODY DECIDES ANYTHING: {cluster.undecided}; kafka-coord doctor says what to do"
 
 
 def channel(member: MemberRow) -> str:
-    """Over which channel it is a member: with a ZooKeeper session of its own, or over a socket to an instance."""
+    """How the member is connected: by its own ZooKeeper session, or by a socket to an instance."""
     return "zookeeper" if member.gateway is None else f"socket via {member.gateway}"
 
 
 def report_unreadable(unreadable: tuple[Unreadable, ...]) -> None:
-    """Names the znodes that could not be decoded; everything else was shown all the same."""
+    """Names the unreadable znodes."""
     for one in unreadable[:20]:
         note(f"unreadable: {one.path}: {one.reason}")
     if len(unreadable) > 20:

@@ -1,4 +1,4 @@
-"""Checks of who may change what: what is open, what deviates from the plan, and what travels in clear."""
+"""Checks of access: what anybody may change, which ACLs deviate from the plan, what is sent in clear text."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kafka_coord.zk.acl_tree import AclStore, Survey, compare, survey
 from kafka_coord.zk.store import Store
 
 MOST_OF_A_KIND = 500
-"""Of each kind of znode that is looked at: hundreds of thousands are told apart by ``acl check``, not here."""
+"""At most so many znodes of each kind are checked; ``acl check`` checks all of them."""
 
 _CHECK = "acls"
 _DOC = "docs/operations.md, Security"
 
 
 def check_access(store: Store) -> Iterator[Finding]:
-    """Whether anybody may change what coordinates everybody, and whether ACLs are as planned."""
+    """Whether anybody may change the coordination znodes, and whether ACLs follow the plan."""
     if not isinstance(store, AclStore):
         return
     options = store.options
@@ -29,8 +29,8 @@ def check_access(store: Store) -> Iterator[Finding]:
         yield from _check_open(survey(store, MOST_OF_A_KIND))
     yield from _check_kafka(store)
     if options.tls is None and options.digest is not None:
-        what = "this client sends its ZooKeeper password in clear: it uses the digest scheme without TLS"
-        yield warning(_CHECK, what, "set zookeeper.tls, or see to it that nobody can listen in between")
+        what = "this client sends its ZooKeeper password in clear text: it uses the digest scheme without TLS"
+        yield warning(_CHECK, what, "set zookeeper.tls, or make sure that nobody can listen to the network")
 
 
 def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
@@ -75,7 +75,7 @@ def _check_hidden(found: Survey) -> Iterator[Finding]:
 
 
 def _check_kafka(store: AclStore) -> Iterator[Finding]:
-    """Whoever may write Kafka's own znodes decides who owns what, whatever ours allow."""
+    """Kafka's own znodes decide who owns what, so write access to them matters as much as to ours."""
     paths = (layout.BROKER_IDS, layout.BROKER_TOPICS)
     wide = [
         path

@@ -19,7 +19,7 @@ TIMEOUT_S = 2.0
 
 
 def check_brokers(store: Store) -> Iterator[Finding]:
-    """Whether brokers are registered here, can be understood, and take connections."""
+    """Whether brokers are registered, have readable registrations, and accept connections."""
     check = "brokers"
     found = read_brokers(store)
     if found is None:
@@ -32,7 +32,7 @@ def check_brokers(store: Store) -> Iterator[Finding]:
         yield error(check, what, what_to_do(one.path))
     if not brokers:
         if not found.unreadable:
-            yield error(check, "no broker is registered", "start the brokers; nothing can be consumed without")
+            yield error(check, "no broker is registered", "start the brokers; consumers need them")
         return
     listeners = [(broker, listener) for broker in brokers for listener in broker.listeners]
     with ThreadPoolExecutor(max_workers=min(16, max(1, len(listeners))), thread_name_prefix="doctor") as pool:
@@ -59,8 +59,8 @@ def _refusal(listener: Listener) -> str:
 
 
 def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Finding]:
-    """Whether somebody coordinates and can decide, and whether somebody else could. ``hosts`` is how ``store`` was
-    reached."""
+    """Whether an instance coordinates and can decide, and whether another could take over. ``store`` was opened with
+    ``hosts``."""
     check = "coordinator"
     elected = cluster.coordinator
     unreadable = {one.path: one.reason for one in cluster.unreadable}
@@ -93,7 +93,7 @@ def _check_instances(cluster: Cluster) -> Iterator[Finding]:
     alone = sorted(set(cluster.brokers) - cluster.instances.keys())
     lost = sorted(cluster.instances.keys() - set(cluster.brokers))
     if len(cluster.instances) == 1 and len(cluster.brokers) > 1:
-        yield warning(check, "one instance runs: when it dies, nobody takes over", "run one beside each broker")
+        yield warning(check, "only one instance runs: when it dies, nobody takes over", "run one beside each broker")
     elif alone and cluster.instances:
         yield info(check, f"no instance runs beside broker {_listed(alone)}", "run 'kafka-coord serve' there as well")
     if lost:

@@ -18,7 +18,7 @@ CHECK = "socket channel"
 
 
 def check_channel(cluster: Cluster, snapshots: Mapping[str, GroupSnapshot]) -> Iterator[Finding]:
-    """Nothing where no instance listens and no consumer would need it."""
+    """Yields nothing if no instance listens and no consumer needs one."""
     members = sum(
         member.gateway is not None for one in snapshots.values() for member in one.observation.members.values()
     )
@@ -29,14 +29,14 @@ def check_channel(cluster: Cluster, snapshots: Mapping[str, GroupSnapshot]) -> I
     }
     deaf = sorted(cluster.instances.keys() - listening.keys())
     if members and not listening:
-        what = f"{members} consumers are registered that take part over sockets, and no instance listens for them"
-        yield error(CHECK, what, "start the instances with --listen-channel; without, those consumers are cut off")
+        what = f"{members} consumers without ZooKeeper are registered, and no instance listens for them"
+        yield error(CHECK, what, "start the instances with --listen-channel: those consumers are disconnected")
         return
     if not listening:
         return
     if deaf:
         named = ", ".join(map(str, deaf))
-        what = f"instance {named} does not listen for consumers: elected, it would cut those off that have no ZooKeeper"
+        what = f"instance {named} does not listen for consumers: if elected, it disconnects those without ZooKeeper"
         yield warning(CHECK, what, "give every instance --listen-channel")
     yield from _ask_all(cluster, listening, members)
 

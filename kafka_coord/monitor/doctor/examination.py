@@ -1,4 +1,4 @@
-"""All checks, in the order in which a fault explains the ones after it."""
+"""All checks. A fault can explain the findings after it, so the order matters."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kafka_coord.monitor.channel import read_waiting
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.doctor import access, brokers, channel, groups, zookeeper
 from kafka_coord.monitor.doctor.findings import Finding, error
+from kafka_coord.monitor.history import unreadable_history
 from kafka_coord.monitor.offsets import read_all_committed
 from kafka_coord.monitor.requests import read_requests
 from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
@@ -20,9 +21,9 @@ _MOMENT_S = 1.0
 
 
 def examine(store: Store, hosts: str, *, session_timeout_ms: int, tls: bool = False) -> Iterator[Finding]:
-    """Every finding as it is made; ``hosts`` and ``session_timeout_ms`` are what ``store`` was opened with.
+    """Yields each finding at once. ``hosts`` and ``session_timeout_ms`` are those ``store`` was opened with.
 
-    Writes nothing but one ephemeral znode, which it removes. A check that cannot be made is a finding, too.
+    Writes only one ephemeral znode, and removes it. A check that fails is a finding too.
     """
     yield from _made("zookeeper servers", lambda: zookeeper.check_servers(hosts, tls=tls))
     yield from _made("zookeeper limits", lambda: zookeeper.check_session(store, session_timeout_ms))
@@ -53,6 +54,7 @@ def _check_groups(store: Store, cluster: Cluster) -> Iterator[Finding]:
     yield from groups.check_pause(cluster, now_ms)
     yield from groups.check_requests(queued, unreadable, now_ms, elected=cluster.coordinator is not None)
     yield from (groups.unreadable_finding(one) for one in waiting.unreadable)
+    yield from (groups.unreadable_finding(one) for one in unreadable_history(store, snapshots))
     for committed in read_all_committed(store, snapshots, cluster.topics).values():
         yield from (groups.unreadable_finding(one) for one in committed.unreadable)
     yield from groups.check_groups(cluster, snapshots, waiting.commands, now_ms)

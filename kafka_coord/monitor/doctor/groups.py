@@ -1,4 +1,4 @@
-"""Checks of the groups: what is unreadable, stale, stuck or forgotten. Pure: everything was read before."""
+"""Checks of the groups: what is unreadable, stale, stuck or forgotten. Pure: its callers read everything."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LISTING_WARNING_BYTES = 700_000
 def check_groups(
     cluster: Cluster, snapshots: Mapping[str, GroupSnapshot], waiting: Iterable[WaitingCommand], now_ms: int
 ) -> Iterator[Finding]:
-    """All groups, one finding for each thing that somebody should do something about."""
+    """One finding for each thing in any group that an operator should look at."""
     found = False
     waits: dict[str, list[WaitingCommand]] = {}
     for command in waiting:
@@ -37,7 +37,7 @@ def check_groups(
         what = f"the names of the {len(cluster.groups)} groups take {size} bytes; a listing may have 1 MB"
         yield warning("groups", what, "delete groups nobody needs, or raise jute.maxbuffer on servers and clients")
     elif not found:
-        yield ok("groups", f"{len(cluster.groups)} groups, nothing stale, stuck or unreadable")
+        yield ok("groups", f"{len(cluster.groups)} groups, nothing stale or stuck")
 
 
 def _check_group(
@@ -115,7 +115,7 @@ def _check_waiting(snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_m
 
 
 def check_pause(cluster: Cluster, now_ms: int) -> Iterator[Finding]:
-    """The pause of all groups is worth mentioning from the first minute."""
+    """The pause of all groups is a warning from its first minute."""
     if cluster.pause is not None:
         del now_ms
         yield warning("pauses", f"all groups are paused {_by(cluster.pause)}", "kafka-coord groups resume --all")
@@ -124,7 +124,7 @@ def check_pause(cluster: Cluster, now_ms: int) -> Iterator[Finding]:
 def check_requests(
     queued: Iterable[QueuedRequest], unreadable: Iterable[Unreadable], now_ms: int, *, elected: bool
 ) -> Iterator[Finding]:
-    """Requests that nobody answers."""
+    """Requests without an answer."""
     check = "requests"
     old = [one for one in queued if not one.request.answered and now_ms - one.since_ms > OLD_REQUEST_MS]
     for one in old[:20]:
@@ -141,7 +141,7 @@ def check_requests(
 
 
 def unreadable_finding(one: Unreadable) -> Finding:
-    """What to do about a znode nobody can read, by where it is."""
+    """An unreadable znode and its remedy."""
     return error("unreadable znodes", f"{one.path}: {one.reason}", what_to_do(one.path))
 
 
