@@ -164,7 +164,7 @@ def test_clocks_that_disagree(healthy: Tree, ahead_s: float, severity: Severity)
 def test_a_znode_in_each_place_that_cannot_be_read(healthy: Tree, zk_hosts: str) -> None:
     places = {
         layout.group("delays"): "groups settings delays",
-        layout.registration("delays", "c9"): "mend or stop that consumer",
+        layout.registration("delays", "c9"): "repair or stop that consumer",
         layout.ledger("delays", "c9"): "groups evict delays c9",
         layout.assignment("delays"): "groups rebalance delays",
         f"{layout.channel('delays', 'c1')}/start-0000000001": "delete the znode",
