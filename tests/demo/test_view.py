@@ -103,7 +103,7 @@ def test_the_countdown_is_what_is_expected_until_the_pace_is_known() -> None:
     clock.now = 3.0
     assert left.left_s() == pytest.approx(whole - 3)
     clock.now = 1_000.0
-    assert 0 < left.left_s() < whole  # a part that takes longer than expected leaves what comes after it
+    assert left.left_s() > 200  # a part that takes far longer than expected is not said to end at once
     left.end()
     left.begin(Part.PLAY)
     later = left.left_s()

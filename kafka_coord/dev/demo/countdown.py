@@ -92,7 +92,8 @@ class Countdown:
             if self._now is None:
                 return max(1.0, later)
             elapsed = self._clock() - self._began
-            here = self._expected.get(self._now, 0.0) - elapsed
+            # A part that takes longer than expected, on a busy machine, is not about to end in every line.
+            here = max(self._expected.get(self._now, 0.0) - elapsed, elapsed / 4)
             if self._done_share > 0.25:  # before that, the pace says less than the estimate
                 here = elapsed / self._done_share * (1 - self._done_share)
-            return max(1.0, max(here, 0.0) + later)
+            return max(1.0, here + later)
