@@ -26,6 +26,7 @@ SLACK_S = 20.0
 SLOWER = 2.0
 """A trial may take this many times what the traced, unchanged code takes, and :data:`SLACK_S`. Then it was noticed."""
 _BASELINE_S = 1_200.0
+CHANGED = "+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +100,22 @@ _measuring = threading.Lock()
 _baselines: dict[str, Baseline] = {}
 
 
-def _baseline(target: Target) -> Baseline:
-    """Measured when it is first needed."""
+def _baseline(target: Target, kept_at: Path) -> Baseline:
+    """Measured when it is first needed, and kept for the next run on the same commit."""
     with _measuring:
         if target.code not in _baselines:
-            click.echo(f"{target.code}, unchanged ...")
-            _baselines[target.code] = Baseline.of(target)
-            click.echo(f"{target.code}, unchanged: {_baselines[target.code].seconds:.0f} s, traced")
+            kept = kept_at / f"{target.code.replace('/', '-')}.json"
+            if kept.exists() and not kept_at.name.endswith(CHANGED):
+                told = json.loads(kept.read_text())
+                found = Baseline(told["seconds"], {name: set(lines) for name, lines in told["lines"].items()})
+            else:
+                click.echo(f"{target.code}, unchanged ...")
+                found = Baseline.of(target)
+                click.echo(f"{target.code}, unchanged: {found.seconds:.0f} s, traced")
+                kept_at.mkdir(parents=True, exist_ok=True)
+                lines = {name: sorted(found_lines) for name, found_lines in found.lines.items()}
+                kept.write_text(json.dumps({"seconds": found.seconds, "lines": lines}))
+            _baselines[target.code] = found
         return _baselines[target.code]
 
 
@@ -126,16 +136,16 @@ def tried(mutant: Mutant, baseline: Baseline, commit: str) -> Tried:
 
 
 def commit() -> str:
-    """Of the checkout, with ``+`` where something was changed since."""
+    """Of the checkout, with :data:`CHANGED` where something was changed since."""
     git = ["git", "-C", str(ROOT)]
     head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
     changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "kafka_coord", "tests"], check=False).returncode
-    return head.strip() + "+" * (changed != 0)
+    return head.strip() + CHANGED * (changed != 0)
 
 
 def told_before(results: Path, now: str) -> dict[str, Tried]:
-    """What is in the file already, of this commit: it is not tried again."""
-    if not results.exists():
+    """What is in the file already, of this commit: it is not tried again. Of changed files nothing is known."""
+    if not results.exists() or now.endswith(CHANGED):
         return {}
     read = (Tried(**json.loads(line)) for line in results.read_text().splitlines())
     return {each.name: each for each in read if each.commit == now}
@@ -187,13 +197,14 @@ def main(count: int, seed: int, jobs: int, only: str, results: Path, minutes: fl
 
 def _try_all(left: list[Mutant], jobs: int, results: Path, now: str, deadline: float | None) -> list[Tried]:
     trial.preload()
+    kept_at = results.with_name(f"{results.stem}-unchanged-{now}")
     found: list[Tried] = []
     started = time.monotonic()
 
     def one(mutant: Mutant) -> None:
         if deadline is not None and time.monotonic() > deadline:
             return
-        outcome = tried(mutant, _baseline(target_of(ROOT / mutant.module)), now)
+        outcome = tried(mutant, _baseline(target_of(ROOT / mutant.module), kept_at), now)
         found.append(outcome)
         with results.open("a") as file:
             file.write(json.dumps(asdict(outcome)) + "\n")

@@ -7,6 +7,7 @@ trial begins at once, and no file is changed.
 from __future__ import annotations
 
 import ast
+import ctypes
 import importlib.machinery
 import json
 import logging
@@ -27,6 +28,7 @@ from tests.mutation.targets import ROOT, Target, pytest_arguments
 
 SURVIVED, KILLED = 0, 1
 _MEMORY = 6 << 30
+_PR_SET_PDEATHSIG = 1
 
 
 def preload() -> None:
@@ -50,6 +52,7 @@ def forked(work: Callable[[], int]) -> int:
     status = KILLED
     try:
         os.setpgid(0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with the run that started it
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):

@@ -138,6 +138,34 @@ def test_what_is_far_away_is_given_up_first():
     assert written(target) == {"c1": "t[1-2]", "c2": "t[0,3]"}
 
 
+def test_what_is_far_away_is_given_up_first_with_differing_subscriptions_too():
+    replica_racks = {"t": {0: ["west"], 1: ["east"], 2: ["east"], 3: ["east"]}}
+    target = assign(
+        group(
+            {"c1": ["t", "u"], "c2": ["t"]},
+            {"t": 4, "u": 1},
+            {"c1": {"t": [0, 1, 2, 3], "u": [0]}},
+            racks={"c1": "east", "c2": "west"},
+            replica_racks=replica_racks,
+        )
+    )
+
+    assert written(target) == {"c1": "t[1-2] u[0]", "c2": "t[0,3]"}
+
+
+def test_members_of_one_rack_take_turns_at_what_is_near_them():
+    target = assign(
+        group(
+            {"c0": ["t"], "c1": ["t"], "c2": ["t"]},
+            {"t": 6},
+            racks={"c1": "west", "c2": "west"},
+            replica_racks={"t": {number: ["west"] for number in range(4)}},
+        )
+    )
+
+    assert written(target) == {"c0": "t[4-5]", "c1": "t[0,2]", "c2": "t[1,3]"}
+
+
 def test_racks_decide_among_equals_with_differing_subscriptions_too():
     replica_racks = {"t": {0: ["west"], 1: ["east"]}}
     target = assign(

@@ -114,6 +114,13 @@ def test_stable_is_not_said_of_a_group_that_moves() -> None:
     assert any(sentence.startswith("7: Stable, but c1") for sentence in found), found
 
 
+def test_stable_is_not_said_of_a_group_in_which_a_member_owns_too_little() -> None:
+    world, plan = handing_over()
+    nothing_started = replace(changed(plan, ledger_of("c2", lambda _: None)), state=GroupState.STABLE)
+    found = violations(world.observe(), nothing_started)
+    assert "7: Stable, but c2 does not own exactly what the target names" in found
+
+
 def test_a_paused_group_is_not_moved() -> None:
     world, plan = joined()
     paused = replace(world.observe(), pause=Pause(by="op"))
