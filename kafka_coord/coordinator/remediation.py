@@ -14,7 +14,7 @@ _BELOW_A_GROUP = {
     "paused": "until it is removed the group counts as paused: kafka-coord groups resume {group}",
     "history": "the next decision replaces it: kafka-coord groups rebalance {group}",
     "settled": "it is replaced when the group is at rest again: kafka-coord groups rebalance {group}",
-    "channel": "its consumer obeys no later command and will be evicted: delete the znode",
+    "channel": "its consumer obeys neither it nor later commands; evict it: kafka-coord groups evict {group} {name}",
 }
 _LISTED = ("ids", "owners", "channel")
 """Whose children tell who takes part and who holds what."""

@@ -167,7 +167,7 @@ def test_a_znode_in_each_place_that_cannot_be_read(healthy: Tree, zk_hosts: str)
         layout.registration("delays", "c9"): "repair or stop that consumer",
         layout.ledger("delays", "c9"): "groups evict delays c9",
         layout.assignment("delays"): "groups rebalance delays",
-        f"{layout.channel('delays', 'c1')}/start-0000000001": "delete the znode",
+        f"{layout.channel('delays', 'c1')}/start-0000000001": "kafka-coord groups evict delays c1",
     }
     for path in places:
         healthy.put(path, b"{broken")
