@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kafka_coord.coordinator.options import CoordinatorOptions
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.kafka.listener import KafkaListener
-    from kafka_coord.frontends.socket.leadership_view import ServiceOffice
+    from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
     from kafka_coord.frontends.socket.server import GatewayServer
     from kafka_coord.monitor.metrics import MetricsServer
     from kafka_coord.zk.store import Store
@@ -131,7 +131,7 @@ def run_service(settings: Settings, broker_id: int) -> None:
     """Runs until asked to stop, or until the service ends by itself (and then raises what ended it)."""
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
-    from kafka_coord.frontends.socket.leadership_view import ServiceOffice
+    from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
 
     with stopping_at_signals(_say_stopping) as asked, collecting_rarely():
         stopping = asked.event
@@ -139,12 +139,12 @@ def run_service(settings: Settings, broker_id: int) -> None:
         if store is None:
             return
         try:
-            office = ServiceOffice()
-            gateway = _gateway(settings.serve, broker_id, office, store)
+            leadership_view = ServiceLeadership()
+            gateway = _gateway(settings.serve, broker_id, leadership_view, store)
             kafka = _kafka_listener(settings.serve, broker_id, store)
             published = endpoints(settings.serve, gateway)
             service = CoordinatorService(store, broker_id, published, options_of(settings.serve))
-            office.service = service
+            leadership_view.service = service
             metrics = _metrics(settings.serve, service, store, gateway)
             service.start()
             try:
@@ -184,7 +184,7 @@ def _metrics(
 
 
 def _gateway(
-    serve_settings: ServeSettings, broker_id: int, office: ServiceOffice, store: Store
+    serve_settings: ServeSettings, broker_id: int, leadership_view: ServiceLeadership, store: Store
 ) -> GatewayServer | None:
     if serve_settings.listen_channel is None:
         return None
@@ -196,7 +196,7 @@ def _gateway(
         serve_settings.listen_channel,
         store,
         broker_id,
-        office,
+        leadership_view,
         tls=tls_context(serve_settings),
         access=Access.load(users) if users is not None else None,
     )

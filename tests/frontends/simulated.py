@@ -100,11 +100,13 @@ class SimulatedHouse:
         self.other = self._open(Surroundings())
         for path in layout.PERSISTENT_ROOTS:
             self.other.ensure_path(path)
-        self.office = LeadershipView()
+        self.leadership_view = LeadershipView()
         self.election = ZkElection(self.store, 1, {"channel": "127.0.0.1:1"}, lambda: None)
-        self.office.held = self.election.elect()
+        self.leadership_view.held = self.election.elect()
         nonces = map(str, itertools.count())
-        self.gateway = Gateway(self.store, 1, self.office, lambda: None, options, nonce=nonces.__next__, validate=True)
+        self.gateway = Gateway(
+            self.store, 1, self.leadership_view, lambda: None, options, nonce=nonces.__next__, validate=True
+        )
 
     def _open(self, around: Surroundings) -> SimulatedStore:
         store = SizedStore(self.zookeeper, self.clock, around, 10_000)

@@ -58,9 +58,9 @@ class Asking:
     """A gateway and somebody who registers, frame by frame."""
 
     def __init__(self, world: World) -> None:
-        self.office = LeadershipView()
+        self.leadership_view = LeadershipView()
         self.election = ZkElection(world.store, 1, {"channel": "127.0.0.1:1"}, lambda: None)
-        self.gateway = Gateway(world.store, 1, self.office, lambda: None)
+        self.gateway = Gateway(world.store, 1, self.leadership_view, lambda: None)
         self.connect()
 
     def connect(self) -> None:
@@ -106,7 +106,7 @@ def asking(world: World) -> Asking:
 
 
 def test_one_that_asks_before_the_term_has_begun_is_answered_once_it_has(asking: Asking) -> None:
-    asking.office.held = asking.election.elect()
+    asking.leadership_view.held = asking.election.elect()
     asking.ask()
     assert asking.peer.sent == []
     asking.gateway.step()
@@ -117,9 +117,9 @@ def test_one_that_asks_before_the_term_has_begun_is_answered_once_it_has(asking:
 
 
 def test_one_that_waits_for_a_term_that_never_begins_is_sent_on(asking: Asking) -> None:
-    asking.office.held = asking.election.elect()
+    asking.leadership_view.held = asking.election.elect()
     asking.ask()
-    asking.office.held = None
+    asking.leadership_view.held = None
     asking.gateway.step()
     answer = asking.answer()
     assert isinstance(answer, Refused)
@@ -128,7 +128,7 @@ def test_one_that_waits_for_a_term_that_never_begins_is_sent_on(asking: Asking) 
 
 
 def test_one_that_went_away_meanwhile_is_not_registered(asking: Asking) -> None:
-    asking.office.held = asking.election.elect()
+    asking.leadership_view.held = asking.election.elect()
     asking.ask()
     asking.gateway.lost(asking.connection)
     asking.gateway.step()
@@ -137,7 +137,7 @@ def test_one_that_went_away_meanwhile_is_not_registered(asking: Asking) -> None:
 
 
 def test_what_may_not_be_asked_twice_may_not_while_it_waits_either(asking: Asking) -> None:
-    asking.office.held = asking.election.elect()
+    asking.leadership_view.held = asking.election.elect()
     asking.ask()
     asking.ask()
     asking.gateway.step()
@@ -150,7 +150,7 @@ def test_an_answer_that_comes_together_with_another_registration_takes_nothing_f
     world: World, asking: Asking
 ) -> None:
     """The acknowledgement of who was there before fails: that one is a member no longer, the new one is (seed 1028)."""
-    asking.office.held = asking.election.elect()
+    asking.leadership_view.held = asking.election.elect()
 
     def registered() -> int:
         asking.ask()

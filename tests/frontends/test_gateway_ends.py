@@ -12,7 +12,7 @@ from tests.waiting import eventually
 
 def test_the_gateway_that_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     house = SimulatedHouse()
-    server = GatewayServer("127.0.0.1:0", house.store, 1, house.office)
+    server = GatewayServer("127.0.0.1:0", house.store, 1, house.leadership_view)
     try:
         server.raise_failure()
 

@@ -76,9 +76,9 @@ def test_a_frozen_gateway_expires_nobody_and_then_only_who_stays_silent() -> Non
 def test_while_it_is_not_certain_that_it_leads_nobody_grows_older() -> None:
     house = SimulatedHouse()
     members = consumers(house, 3)
-    leads, house.office.leads = house.office.leads, lambda: False  # type: ignore[method-assign]
+    leads, house.leadership_view.leads = house.leadership_view.leads, lambda: False  # type: ignore[method-assign]
     pass_time(house, 3 * SESSION_S, [])
-    house.office.leads = leads  # type: ignore[method-assign]
+    house.leadership_view.leads = leads  # type: ignore[method-assign]
     pass_time(house, 2.0, members)
     assert house.gateway.consumers == 3
 

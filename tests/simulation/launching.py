@@ -13,7 +13,7 @@ from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator.assignors import load_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.frontends.socket.leadership_view import ServiceOffice
+from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk.store import SessionState
@@ -51,8 +51,8 @@ class Launcher:
 
     def _start_service(self, process: Process) -> None:
         broker_id = int(process.name.rpartition("-")[2])
-        office = ServiceOffice()
-        service = process.service = office.service = CoordinatorService(
+        leadership_view = ServiceLeadership()
+        service = process.service = leadership_view.service = CoordinatorService(
             process.store, broker_id, {"channel": process.name}, self.cluster.options, _assignors()
         )
 
@@ -68,7 +68,7 @@ class Launcher:
         self.cluster.spawn(process, "service", body)
         if self.cluster.kind.sockets != "none":
             nonce = partial(self._word, process)
-            gateway = process.gateway = SimulatedGateway(process.store, broker_id, office, nonce)
+            gateway = process.gateway = SimulatedGateway(process.store, broker_id, leadership_view, nonce)
             self.cluster.spawn(process, "gateway", partial(self._serve, gateway))
 
     def _serve(self, gateway: SimulatedGateway) -> None:

@@ -120,8 +120,8 @@ class _StrictGateway(Gateway):
 class SimulatedGateway:
     """The gateway of one instance, and what :class:`kafka_coord.frontends.socket.server.GatewayServer` does for it."""
 
-    def __init__(self, store: Store, instance: int, office: LeadershipView, nonce: Callable[[], str]) -> None:
-        self.gateway = _StrictGateway(store, instance, office, self._wake, nonce=nonce, validate=True)
+    def __init__(self, store: Store, instance: int, leadership_view: LeadershipView, nonce: Callable[[], str]) -> None:
+        self.gateway = _StrictGateway(store, instance, leadership_view, self._wake, nonce=nonce, validate=True)
         self._peers: list[SimulatedPeer] = []
         self._awake = True
 

@@ -64,7 +64,7 @@ class Gateway:
         self,
         store: Store,
         instance: int,
-        office: LeadershipView,
+        leadership_view: LeadershipView,
         wake: Callable[[], None],
         options: GatewayOptions | None = None,
         access: Access | None = None,
@@ -74,7 +74,7 @@ class Gateway:
     ) -> None:
         """``nonce`` makes what no two registrations have in common; ``validate``: the machine checks its invariants."""
         self._store = store
-        self._office = office
+        self._leadership_view = leadership_view
         self._wake = wake
         self._options = options or GatewayOptions()
         self._validate = validate
@@ -209,7 +209,7 @@ class Gateway:
         if self.term is not None:
             connection.since = self._store.clock.monotonic()
             (self._register if asked.type == MessageType.REGISTER else self._resume)(connection, asked, self.term)
-        elif self._office.leads():
+        elif self._leadership_view.leads():
             connection.registering = True
             self._early.append((connection, asked))
         else:
@@ -380,9 +380,9 @@ class Gateway:
         if self._store.session.state is not SessionState.CONNECTED:
             return now + 0.1
         try:
-            self._follow_office()
+            self._follow_leadership()
             if self.term is not None:
-                due = min(due, self.term.step(leads=self._office.leads()))
+                due = min(due, self.term.step(leads=self._leadership_view.leads()))
             due = min(due, self._questions.step(now))
             if self._committed.step():
                 due = now
@@ -400,11 +400,11 @@ class Gateway:
             self._close_idle(now)
         return due
 
-    def _follow_office(self) -> None:
-        leadership = self._office.leadership()
+    def _follow_leadership(self) -> None:
+        leadership = self._leadership_view.leadership()
         if self.term is not None and self.term.leadership != leadership:
             self._end_term("this instance does not coordinate any more")
-        if self.term is None and leadership is not None and self._office.leads():
+        if self.term is None and leadership is not None and self._leadership_view.leads():
             term = Term(
                 self._store,
                 leadership,
@@ -422,7 +422,7 @@ class Gateway:
                 raise
             self.term = term
             self._questions.look_at_once()
-        if self._early and (self.term is not None or not self._office.leads()):
+        if self._early and (self.term is not None or not self._leadership_view.leads()):
             self._hear_early()
 
     def _end_term(self, why: str) -> None:

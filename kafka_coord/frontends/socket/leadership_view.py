@@ -6,7 +6,7 @@ from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.zk.election import Leadership
 
 
-class ServiceOffice:
+class ServiceLeadership:
     """An instance publishes where its gateway listens, so the gateway is there first: ``service`` is set later."""
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ class GatewayServer:
         listen: str,
         store: Store,
         instance: int,
-        office: LeadershipView,
+        leadership_view: LeadershipView,
         *,
         options: GatewayOptions | None = None,
         tls: ssl.SSLContext | None = None,
@@ -72,7 +72,7 @@ class GatewayServer:
         self._handshakes = asyncio.Semaphore(MAX_HANDSHAKES)
         self._securing: set[asyncio.Task[None]] = set()
         _allow_descriptors(self._options.most_consumers + SPARE_CONNECTIONS + OTHER_DESCRIPTORS)
-        self.gateway = Gateway(store, instance, office, self._awake.set, self._options, access)
+        self.gateway = Gateway(store, instance, leadership_view, self._awake.set, self._options, access)
         self._loop = asyncio.new_event_loop()
         self._server = self._listen(listen)
         self.address = _address(self._server)
