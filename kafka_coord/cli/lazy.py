@@ -59,11 +59,15 @@ class LazyCommands(click.Group):
                 formatter.write_dl(rows)
 
     def _there(self, name: str) -> bool:
-        module = self.lazy[name][0].partition(":")[0]
-        try:
-            return importlib.util.find_spec(module) is not None
-        except ModuleNotFoundError:  # the folder it is in does not exist either
-            return False
+        return is_installed(self.lazy[name][0].partition(":")[0])
+
+
+def is_installed(module: str) -> bool:
+    """Whether this installation has the module; it is not loaded."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its package does not exist either
+        return False
 
 
 class RootCommand(LazyCommands, FailingCleanly):

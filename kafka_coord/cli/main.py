@@ -8,9 +8,10 @@ import click
 
 from kafka_coord.cli.connection import connection_options
 from kafka_coord.cli.failures import EXIT_CODES
-from kafka_coord.cli.lazy import RootCommand
+from kafka_coord.cli.lazy import RootCommand, is_installed
 from kafka_coord.version import __version__
 
+_TRY_OUT = "To try it out:           kafka-coord dev up\n"
 _HELP = f"""A consumer coordinator for Kafka clusters that keep their metadata in ZooKeeper.
 
 \b
@@ -18,7 +19,7 @@ On each broker's host:   kafka-coord serve --broker-id 1 --zookeeper zk1:2181
 To see what goes on:     kafka-coord groups list
                          kafka-coord groups describe delays
                          kafka-coord doctor
-To try it out:           kafka-coord dev up
+{_TRY_OUT if is_installed("kafka_coord.dev") else ""}
 
 Every option can also be given as a variable, KAFKA_COORD_<COMMAND>_<OPTION>; those of the connection
 (--zookeeper, --config, --kafka-property) come from KAFKA_COORD_ZOOKEEPER, KAFKA_COORD_CONFIG and

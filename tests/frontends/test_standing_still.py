@@ -83,6 +83,25 @@ def test_while_it_is_not_certain_that_it_leads_nobody_grows_older() -> None:
     assert house.gateway.consumers == 3
 
 
+def test_an_instance_that_may_be_deposed_calls_nobody_heard() -> None:
+    """The next coordinator counts a consumer's session from its own election on: what the consumer sends after that
+    may not make it believe in its membership for longer."""
+    house = SimulatedHouse()
+    (member,) = consumers(house, 1)
+    pass_time(house, 1.0, [])
+    house.clock.now += 1.0
+    house.turn()
+    leads, house.leadership_view.leads = house.leadership_view.leads, lambda: False  # type: ignore[method-assign]
+    *others, ping = iter(lambda: member.asked("ping"), None)
+    for asked in (*others, ping):
+        member.answer(asked, {})
+    house.turn(3)
+    assert member.asked("ping") is None
+    house.leadership_view.leads = leads  # type: ignore[method-assign]
+    house.turn(2)
+    assert [asked.frame["heard"] for asked in iter(lambda: member.asked("ping"), None)][-1] == ping.id
+
+
 def test_the_age_of_the_last_step_grows_while_zookeeper_is_away() -> None:
     house = SimulatedHouse()
     house.turn()
