@@ -324,6 +324,11 @@ def read_outstanding(frame: fields.Json) -> frozenset[str]:
     return frozenset(_texts(frame, "outstanding", MessageType.RESUME))
 
 
+def read_refused(frame: fields.Json, where: str) -> frozenset[str]:
+    """The answer to commit and leave: the topics that exist no more."""
+    return frozenset(_texts(frame, "refused", where))
+
+
 # --- ping and commands ---------------------------------------------------------------------------------------------
 
 

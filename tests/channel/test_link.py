@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kafka_coord.channel.frames import BadFrame, Frame
-from kafka_coord.channel.link import SAFETY, SocketLink
+from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.membership import SAFETY
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.rpc import Answered, Asked, Conversation, Event
@@ -31,10 +32,12 @@ class Other:
         self.link = link
         self.conversation = Conversation()
         self.said: list[Event] = []
-        self.hung_up = False
+        self.hung_up = self.broken = False
         link.connected(self._hear, self._hang_up)
 
     def _hear(self, frame: Frame) -> None:
+        if self.broken:
+            raise OSError("broken pipe")
         self.said.append(self.conversation.take({"v": 1, **frame}))
 
     def _hang_up(self) -> None:
@@ -331,3 +334,14 @@ def test_the_coordinator_is_asked_for_the_brokers_once_at_a_time() -> None:
     party.other.refuse("unavailable")
     party.link.ask_metadata()
     assert [event.type for event in party.other.said].count("cluster-metadata") == 3
+
+
+def test_a_ping_that_cannot_be_answered_ends_the_connection_and_is_no_defect(party: Party) -> None:
+    registration = party.registered()
+    party.other.broken = True
+    party.other.ask("ping", heard=0, done=0)
+    assert party.other.hung_up
+    with pytest.raises(StoreUnavailable, match="cannot send"):
+        party.link.commit(registration, {P0: 1})
+    party.link.lost("cut")
+    assert party.link.is_registered(registration)

@@ -11,7 +11,7 @@ import pytest
 
 from kafka_coord.channel import search
 from kafka_coord.channel.frames import MAX_FRAME_BYTES, BadFrame, Decoder, Fault
-from kafka_coord.channel.link import SAFETY
+from kafka_coord.channel.membership import SAFETY
 from kafka_coord.channel.messages import (
     WAIT_MS,
     ClusterMetadata,
@@ -26,6 +26,7 @@ from kafka_coord.channel.messages import (
     read_command,
     read_offsets,
     read_outstanding,
+    read_refused,
 )
 from kafka_coord.channel.rpc import MAX_UNANSWERED, Asked, Conversation
 from kafka_coord.errors import MalformedValue
@@ -43,6 +44,8 @@ READ = {
     "answer to register": Registered.from_json,
     "resume": Resume.from_json,
     "answer to resume": read_outstanding,
+    "answer to commit": lambda frame: read_refused(frame, "commit"),
+    "answer to leave": lambda frame: read_refused(frame, "leave"),
     "ping": Ping.from_json,
     "stop-fetcher": read_command,
     "start-fetcher": read_command,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from kafka_coord.channel.link import SocketLink
+from kafka_coord.channel.membership import Membership
 from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
@@ -181,13 +181,13 @@ def _done_before_written() -> Patch:
 
 
 def _proof_from_when_it_is_heard() -> Patch:
-    original = SocketLink.handle_ping_request
+    original = Membership.handle_ping_request
 
-    def handle_ping_request(self: Any, connected: Any, membership: Any, asked: Any) -> None:
-        original(self, connected, membership, asked)
-        membership.proven_from = self.clock.monotonic()
+    def handle_ping_request(self: Any, connected: Any, registered: Any, asked: Any, now: float) -> None:
+        original(self, connected, registered, asked, now)
+        registered.lease_start = now
 
-    return SocketLink, "handle_ping_request", handle_ping_request
+    return Membership, "handle_ping_request", handle_ping_request
 
 
 def _no_new_session_after_an_election() -> Patch:
@@ -203,14 +203,14 @@ def _no_new_session_after_an_election() -> Patch:
 
 
 def _called_stored_unwritten() -> Patch:
-    original = SocketLink.acknowledge
+    original = Membership.acknowledge
 
     def acknowledge(self: Any, registration: Any, command: Any, offsets: Any) -> Any:
-        obeying = self._membership.commands.get(command) if self._membership is not None else None
-        settled = obeying.settled if obeying is not None else None
+        found = self._registered.commands.get(command) if self._registered is not None else None
+        settled = found.answer if found is not None else None
         return original(self, registration, command, offsets if settled is None else settled)
 
-    return SocketLink, "acknowledge", acknowledge
+    return Membership, "acknowledge", acknowledge
 
 
 def _leave_without_offsets() -> Patch:

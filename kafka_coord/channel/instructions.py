@@ -1,0 +1,48 @@
+"""What :class:`~kafka_coord.channel.membership.Membership` tells the shell around it to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kafka_coord.channel.frames import Frame
+from kafka_coord.channel.messages import ClusterMetadata
+from kafka_coord.zk.store import SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a frame; where that fails, say so with :meth:`~kafka_coord.channel.membership.Membership.send_failed`."""
+
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """End the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChanged:
+    """Tell whoever follows the session."""
+
+    state: SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelChanged:
+    """Tell whoever watches the registration and the commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Wake whoever waits for something."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataCame:
+    """The coordinator has told about the cluster."""
+
+    metadata: ClusterMetadata
+
+
+Instruction = Send | HangUp | SessionChanged | ChannelChanged | News | MetadataCame

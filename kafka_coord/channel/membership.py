@@ -1,0 +1,546 @@
+"""A consumer's membership over the socket channel (docs/socket-protocol.md), as a pure machine.
+
+What happens comes in by a method: a connection, a frame, a request of the connector. Time is an argument. What is to be
+done comes out as instructions (:meth:`Membership.instructions`), in their order. No I/O, lock, thread or clock here:
+:mod:`kafka_coord.channel.link` is the shell that has them.
+
+A request that needs an answer raises :class:`NotYet` until the answer is there. Ask for the same again, as often as you
+like: it goes on where it was, and nothing is sent twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka_coord.channel.frames import BadFrame, Fault, Frame
+from kafka_coord.channel.instructions import (
+    ChannelChanged,
+    HangUp,
+    Instruction,
+    MetadataCame,
+    News,
+    Send,
+    SessionChanged,
+)
+from kafka_coord.channel.messages import (
+    ClusterMetadata,
+    Code,
+    MessageType,
+    Ping,
+    Register,
+    Registered,
+    Resume,
+    read_command,
+    read_offsets,
+    read_outstanding,
+    write_offsets,
+)
+from kafka_coord.channel.operations import Offsets, Registration
+from kafka_coord.channel.rpc import Answered, Asked, Conversation, Refused
+from kafka_coord.errors import KafkaCoordError, MalformedValue, MembershipLost, NoAuth, StoreError, StoreUnavailable
+from kafka_coord.model import Command, CommandId, Member, StopFetcher, TopicPartition, parse_command_id
+from kafka_coord.zk.store import SessionState
+
+log = logging.getLogger(__name__)
+
+SAFETY = 0.1
+"""Of the session timeout: what clocks and scheduling may cost between what this end knows and what it does."""
+_LONGEST_RETRY_S = 60.0
+_RETRIABLE = frozenset({Code.SLOW_DOWN, Code.UNAVAILABLE, Code.NOT_COORDINATOR, Code.SHUTTING_DOWN})
+"""Refusals after which the same may be asked for again, here or elsewhere."""
+
+
+class NotYet(StoreUnavailable):
+    """The coordinator has not answered yet."""
+
+
+class NameTaken(StoreError):
+    """Another consumer has registered under this name."""
+
+    def __init__(self, message: str, incarnation: int) -> None:
+        super().__init__(message)
+        self.incarnation = incarnation
+
+
+@dataclass(slots=True)
+class _OpenCommand:
+    """A command that came. ``request`` is its frame's id on the current connection, 0 where it has not come on that one
+    yet; ``answer`` the offsets it was answered with; ``stored``: the coordinator has stored them."""
+
+    command: Command
+    request: int
+    answer: Offsets | None = None
+    stored: bool = False
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request under way: what it was about, and the answer once it is there."""
+
+    about: object
+    answer: Frame | None = None
+    refusal: Refused | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        return self.answer is not None or self.refusal is not None
+
+
+@dataclass(slots=True)
+class _Registered:
+    """All that outlives a connection: a registration, and what is under way in it. ``offered`` are offsets for the next
+    ping's answer, ``confirmed`` those that a ping has called heard."""
+
+    registration: Registration
+    timeout_s: float
+    lease_start: float
+    commands: dict[CommandId, _OpenCommand] = field(default_factory=dict)
+    offered: dict[TopicPartition, int] = field(default_factory=dict)
+    confirmed: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def lease_deadline(self) -> float:
+        return self.lease_start + self.timeout_s * (1 - SAFETY)
+
+
+@dataclass(slots=True)
+class _Connected:
+    """All that ends with a connection. ``introduced`` is when the consumer asked to register or to resume;
+    ``not_before``: it was told to register then; ``pings``: when each was answered, and with what; ``lost``: why the
+    connection is of no use any more."""
+
+    number: int
+    rpc: Conversation = field(default_factory=Conversation)
+    requests: dict[str, tuple[int, _Request]] = field(default_factory=dict)
+    introduced: float = 0.0
+    not_before: float = 0.0
+    pings: dict[int, tuple[float, dict[TopicPartition, int]]] = field(default_factory=dict)
+    lost: str = ""
+
+
+class Membership:
+    """``resume_key`` is a word of its own by which the consumer's registration is known when it comes back;
+    ``auto_commit``: offsets handed to :meth:`auto_commit` travel with the answers to pings. Times are in monotonic
+    seconds."""
+
+    def __init__(
+        self, group: str, consumer: str, now: float, *, resume_key: str, auto_commit: bool, secret: str | None = None
+    ) -> None:
+        self.group = group
+        self.consumer = consumer
+        self.state = SessionState.CONNECTING
+        self.suspended_since: float | None = now
+        self._resume_key = resume_key
+        self._auto_commit = auto_commit
+        self._secret = secret
+        self._numbers = 0
+        self._connected: _Connected | None = None
+        self._registered: _Registered | None = None
+        self._evicted: Registration | None = None
+        self._instructions: list[Instruction] = []
+
+    def instructions(self) -> list[Instruction]:
+        """What is to be done since the last call, in this order."""
+        found, self._instructions = self._instructions, []
+        return found
+
+    # --- what is known -----------------------------------------------------------------------------------------------
+
+    @property
+    def session_id(self) -> int:
+        """A number for each registration, and for each connection without one."""
+        registered, connected = self._registered, self._connected
+        if registered is not None:
+            return registered.registration.session_id
+        return connected.number if connected is not None else 0
+
+    def lease_deadline(self) -> float:
+        """The coordinator certainly counts this consumer among the living until its session timeout after the answer
+        was sent that a ping calls heard; whether there is a connection does not matter."""
+        registered = self._registered
+        return registered.lease_deadline() if registered is not None else 0.0
+
+    @property
+    def registration(self) -> Registration | None:
+        return self._registered.registration if self._registered is not None else None
+
+    def was_evicted(self, registration: Registration) -> bool:
+        """Whether the coordinator said that it is a member no more."""
+        return self._evicted == registration
+
+    # --- the connection ----------------------------------------------------------------------------------------------
+
+    def connected(self, now: float) -> None:
+        """There is a connection to the coordinator. A membership that certainly lives goes on where it was; otherwise
+        the connector registers anew."""
+        connected = self._connected = _Connected(self._next_number())
+        registered = self._registered
+        if registered is not None and now < registered.lease_deadline():
+            self._resume(connected, registered, now)
+            return
+        self._registered = None
+        self.suspended_since = None
+        self._change(SessionState.CONNECTED)
+
+    def send_failed(self, why: str) -> None:
+        """A frame could not be sent: nothing more is said on this connection."""
+        if self._connected is not None:
+            self._connected.lost = self._connected.lost or f"cannot send: {why}"
+
+    def lost(self, why: str, now: float) -> None:
+        """The connection is gone. The membership lives on for as long as its lease lasts."""
+        connected, self._connected = self._connected, None
+        if connected is None:
+            return
+        connected.lost = connected.lost or why
+        registered = self._registered
+        if registered is None:
+            self._end_membership(now)
+            return
+        unheard: dict[TopicPartition, int] = {}
+        for _, (_, offsets) in sorted(connected.pings.items()):
+            unheard |= offsets
+        registered.offered = unheard | registered.offered
+        self.suspended_since = self.suspended_since or now
+        self._change(SessionState.SUSPENDED)
+
+    def close(self) -> None:
+        """No more connections: the consumer ends."""
+        if self._connected is not None:
+            self._do(HangUp())
+        self._connected = self._registered = None
+        self._change(SessionState.CLOSED)
+
+    def ask_metadata(self) -> None:
+        """Asks the coordinator for the cluster's metadata, if there is a connection to it."""
+        connected = self._connected
+        if connected is not None and not connected.lost and MessageType.CLUSTER_METADATA not in connected.requests:
+            self._ask(connected, MessageType.CLUSTER_METADATA, None, {})
+
+    def _resume(self, connected: _Connected, registered: _Registered, now: float) -> None:
+        incarnation = registered.registration.incarnation
+        wanted = Resume(self.group, self.consumer, incarnation, self._resume_key, self._secret)
+        connected.introduced = now
+        for command in registered.commands.values():
+            command.request = 0
+        self._ask(connected, MessageType.RESUME, registered, wanted.to_json())
+
+    def _resumed(self, connected: _Connected, registered: _Registered, outstanding: frozenset[str]) -> None:
+        """What the coordinator still waits for it sends again; of what it does not, the acknowledgement is stored."""
+        if registered is not self._registered:
+            self._do(HangUp())
+            return
+        registered.lease_start = max(registered.lease_start, connected.introduced)
+        for command_id, command in list(registered.commands.items()):
+            if command_id.name in outstanding:
+                continue
+            if command.answer is not None:
+                command.stored = True
+            else:
+                del registered.commands[command_id]
+        self.suspended_since = None
+        self._change(SessionState.CONNECTED)
+        self._do(ChannelChanged())
+
+    def _end_membership(self, now: float) -> None:
+        self._registered = None
+        self.suspended_since = now
+        self._change(SessionState.LOST)
+        self._do(ChannelChanged())
+        if self._connected is not None:
+            self.suspended_since = None
+            self._change(SessionState.CONNECTED)
+
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _change(self, state: SessionState) -> None:
+        self.state = state
+        self._do(SessionChanged(state), News())
+
+    def _do(self, *instructions: Instruction) -> None:
+        self._instructions += instructions
+
+    # --- what the coordinator says -----------------------------------------------------------------------------------
+
+    def received(self, frame: Frame, now: float) -> None:
+        """A frame came. Raises :class:`BadFrame` for one that may not: end the connection."""
+        connected = self._connected
+        if connected is None:
+            return
+        event = connected.rpc.take(frame)
+        try:
+            if isinstance(event, Asked):
+                self._asked(connected, event, now)
+            elif isinstance(event, Answered):
+                self._answered(connected, event)
+            else:
+                self._refused(connected, event, now)
+        except MalformedValue as error:
+            raise BadFrame(Fault.MALFORMED_FRAME, str(error), frame["id"]) from None
+
+    def _asked(self, connected: _Connected, asked: Asked, now: float) -> None:
+        registered = self._registered
+        if registered is None:
+            return  # given up just now: the connection is about to end
+        if asked.type == MessageType.PING:
+            self.handle_ping_request(connected, registered, asked, now)
+        elif asked.type in (MessageType.STOP_FETCHER, MessageType.START_FETCHER):
+            self._handle_command(connected, registered, asked)
+        else:
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator does not ask for {asked.type[:60]!r}", asked.id)
+
+    def handle_ping_request(self, connected: _Connected, registered: _Registered, asked: Asked, now: float) -> None:
+        """Notes what is heard and stored, and answers with what was consumed since."""
+        ping = Ping.from_json(asked.frame)
+        for number in [number for number in connected.pings if number <= ping.heard]:
+            sent, offsets = connected.pings.pop(number)
+            registered.lease_start = max(registered.lease_start, sent)
+            registered.confirmed |= offsets
+        news = False
+        for command in registered.commands.values():
+            if 0 < command.request <= ping.done and not command.stored:
+                command.stored = news = True
+        offered, registered.offered = registered.offered, {}
+        connected.pings[asked.id] = now, offered
+        self._do(Send(connected.rpc.answer(asked.id, {"offsets": write_offsets(offered)})))
+        if news:
+            self._do(News())
+
+    def _handle_command(self, connected: _Connected, registered: _Registered, asked: Asked) -> None:
+        """A stop-fetcher or start-fetcher: the connector obeys it in its turn. One that was obeyed before is answered
+        as it was then."""
+        name, command = read_command(asked.frame)
+        command_id = parse_command_id(name)
+        if command_id is None:
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"{name[:60]!r} is no command's name", asked.id)
+        known = registered.commands.setdefault(command_id, _OpenCommand(command, asked.id))
+        known.request = asked.id
+        if known.answer is not None:
+            self._answer(connected, known)
+        else:
+            self._do(ChannelChanged(), News())
+
+    def _answer(self, connected: _Connected, command: _OpenCommand) -> None:
+        """Where the command has not come on this connection yet, it is answered when it does."""
+        if command.request:
+            offsets = write_offsets(command.answer or {})
+            self._do(Send(connected.rpc.answer(command.request, {"offsets": offsets})))
+
+    def _answered(self, connected: _Connected, answered: Answered) -> None:
+        number, request = connected.requests.get(answered.type, (0, None))
+        if request is not None and number == answered.id:
+            request.answer = answered.frame
+            if answered.type == MessageType.REGISTER:
+                self._note_registered(connected, Registered.from_json(answered.frame))
+            elif answered.type == MessageType.CLUSTER_METADATA:
+                del connected.requests[answered.type]
+                self._do(MetadataCame(ClusterMetadata.from_json(answered.frame)))
+            elif answered.type == MessageType.RESUME and isinstance(request.about, _Registered):
+                self._resumed(connected, request.about, read_outstanding(answered.frame))
+        self._do(News())
+
+    def _note_registered(self, connected: _Connected, found: Registered) -> None:
+        self.consumer = found.consumer
+        self._registered = _Registered(
+            Registration(self.group, found.consumer, found.incarnation, 0, session_id=self._next_number()),
+            timeout_s=found.session_timeout_ms / 1000,
+            lease_start=connected.introduced,
+        )
+
+    def _refused(self, connected: _Connected, refused: Refused, now: float) -> None:
+        number, request = connected.requests.get(refused.type, (0, None))
+        if request is not None and number == refused.id:
+            request.refusal = refused
+            if refused.type == MessageType.CLUSTER_METADATA or refused.code == Code.SLOW_DOWN:
+                del connected.requests[refused.type]
+            if refused.code == Code.SLOW_DOWN:
+                connected.not_before = now + _retry_s(refused.frame)
+        if refused.type == MessageType.RESUME and refused.code not in _RETRIABLE:
+            log.info("cannot resume consumer=%s: %s", self.consumer, refused.message)
+            self._end_membership(now)
+        elif refused.code == Code.MEMBERSHIP_LOST:
+            connected.lost = refused.message
+            self._evicted = self.registration
+            self._end_membership(now)
+        elif refused.id == 0:
+            connected.lost = f"{refused.code}: {refused.message}"
+        self._do(News())
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    def _here(self, registration: Registration | None = None) -> _Connected:
+        if registration is not None:
+            self._of(registration)
+        connected = self._connected
+        if connected is None or self.state is not SessionState.CONNECTED:
+            raise StoreUnavailable("not connected to a coordinator")
+        if connected.lost:
+            raise StoreUnavailable(f"the connection to the coordinator is lost: {connected.lost}")
+        return connected
+
+    def _of(self, registration: Registration) -> _Registered:
+        registered = self._registered
+        if registered is None or registered.registration != registration:
+            raise MembershipLost(
+                f"consumer {self.consumer!r} is no longer registered as the incarnation this was done under"
+            )
+        return registered
+
+    def _ask(self, connected: _Connected, message: MessageType, about: object, wanted: Mapping[str, Any]) -> None:
+        number, frame = connected.rpc.ask(message, wanted)
+        connected.requests[message] = number, _Request(about)
+        self._do(Send(frame))
+
+    def _answer_to(
+        self, connected: _Connected, message: MessageType, about: object, wanted: Mapping[str, Any]
+    ) -> Frame:
+        """The answer, once it is there; a refusal raises what it means. One request of a kind is under way at a time:
+        one about something else is waited for first."""
+        _, request = connected.requests.get(message, (0, None))
+        if request is None or (request.is_answered and request.about != about):
+            self._ask(connected, message, about, wanted)
+            raise NotYet("the coordinator has not answered yet")
+        if not request.is_answered:
+            raise NotYet("the coordinator has not answered yet")
+        del connected.requests[message]
+        if request.refusal is not None:
+            raise _error(request.refusal)
+        return request.answer or {}
+
+    # --- what the connector asks -------------------------------------------------------------------------------------
+
+    def register(self, member: Member, now: float) -> Registration:
+        """Raises :class:`NameTaken`."""
+        connected = self._here()
+        if self.registration is not None:  # the answer came, and then another connection, before it was asked for
+            connected.requests.pop(MessageType.REGISTER, None)
+            return self.registration
+        if now < connected.not_before:
+            raise StoreUnavailable("the coordinator takes in others first")
+        _, request = connected.requests.get(MessageType.REGISTER, (0, None))
+        if request is None or request.is_answered:
+            connected.introduced = now
+        wanted = Register(self.group, member, self._auto_commit, self._resume_key, self._secret)
+        self._answer_to(connected, MessageType.REGISTER, member, wanted.to_json())
+        raise StoreUnavailable("the registration is lost already")
+
+    def abandon(self, registration: Registration) -> None:
+        """The connection of that incarnation is closed: the next one registers anew."""
+        if self.registration != registration:
+            return
+        self._registered = None
+        if self._connected is not None:
+            self._connected.lost = self._connected.lost or "given up"
+            self._do(HangUp())
+
+    def outstanding(self) -> tuple[CommandId, ...]:
+        """The commands that came and are not done with, in their order."""
+        self._here()
+        return tuple(sorted(self._registered.commands)) if self._registered is not None else ()
+
+    def command(self, command: CommandId) -> Command | None:
+        found = self._registered.commands.get(command) if self._registered is not None else None
+        return found.command if found is not None else None
+
+    def drop(self, command: CommandId) -> None:
+        """Refuses a command for another incarnation; a coordinator sends none."""
+        connected = self._here()
+        found = self._registered.commands.pop(command, None) if self._registered is not None else None
+        if found is not None and found.request:
+            message = f"it is for incarnation {found.command.incarnation}"
+            self._do(Send(connected.rpc.refuse(found.request, Code.WRONG_INCARNATION, message)))
+
+    def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> None:
+        """Answers the command; done once that is stored."""
+        registered, connected = self._of(registration), self._here(registration)
+        found = registered.commands.get(command)
+        if found is None:
+            return
+        if found.answer is None:
+            if isinstance(found.command, StopFetcher):
+                self._forget_offers(found.command.partitions)
+            found.answer = dict(offsets)
+            self._answer(connected, found)
+        if not found.stored:
+            raise NotYet("the coordinator has not answered yet")
+        if not isinstance(found.command, StopFetcher):
+            # It was answered before, and records were consumed meanwhile: what the caller says is stored has to be.
+            newer = {tp: offset for tp, offset in offsets.items() if found.answer.get(tp) != offset}
+            if newer:
+                self._settle(connected, MessageType.COMMIT, newer)
+        del registered.commands[command]
+
+    def _forget_offers(self, partitions: Iterable[TopicPartition]) -> None:
+        """What is settled in another way must not be told once more by a ping's answer, which would be older."""
+        if self._registered is None:
+            return
+        known = [self._registered.offered, self._registered.confirmed]
+        if self._connected is not None:
+            known += [sent for _, sent in self._connected.pings.values()]
+        for tp in partitions:
+            for offsets in known:
+                offsets.pop(tp, None)
+
+    def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
+        """The topics that exist no more."""
+        if not offsets:
+            return frozenset()
+        return self._settle(self._here(registration), MessageType.COMMIT, offsets)
+
+    def leave(self, registration: Registration, offsets: Offsets, *, for_good: bool) -> frozenset[str]:
+        """As :meth:`commit`, with the end of the registration."""
+        wanted = {"for_good": True} if for_good else {}
+        return self._settle(self._here(registration), MessageType.LEAVE, offsets, wanted)
+
+    def _settle(
+        self, connected: _Connected, message: MessageType, offsets: Offsets, more: Mapping[str, Any] | None = None
+    ) -> frozenset[str]:
+        self._forget_offers(offsets)
+        wanted = {"offsets": write_offsets(offsets), **(more or {})}
+        refused = self._answer_to(connected, message, dict(offsets), wanted).get("refused", [])
+        return (
+            frozenset(topic for topic in refused if isinstance(topic, str))
+            if isinstance(refused, list)
+            else frozenset()
+        )
+
+    def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
+        """Hands offsets over, to go with the next ping's answer; gives those that have been stored since."""
+        registered = self._of(registration)
+        registered.offered |= offsets
+        confirmed, registered.confirmed = registered.confirmed, {}
+        return confirmed
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """The stored offsets; ``None`` where there is none."""
+        wanted = dict.fromkeys(partitions, 0)
+        asked = {"offsets": write_offsets(wanted)}
+        found = self._answer_to(self._here(), MessageType.COMMITTED, wanted, asked).get("offsets", {})
+        stored = {
+            topic: {partition: offset for partition, offset in of.items() if offset is not None}
+            for topic, of in (found if isinstance(found, dict) else {}).items()
+            if isinstance(of, dict)
+        }
+        return dict.fromkeys(wanted) | read_offsets({"offsets": stored}, MessageType.COMMITTED)
+
+
+def _retry_s(frame: Frame) -> float:
+    """When a coordinator that has no time wants to be asked again."""
+    retry_ms = frame.get("retry_ms")
+    return min(retry_ms / 1000, _LONGEST_RETRY_S) if isinstance(retry_ms, int) and retry_ms > 0 else 0.0
+
+
+def _error(refused: Refused) -> KafkaCoordError:
+    """What a refusal means for whoever asked."""
+    if refused.code == Code.DUPLICATE_CONSUMER:
+        incarnation = refused.frame.get("incarnation")
+        return NameTaken(refused.message, incarnation if isinstance(incarnation, int) else 0)
+    if refused.code in _RETRIABLE:
+        return StoreUnavailable(refused.message)
+    if refused.code == Code.MEMBERSHIP_LOST:
+        return MembershipLost(refused.message)
+    return NoAuth(f"the coordinator refused it ({refused.code}): {refused.message}")

@@ -1,0 +1,91 @@
+"""The consumer's end of the socket channel as a pure machine: what comes in, what comes out, nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.channel.instructions import ChannelChanged, HangUp, News, Send, SessionChanged
+from kafka_coord.channel.membership import Membership, NotYet
+from kafka_coord.channel.operations import Registration
+from kafka_coord.errors import StoreUnavailable
+from kafka_coord.model import Member, Subscription, TopicPartition
+from kafka_coord.zk.store import SessionState
+
+MEMBER = Member("c1", 0, Subscription.to(["flights"]), session_timeout_ms=10_000)
+REGISTERED = {
+    "v": 1, "id": 1, "type": "answer",
+    "consumer_id": "c1", "incarnation": 99, "session_timeout_ms": 10_000, "ping_interval_ms": 3_333, "epoch": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def membership() -> Membership:
+    return Membership("delays", "c1", 0.0, resume_key="mine", auto_commit=True)
+
+
+def registered(membership: Membership, at: float = 0.0) -> Registration:
+    membership.connected(at)
+    with pytest.raises(NotYet):
+        membership.register(MEMBER, at)
+    membership.received(REGISTERED, at + 1.0)
+    found = membership.register(MEMBER, at + 1.0)
+    membership.instructions()
+    return found
+
+
+def test_a_connection_and_a_registration_say_what_is_to_be_done_and_in_which_order(membership: Membership) -> None:
+    membership.connected(0.0)
+    assert membership.instructions() == [SessionChanged(SessionState.CONNECTED), News()]
+    with pytest.raises(NotYet):
+        membership.register(MEMBER, 0.5)
+    (send,) = membership.instructions()
+    assert isinstance(send, Send)
+    assert (send.frame["id"], send.frame["type"]) == (1, "register")
+    with pytest.raises(NotYet):
+        membership.register(MEMBER, 0.6)
+    assert membership.instructions() == [], "it is sent once"
+    membership.received(REGISTERED, 0.9)
+    assert membership.instructions() == [News()]
+    assert membership.register(MEMBER, 0.9).incarnation == 99
+    assert membership.lease_deadline() == 0.5 + 9.0, "from when it was sent, whenever the answer came"
+
+
+def test_time_is_what_it_is_told(membership: Membership) -> None:
+    registered(membership)
+    membership.lost("cut", 5.0)
+    membership.connected(8.9)
+    assert [i.frame["type"] for i in membership.instructions() if isinstance(i, Send)] == ["resume"]
+    membership.lost("cut", 8.95)
+    membership.connected(9.1)
+    assert not any(isinstance(i, Send) for i in membership.instructions()), "the lease has run out"
+    assert membership.registration is None
+
+
+def test_after_a_frame_that_could_not_be_sent_nothing_more_is_asked_on_that_connection(membership: Membership) -> None:
+    found = registered(membership)
+    membership.received({"v": 1, "id": 1, "type": "ping", "heard": 0, "done": 0}, 2.0)
+    assert [type(i) for i in membership.instructions()] == [Send]
+    membership.send_failed("broken pipe")
+    with pytest.raises(StoreUnavailable, match="broken pipe"):
+        membership.commit(found, {TopicPartition("flights", 0): 1})
+    assert membership.instructions() == []
+    assert membership.lease_deadline() == 9.0, "the membership lives on"
+
+
+def test_what_ends_a_membership_tells_everybody_before_it_says_that_the_connection_can_be_used(
+    membership: Membership,
+) -> None:
+    registered(membership)
+    membership.lost("cut", 2.0)
+    membership.connected(3.0)
+    membership.instructions()
+    refusal = {"v": 1, "id": 1, "type": "error", "code": "unknown-membership", "message": "gone"}
+    membership.received(refusal, 4.0)
+    lost, connected = SessionChanged(SessionState.LOST), SessionChanged(SessionState.CONNECTED)
+    assert membership.instructions() == [lost, News(), ChannelChanged(), connected, News(), News()]
+
+
+def test_giving_up_hangs_up(membership: Membership) -> None:
+    membership.abandon(registered(membership))
+    assert membership.instructions() == [HangUp()]
+    assert membership.registration is None

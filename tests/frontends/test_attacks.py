@@ -1,0 +1,33 @@
+"""A small run of :mod:`tests.frontends.attacks`: a bystander waits less than a second whatever others do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trustme
+
+from tests.coordinator.harness import World
+from tests.frontends.attacks import Instance, play, play_tls
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+
+
+def test_a_bystander_waits_less_than_a_second_during_each_attack(world: World, tmp_path: Path) -> None:
+    instance = Instance(world.hosts, 1, tmp_path)
+    try:
+        found = play(instance, consumers=100, seconds=3.0, share=0.05, say=lambda _line: None)
+    finally:
+        instance.process.kill()
+    assert {name: waited for name, waited in found.items() if waited.worst_s >= 1 or waited.lost} == {}
+
+
+def test_and_while_handshakes_begin_and_never_end(world: World, tmp_path: Path) -> None:
+    authority, pem = trustme.CA(), tmp_path / "server.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(pem)
+    instance = Instance(world.hosts, 1, tmp_path, pem)
+    try:
+        waited = play_tls(instance, authority.cert_pem.bytes().decode(), count=300, seconds=3.0)
+    finally:
+        instance.process.kill()
+    assert waited.worst_s < 1, waited
