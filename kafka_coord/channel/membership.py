@@ -36,6 +36,7 @@ from kafka_coord.channel.messages import (
     read_command,
     read_offsets,
     read_outstanding,
+    read_refused,
     write_offsets,
 )
 from kafka_coord.channel.operations import Offsets, Registration
@@ -139,6 +140,7 @@ class Membership:
         self._connected: _Connected | None = None
         self._registered: _Registered | None = None
         self._evicted: Registration | None = None
+        self._uncollected: dict[str, _Request] = {}
         self._instructions: list[Instruction] = []
 
     def instructions(self) -> list[Instruction]:
@@ -176,6 +178,7 @@ class Membership:
         """There is a connection to the coordinator. A membership that certainly lives goes on where it was; otherwise
         the connector registers anew."""
         connected = self._connected = _Connected(self._next_number())
+        self._uncollected.clear()
         registered = self._registered
         if registered is not None and now < registered.lease_deadline():
             self._resume(connected, registered, now)
@@ -195,6 +198,8 @@ class Membership:
         if connected is None:
             return
         connected.lost = connected.lost or why
+        # A coordinator may answer and close, and whoever asked has not looked yet.
+        self._uncollected = {message: one for message, (_, one) in connected.requests.items() if one.is_answered}
         registered = self._registered
         if registered is None:
             self._end_membership(now)
@@ -396,10 +401,18 @@ class Membership:
         self._do(Send(frame))
 
     def _answer_to(
-        self, connected: _Connected, message: MessageType, about: object, wanted: Mapping[str, Any]
+        self,
+        message: MessageType,
+        about: object,
+        wanted: Mapping[str, Any],
+        registration: Registration | None = None,
     ) -> Frame:
         """The answer, once it is there; a refusal raises what it means. One request of a kind is under way at a time:
         one about something else is waited for first."""
+        kept = self._uncollected.pop(message, None)
+        if kept is not None and kept.about == about:
+            return _result(kept)
+        connected = self._here(registration)
         _, request = connected.requests.get(message, (0, None))
         if request is None or (request.is_answered and request.about != about):
             self._ask(connected, message, about, wanted)
@@ -407,25 +420,24 @@ class Membership:
         if not request.is_answered:
             raise NotYet("the coordinator has not answered yet")
         del connected.requests[message]
-        if request.refusal is not None:
-            raise _error(request.refusal)
-        return request.answer or {}
+        return _result(request)
 
     # --- what the connector asks -------------------------------------------------------------------------------------
 
     def register(self, member: Member, now: float) -> Registration:
         """Raises :class:`NameTaken`."""
-        connected = self._here()
-        if self.registration is not None:  # the answer came, and then another connection, before it was asked for
-            connected.requests.pop(MessageType.REGISTER, None)
-            return self.registration
-        if now < connected.not_before:
-            raise StoreUnavailable("the coordinator takes in others first")
-        _, request = connected.requests.get(MessageType.REGISTER, (0, None))
-        if request is None or request.is_answered:
-            connected.introduced = now
+        connected = self._connected
+        if connected is not None:
+            if self.registration is not None and self.state is SessionState.CONNECTED:
+                connected.requests.pop(MessageType.REGISTER, None)
+                return self.registration
+            if now < connected.not_before:
+                raise StoreUnavailable("the coordinator takes in others first")
+            _, request = connected.requests.get(MessageType.REGISTER, (0, None))
+            if request is None or request.is_answered:
+                connected.introduced = now
         wanted = Register(self.group, member, self._auto_commit, self._resume_key, self._secret)
-        self._answer_to(connected, MessageType.REGISTER, member, wanted.to_json())
+        self._answer_to(MessageType.REGISTER, member, wanted.to_json())
         raise StoreUnavailable("the registration is lost already")
 
     def abandon(self, registration: Registration) -> None:
@@ -456,10 +468,12 @@ class Membership:
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> None:
         """Answers the command; done once that is stored."""
-        registered, connected = self._of(registration), self._here(registration)
+        registered = self._of(registration)
         found = registered.commands.get(command)
         if found is None:
             return
+        if found.answer is None or not found.stored:
+            connected = self._here(registration)
         if found.answer is None:
             if isinstance(found.command, StopFetcher):
                 self._forget_offers(found.command.partitions)
@@ -471,7 +485,7 @@ class Membership:
             # It was answered before, and records were consumed meanwhile: what the caller says is stored has to be.
             newer = {tp: offset for tp, offset in offsets.items() if found.answer.get(tp) != offset}
             if newer:
-                self._settle(connected, MessageType.COMMIT, newer)
+                self._settle(registration, MessageType.COMMIT, newer)
         del registered.commands[command]
 
     def _forget_offers(self, partitions: Iterable[TopicPartition]) -> None:
@@ -489,24 +503,23 @@ class Membership:
         """The topics that exist no more."""
         if not offsets:
             return frozenset()
-        return self._settle(self._here(registration), MessageType.COMMIT, offsets)
+        return self._settle(registration, MessageType.COMMIT, offsets)
 
     def leave(self, registration: Registration, offsets: Offsets, *, for_good: bool) -> frozenset[str]:
         """As :meth:`commit`, with the end of the registration."""
         wanted = {"for_good": True} if for_good else {}
-        return self._settle(self._here(registration), MessageType.LEAVE, offsets, wanted)
+        return self._settle(registration, MessageType.LEAVE, offsets, wanted)
 
     def _settle(
-        self, connected: _Connected, message: MessageType, offsets: Offsets, more: Mapping[str, Any] | None = None
+        self, registration: Registration, message: MessageType, offsets: Offsets, more: Mapping[str, Any] | None = None
     ) -> frozenset[str]:
+        self._of(registration)
+        if message not in self._uncollected:
+            self._here(registration)
         self._forget_offers(offsets)
         wanted = {"offsets": write_offsets(offsets), **(more or {})}
-        refused = self._answer_to(connected, message, dict(offsets), wanted).get("refused", [])
-        return (
-            frozenset(topic for topic in refused if isinstance(topic, str))
-            if isinstance(refused, list)
-            else frozenset()
-        )
+        answer = self._answer_to(message, (registration, dict(offsets)), wanted, registration)
+        return read_refused(answer, message)
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
         """Hands offsets over, to go with the next ping's answer; gives those that have been stored since."""
@@ -519,7 +532,7 @@ class Membership:
         """The stored offsets; ``None`` where there is none."""
         wanted = dict.fromkeys(partitions, 0)
         asked = {"offsets": write_offsets(wanted)}
-        found = self._answer_to(self._here(), MessageType.COMMITTED, wanted, asked).get("offsets", {})
+        found = self._answer_to(MessageType.COMMITTED, wanted, asked).get("offsets", {})
         stored = {
             topic: {partition: offset for partition, offset in of.items() if offset is not None}
             for topic, of in (found if isinstance(found, dict) else {}).items()
@@ -532,6 +545,12 @@ def _retry_s(frame: Frame) -> float:
     """When a coordinator that has no time wants to be asked again."""
     retry_ms = frame.get("retry_ms")
     return min(retry_ms / 1000, _LONGEST_RETRY_S) if isinstance(retry_ms, int) and retry_ms > 0 else 0.0
+
+
+def _result(request: _Request) -> Frame:
+    if request.refusal is not None:
+        raise _error(request.refusal)
+    return request.answer or {}
 
 
 def _error(refused: Refused) -> KafkaCoordError:

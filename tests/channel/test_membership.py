@@ -7,7 +7,7 @@ import pytest
 from kafka_coord.channel.instructions import ChannelChanged, HangUp, News, Send, SessionChanged
 from kafka_coord.channel.membership import Membership, NotYet
 from kafka_coord.channel.operations import Registration
-from kafka_coord.errors import StoreUnavailable
+from kafka_coord.errors import NoAuth, StoreUnavailable
 from kafka_coord.model import Member, Subscription, TopicPartition
 from kafka_coord.zk.store import SessionState
 
@@ -89,3 +89,33 @@ def test_giving_up_hangs_up(membership: Membership) -> None:
     membership.abandon(registered(membership))
     assert membership.instructions() == [HangUp()]
     assert membership.registration is None
+
+
+def test_an_answer_after_which_the_coordinator_closes_still_reaches_whoever_asked(membership: Membership) -> None:
+    found = registered(membership)
+    with pytest.raises(NotYet):
+        membership.leave(found, {}, for_good=True)
+    membership.received({"v": 1, "id": 2, "type": "answer", "refused": ["gone"]}, 2.0)
+    membership.lost("closed", 2.0)
+    assert membership.leave(found, {}, for_good=True) == {"gone"}
+    with pytest.raises(StoreUnavailable):
+        membership.leave(found, {}, for_good=True)
+
+
+def test_so_does_a_refusal_and_the_next_connection_begins_anew(membership: Membership) -> None:
+    membership.connected(0.0)
+    refusal = {"v": 1, "type": "error", "code": "not-authenticated", "message": "no user is known by this"}
+    with pytest.raises(NotYet):
+        membership.register(MEMBER, 0.0)
+    membership.received({"id": 1, **refusal}, 0.1)
+    membership.lost("closed", 0.1)
+    with pytest.raises(NoAuth):
+        membership.register(MEMBER, 0.2)
+    membership.connected(1.0)
+    with pytest.raises(NotYet):
+        membership.register(MEMBER, 1.0)
+    membership.received({"id": 1, **refusal}, 1.1)
+    membership.lost("closed", 1.1)
+    membership.connected(2.0)
+    with pytest.raises(NotYet):
+        membership.register(MEMBER, 2.0)

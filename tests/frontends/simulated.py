@@ -43,6 +43,9 @@ class Peer:
         encode(frame)
         self.sent.append(frame)
 
+    def rest(self, seconds: float) -> None:
+        del seconds
+
     def close(self) -> None:
         self.closed = True
 

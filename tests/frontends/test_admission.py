@@ -41,3 +41,19 @@ def test_nobody_is_kept_waiting_longer_than_it_may_and_a_flood_takes_no_places_f
     assert max(flood) == 3.0
     assert sum(wait < 3.0 for wait in flood) <= 41
     assert admission.wait_s(connections(1)[0], 60.0, 103.2) == 0.0
+
+
+def test_who_asks_too_early_or_in_vain_can_be_told_so_without_taking_a_place() -> None:
+    admission = Admission(10, 0.0)
+    first, second, *others = connections(100)
+    for one in others[:11]:
+        assert admission.too_early_s(one, 3.0, 100.0) == 0.0
+        admission.wait_s(one, 3.0, 100.0)
+    assert admission.too_early_s(first, 3.0, 100.0) == 0.0, "there is a place for it, only not at once"
+    wait_s = admission.wait_s(first, 3.0, 100.0)
+    assert admission.too_early_s(first, 3.0, 100.01) == pytest.approx(wait_s - 0.01)
+    assert admission.too_early_s(first, 3.0, 100.0 + wait_s) == 0.0
+    for one in others[11:]:
+        admission.wait_s(one, 3.0, 100.0)
+    assert admission.too_early_s(second, 3.0, 100.0) == 3.0
+    assert admission.too_early_s(second, 3.0, 100.5) == 0.0, "nobody took a place by asking"

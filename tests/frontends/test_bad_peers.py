@@ -178,6 +178,20 @@ def test_a_register_flood_is_slowed_down_and_members_do_not_notice(instance: Ins
     assert isinstance(first.register("flood", "first"), Answered)
 
 
+def test_one_that_asks_again_too_early_is_not_read_until_its_place_comes(instance: Instances, connect: Connect) -> None:
+    coordinator = instance(1, GatewayOptions(registrations_per_s=1)).start_elected()
+    for number in range(3):
+        early = connect(coordinator)
+        answer = early.register("delays", f"e{number}", session_timeout_ms=60_000)
+        if isinstance(answer, Refused):
+            break
+    assert isinstance(answer, Refused)
+    place = time.monotonic() + answer.frame["retry_ms"] / 1000
+    assert early.register("delays", "again", session_timeout_ms=60_000).code == "slow-down"
+    assert isinstance(early.register("delays", "patient", session_timeout_ms=60_000), Answered), "it was read in time"
+    assert time.monotonic() > place - 0.1
+
+
 def test_there_is_room_for_so_many_and_no_more(instance: Instances, connect: Connect) -> None:
     coordinator = instance(1, GatewayOptions(most_consumers=2)).start_elected()
     answers = [connect(coordinator).register("delays", f"c{number}") for number in range(3)]

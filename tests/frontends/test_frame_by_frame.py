@@ -37,6 +37,9 @@ class Peer:
     def send(self, frame: Frame) -> None:
         self.sent.append(frame)
 
+    def rest(self, seconds: float) -> None:
+        del seconds
+
     def close(self) -> None:
         self.closed = True
 

@@ -108,6 +108,9 @@ class SimulatedPeer:
     def send(self, frame: Frame) -> None:
         self.unsent.append(encode(frame))
 
+    def rest(self, seconds: float) -> None:
+        del seconds
+
     def close(self) -> None:
         self.closing = True
 

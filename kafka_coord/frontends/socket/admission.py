@@ -19,6 +19,13 @@ class Admission:
         self._every_s = 1 / per_s
         self._next = now - _BURST_S
 
+    def too_early_s(self, connection: Connection, longest_s: float, now: float) -> float:
+        """As :meth:`wait_s`, and keeps no place: how long whoever asks before its place, or has no hope of one, still
+        has to wait; 0 for anybody else. It costs nothing to find out, so it is asked before anything is read."""
+        if connection.place is not None:
+            return max(0.0, connection.place - now)
+        return longest_s if self._next - now > longest_s else 0.0
+
     def wait_s(self, connection: Connection, longest_s: float, now: float) -> float:
         """0 to go on at once; otherwise after how long to ask again on that connection, at most ``longest_s``. Where
         the next place is farther away than that, none is kept."""

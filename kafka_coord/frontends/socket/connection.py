@@ -31,6 +31,9 @@ class Peer(Protocol):
         """Sends it in its turn; one that cannot be sent any more is dropped. Raises :class:`BadFrame` for what no
         frame can hold."""
 
+    def rest(self, seconds: float) -> None:
+        """Reads nothing more of the connection for so long."""
+
     def close(self) -> None:
         """Closes the connection once what was sent before is on its way."""
 

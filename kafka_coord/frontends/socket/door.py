@@ -22,6 +22,9 @@ from kafka_coord.zk.store import Clock
 _LONGEST_WAIT = 0.3
 """Of its session timeout: after more silence than that a consumer may think that nobody is there."""
 
+_LONGEST_REST_S = 5.0
+"""How long nothing is read of a connection that asked too early."""
+
 
 def _nonce() -> str:
     return secrets.token_hex(8)
@@ -50,6 +53,9 @@ class Door:
         self, connection: Connection, request: int, frame: fields.Json, has_room: Callable[[str, str, int], bool]
     ) -> RegistrationWanted | Refusal:
         """What to write, or why not. Raises :class:`MalformedValue`."""
+        early = self._too_early(connection, frame)
+        if early is not None:
+            return early
         try:
             _check_subscription(frame)
         except MalformedValue as error:
@@ -94,13 +100,26 @@ class Door:
             return Refusal(Code.TOO_MANY_CONSUMERS, f"this instance takes {options.most_consumers} consumers")
         return None
 
+    def _too_early(self, connection: Connection, frame: fields.Json) -> Refusal | None:
+        """Refuses a registration that comes before its place, unread; nothing more of the connection is read until
+        then. So a flood of registrations costs hardly anything."""
+        timeout_ms = frame.get("session_timeout_ms")
+        longest_s = timeout_ms / 1000 * _LONGEST_WAIT if isinstance(timeout_ms, int) else 0.0
+        wait_s = self._admission.too_early_s(connection, longest_s, self._clock.monotonic())
+        if wait_s <= 0:
+            return None
+        connection.peer.rest(min(wait_s, _LONGEST_REST_S))
+        return _slow_down(wait_s)
+
     def _not_yet(self, register: Register, connection: Connection) -> Refusal | None:
         longest_s = (register.member.session_timeout_ms or 0) / 1000 * _LONGEST_WAIT
         wait_s = self._admission.wait_s(connection, longest_s, self._clock.monotonic())
-        if wait_s <= 0:
-            return None
-        message = "many are registering: come again on this connection"
-        return Refusal(Code.SLOW_DOWN, message, (("retry_ms", math.ceil(wait_s * 1000)),))
+        return _slow_down(wait_s) if wait_s > 0 else None
+
+
+def _slow_down(wait_s: float) -> Refusal:
+    message = "many are registering: come again on this connection"
+    return Refusal(Code.SLOW_DOWN, message, (("retry_ms", math.ceil(wait_s * 1000)),))
 
 
 def _check_subscription(frame: fields.Json) -> None:

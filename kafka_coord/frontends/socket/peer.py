@@ -84,6 +84,8 @@ class SocketPeer(asyncio.Protocol):
         """The gateway's thread sets it."""
         self.unsent: list[bytes] = []
         self.closing = False
+        self.rest_s = 0.0
+        self._rests_until = 0.0
 
     # --- the gateway's thread ----------------------------------------------------------------------------------------
 
@@ -97,6 +99,10 @@ class SocketPeer(asyncio.Protocol):
 
     def send(self, frame: Frame) -> None:
         self.unsent.append(encode(frame))
+        self._server.touched(self)
+
+    def rest(self, seconds: float) -> None:
+        self.rest_s = seconds
         self._server.touched(self)
 
     def close(self) -> None:
@@ -140,6 +146,8 @@ class SocketPeer(asyncio.Protocol):
 
     def reads_on(self) -> bool:
         """It is its turn: whether it could hand over anything, or has nothing left to hand over."""
+        if self._rests() and not self._gone:
+            return False
         try:
             if (size := self._decoder.size()) and not self._server.has_room(self, size):
                 return False
@@ -155,7 +163,7 @@ class SocketPeer(asyncio.Protocol):
         try:
             while not self._broken and (size := self._decoder.size()):
                 too_much = spent + size > LARGE_BYTES and not (others_had_theirs and spent == 0)
-                if too_much or not self._server.has_room(self, size):
+                if too_much or self._rests() or not self._server.has_room(self, size):
                     self._wait()
                     break
                 spent += size
@@ -171,6 +179,9 @@ class SocketPeer(asyncio.Protocol):
             self._end()
         elif self._transport is not None:
             self._transport.resume_reading()
+
+    def _rests(self) -> bool:
+        return self._rests_until > 0 and asyncio.get_running_loop().time() < self._rests_until
 
     def _wait(self) -> None:
         self._waits = True
@@ -194,11 +205,15 @@ class SocketPeer(asyncio.Protocol):
         if self._opened:
             self._server.arrived(Lost(self))
 
-    def flush(self, data: bytes, *, close: bool) -> None:
-        """Sends, and closes if asked to."""
+    def flush(self, data: bytes, *, close: bool, rest_s: float = 0.0) -> None:
+        """Sends, and closes or rests if asked to."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        if rest_s:
+            self._rests_until = asyncio.get_running_loop().time() + rest_s
+            if not self._waits:
+                self._wait()
         if data:
             transport.write(data)
         if transport.get_write_buffer_size() > MAX_UNSENT_BYTES:

@@ -206,9 +206,9 @@ class GatewayServer:
             waiting.append(peer)
         return False
 
-    def _flush(self, sending: list[tuple[SocketPeer, bytes, bool]]) -> None:
-        for peer, data, close in sending:
-            peer.flush(data, close=close)
+    def _flush(self, sending: list[tuple[SocketPeer, bytes, bool, float]]) -> None:
+        for peer, data, close, rest_s in sending:
+            peer.flush(data, close=close, rest_s=rest_s)
 
     # --- the gateway's thread ----------------------------------------------------------------------------------------
 
@@ -251,10 +251,11 @@ class GatewayServer:
     def _send_out(self) -> None:
         if not self._touched:
             return
-        sending: list[tuple[SocketPeer, bytes, bool]] = []
+        sending: list[tuple[SocketPeer, bytes, bool, float]] = []
         for peer in self._touched:
             data, peer.unsent = b"".join(peer.unsent), []
-            sending.append((peer, data, peer.closing))
+            rest_s, peer.rest_s = peer.rest_s, 0.0
+            sending.append((peer, data, peer.closing, rest_s))
         self._touched.clear()
         with suppress(RuntimeError):  # the loop is closed: nobody is there to send to
             self._loop.call_soon_threadsafe(self._flush, sending)
