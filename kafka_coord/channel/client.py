@@ -20,7 +20,7 @@ from contextlib import suppress
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType, MetadataQuestion
-from kafka_coord.channel.rpc import Answered, Conversation
+from kafka_coord.channel.rpc import Answered, Rpc
 from kafka_coord.channel.search import (
     CONNECT_S,
     LONGEST_PAUSE_S,
@@ -57,8 +57,8 @@ def ask_cluster_metadata(
     Raises ``OSError``, :class:`BadFrame` and :class:`MalformedValue`.
     """
     until = time.monotonic() + timeout_s
-    conversation, decoder = Conversation(), Decoder()
-    _, frame = conversation.ask(MessageType.CLUSTER_METADATA, question.to_json())
+    rpc, decoder = Rpc(), Decoder()
+    _, frame = rpc.ask(MessageType.CLUSTER_METADATA, question.to_json())
     with _connect(address, tls, timeout_s) as connection:
         opened(connection)
         connection.sendall(encode(frame))
@@ -68,7 +68,7 @@ def ask_cluster_metadata(
             if not data:
                 raise OSError("closed the connection before it answered")
             for frame in decoder.feed(data):
-                event = conversation.take(frame)
+                event = rpc.take(frame)
                 if isinstance(event, Answered):
                     return ClusterMetadata.from_json(event.frame)
                 raise OSError(f"answered with {frame.get('code', frame['type'])}: {frame.get('message', '')}")

@@ -40,7 +40,7 @@ from kafka_coord.channel.messages import (
     write_offsets,
 )
 from kafka_coord.channel.operations import Offsets, Registration
-from kafka_coord.channel.rpc import Answered, Asked, Conversation, Refused
+from kafka_coord.channel.rpc import Answered, Asked, Refused, Rpc
 from kafka_coord.errors import KafkaCoordError, MalformedValue, MembershipLost, NoAuth, StoreError, StoreUnavailable
 from kafka_coord.model import Command, CommandId, Member, StopFetcher, TopicPartition, parse_command_id
 from kafka_coord.zk.store import SessionState
@@ -113,7 +113,7 @@ class _Connected:
     connection is of no use any more."""
 
     number: int
-    rpc: Conversation = field(default_factory=Conversation)
+    rpc: Rpc = field(default_factory=Rpc)
     requests: dict[str, tuple[int, _Request]] = field(default_factory=dict)
     introduced: float = 0.0
     not_before: float = 0.0

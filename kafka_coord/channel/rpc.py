@@ -51,7 +51,7 @@ class Refused:
 Event = Asked | Answered | Refused
 
 
-class Conversation:
+class Rpc:
     """What was asked and not answered yet, by either side."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.membership import SAFETY
 from kafka_coord.channel.messages import ClusterMetadata
 from kafka_coord.channel.operations import Registration
-from kafka_coord.channel.rpc import Answered, Asked, Conversation, Event
+from kafka_coord.channel.rpc import Answered, Asked, Event, Rpc
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.errors import MembershipLost, NoAuth, StoreUnavailable
 from kafka_coord.model import CommandId, Member, Subscription, TopicPartition, parse_command_id
@@ -30,7 +30,7 @@ class Other:
 
     def __init__(self, link: SocketLink) -> None:
         self.link = link
-        self.conversation = Conversation()
+        self.rpc = Rpc()
         self.said: list[Event] = []
         self.hung_up = self.broken = False
         link.connected(self._hear, self._hang_up)
@@ -38,23 +38,23 @@ class Other:
     def _hear(self, frame: Frame) -> None:
         if self.broken:
             raise OSError("broken pipe")
-        self.said.append(self.conversation.take({"v": 1, **frame}))
+        self.said.append(self.rpc.take({"v": 1, **frame}))
 
     def _hang_up(self) -> None:
         self.hung_up = True
 
     def ask(self, request: str, **more: Any) -> int:
-        number, frame = self.conversation.ask(request, more)
+        number, frame = self.rpc.ask(request, more)
         self.link.received({"v": 1, **frame})
         return number
 
     def answer(self, **more: Any) -> None:
         asked = self.last(Asked)
-        self.link.received({"v": 1, **self.conversation.answer(asked.id, more)})
+        self.link.received({"v": 1, **self.rpc.answer(asked.id, more)})
 
     def refuse(self, code: str, **more: Any) -> None:
         asked = self.last(Asked)
-        self.link.received({"v": 1, **self.conversation.refuse(asked.id, code, "for a reason", more)})
+        self.link.received({"v": 1, **self.rpc.refuse(asked.id, code, "for a reason", more)})
 
     def last(self, kind: type[Any]) -> Any:
         return next(event for event in reversed(self.said) if isinstance(event, kind))
@@ -298,7 +298,7 @@ def test_one_that_gives_up_ends_its_connection(party: Party) -> None:
 
 def test_the_evicted_hear_of_it(party: Party) -> None:
     registration = party.registered()
-    party.link.received({"v": 1, **party.other.conversation.refuse(0, "membership-lost", "evicted")})
+    party.link.received({"v": 1, **party.other.rpc.refuse(0, "membership-lost", "evicted")})
     assert SessionState.LOST in party.states
     assert party.link.was_evicted(registration)
     assert not party.link.is_registered(registration)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.channel.frames import BadFrame, Fault
-from kafka_coord.channel.rpc import MAX_UNANSWERED, Asked, Conversation
+from kafka_coord.channel.rpc import MAX_UNANSWERED, Asked, Rpc
 
 
 def test_so_many_requests_may_wait_and_the_next_may_come_once_one_is_answered() -> None:
-    here, there = Conversation(), Conversation()
+    here, there = Rpc(), Rpc()
     for _ in range(MAX_UNANSWERED):
         _, frame = there.ask("commit")
         assert isinstance(here.take(frame), Asked)

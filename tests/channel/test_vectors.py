@@ -28,7 +28,7 @@ from kafka_coord.channel.messages import (
     read_outstanding,
     read_refused,
 )
-from kafka_coord.channel.rpc import MAX_UNANSWERED, Asked, Conversation
+from kafka_coord.channel.rpc import MAX_UNANSWERED, Asked, Rpc
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Member, Mode, StartFetcher, StopFetcher, Subscription, TopicPartition
 
@@ -152,12 +152,12 @@ def test_the_conversation_on_the_page_follows_the_rules() -> None:
     from 1 again."""
     block = PAGE.split("## A conversation")[1].split("```text\n")[1].split("```")[0]
     lines = [line for line in block.replace("\n   ", "").splitlines() if line[0] in "→←"]
-    consumer, coordinator = Conversation(), Conversation()
+    consumer, coordinator = Rpc(), Rpc()
     for line in lines:
         frame = json.loads(line[2:])
         mine, other = (consumer, coordinator) if line[0] == "→" else (coordinator, consumer)
         if frame["type"] == "register":
-            consumer, coordinator = mine, other = Conversation(), Conversation()
+            consumer, coordinator = mine, other = Rpc(), Rpc()
         if frame["type"] == "answer":
             assert mine.answer(frame["id"]) == {"id": frame["id"], "type": "answer"}
         else:

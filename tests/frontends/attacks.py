@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kafka_coord.channel.frames import Decoder, encode
-from kafka_coord.channel.rpc import Answered, Asked, Conversation, Event, Refused
+from kafka_coord.channel.rpc import Answered, Asked, Event, Refused, Rpc
 from kafka_coord.dev.cluster.coordinator import serve_beside
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.dev.cluster.process import ChildProcess
@@ -60,7 +60,7 @@ class Speaker:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._conversation, self._decoder = Conversation(), Decoder()
+        self._conversation, self._decoder = Rpc(), Decoder()
         self._events: list[Event] = []
 
     @classmethod

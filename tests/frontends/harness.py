@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from kafka_coord.channel.frames import BadFrame, Decoder, encode
-from kafka_coord.channel.rpc import Answered, Asked, Conversation, Event, Refused
+from kafka_coord.channel.rpc import Answered, Asked, Event, Refused, Rpc
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
 from kafka_coord.frontends.socket.options import GatewayOptions
@@ -58,14 +58,14 @@ class HandConsumer:
         self.socket = socket.create_connection((host, int(port)), timeout_s)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname=host)
-        self.conversation = Conversation()
+        self.rpc = Rpc()
         self._decoder = Decoder()
         self._frames: list[dict[str, Any]] = []
         self.events: list[Event] = []
 
     def say(self, request: str, **fields: Any) -> int:
         """Asks; the request's id."""
-        number, frame = self.conversation.ask(request, fields)
+        number, frame = self.rpc.ask(request, fields)
         self.socket.sendall(encode(frame))
         return number
 
@@ -87,10 +87,10 @@ class HandConsumer:
         frame = self._frames.pop(0)
         if frame["type"] == "error":  # what a test sent past the conversation may be what it is about
             with suppress(BadFrame):
-                self.conversation.take(frame)
+                self.rpc.take(frame)
             event: Event = Refused(frame["id"], "", frame["code"], frame["message"], frame)
         else:
-            event = self.conversation.take(frame)
+            event = self.rpc.take(frame)
         self.events.append(event)
         return event
 
@@ -112,7 +112,7 @@ class HandConsumer:
                 return event
 
     def answer(self, asked: Asked, offsets: Mapping[str, Mapping[str, int]] | None = None) -> None:
-        self.socket.sendall(encode(self.conversation.answer(asked.id, {"offsets": offsets or {}})))
+        self.socket.sendall(encode(self.rpc.answer(asked.id, {"offsets": offsets or {}})))
 
     def register(self, group: str = "delays", consumer_id: str | None = "s1", **fields: Any) -> Answered | Refused:
         wanted: dict[str, Any] = {"subscription": {"flights": 1}, "session_timeout_ms": 9_000, "client": "by hand"}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka_coord.channel.frames import Frame, encode
-from kafka_coord.channel.rpc import Answered, Asked, Conversation, Event, Refused
+from kafka_coord.channel.rpc import Answered, Asked, Event, Refused, Rpc
 from kafka_coord.errors import NoNode, RequestTooLarge
 from kafka_coord.frontends.socket.gateway import Gateway
 from kafka_coord.frontends.socket.options import GatewayOptions
@@ -155,12 +155,12 @@ class SimulatedConsumer:
     def connect(self) -> None:
         """Begins anew, on a connection of its own."""
         self.peer = Peer(f"{self.name}:1")
-        self.conversation = Conversation()
+        self.rpc = Rpc()
         self.connection = self.house.gateway.accepted(self.peer)
         self._unread: list[Event] = []
 
     def say(self, request: str, **fields_: Any) -> int:
-        number, frame = self.conversation.ask(request, fields_)
+        number, frame = self.rpc.ask(request, fields_)
         self.house.gateway.received(self.connection, {"v": 1, **frame})
         return number
 
@@ -179,7 +179,7 @@ class SimulatedConsumer:
     def hear(self) -> list[Event]:
         """Everything that came and was not read."""
         frames, self.peer.sent = self.peer.sent, []
-        self._unread += [self.conversation.take({"v": 1, **frame}) for frame in frames]
+        self._unread += [self.rpc.take({"v": 1, **frame}) for frame in frames]
         return self._unread
 
     def answer_to(self, number: int) -> Answered | Refused | None:
@@ -196,7 +196,7 @@ class SimulatedConsumer:
 
     def answer(self, asked: Asked, offsets: dict[int, int] | None = None) -> None:
         written = {TOPIC: {str(partition): offset for partition, offset in (offsets or {}).items()}}
-        frame = self.conversation.answer(asked.id, {"offsets": written})
+        frame = self.rpc.answer(asked.id, {"offsets": written})
         self.house.gateway.received(self.connection, {"v": 1, **frame})
 
     def say_commit(self, offsets: dict[int, int]) -> int:

@@ -102,8 +102,7 @@ def test_large_and_small_frames_of_one_connection_are_answered_in_their_order(
 ) -> None:
     consumer = connect(instance().start_elected())
     asked = [
-        consumer.conversation.ask("cluster-metadata", {"ignored": "x" * size})[1]
-        for size in (0, 900_000, 10, 30_000, 30_000, 5)
+        consumer.rpc.ask("cluster-metadata", {"ignored": "x" * size})[1] for size in (0, 900_000, 10, 30_000, 30_000, 5)
     ]
     consumer.socket.sendall(b"".join(encode(frame) for frame in asked))
     assert [consumer.next().id for _ in asked] == [1, 2, 3, 4, 5, 6]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kafka_coord.channel.frames import Frame
-from kafka_coord.channel.rpc import Answered, Asked, Conversation, Event, Refused
+from kafka_coord.channel.rpc import Answered, Asked, Event, Refused, Rpc
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
 from kafka_coord.frontends.socket.gateway import Gateway
 from kafka_coord.model import StartFetcher, StartPoint, TopicPartition
@@ -69,17 +69,17 @@ class Asking:
     def connect(self) -> None:
         """Begins anew, on a connection of its own."""
         self.peer = Peer()
-        self.conversation = Conversation()
+        self.rpc = Rpc()
         self.connection = self.gateway.accepted(self.peer)
 
     def ask(self) -> None:
         wanted = {"subscription": {"flights": 1}, "session_timeout_ms": 10_000, "client": "by hand", "resume_key": "k"}
-        _, frame = self.conversation.ask("register", {"group": "delays", "consumer_id": "s1", **wanted})
+        _, frame = self.rpc.ask("register", {"group": "delays", "consumer_id": "s1", **wanted})
         self.gateway.received(self.connection, {"v": 1, **frame})
 
     def heard(self) -> Event:
         """The next frame that was sent."""
-        return self.conversation.take({"v": 1, **self.peer.sent.pop(0)})
+        return self.rpc.take({"v": 1, **self.peer.sent.pop(0)})
 
     def answer(self) -> Answered | Refused:
         event = self.heard()
@@ -88,7 +88,7 @@ class Asking:
         return event
 
     def obey(self, asked: Event) -> None:
-        self.gateway.received(self.connection, {"v": 1, **self.conversation.answer(asked.id, {"offsets": {}})})
+        self.gateway.received(self.connection, {"v": 1, **self.rpc.answer(asked.id, {"offsets": {}})})
 
     def step_until_asked(self, wanted: str) -> Asked:
         """Carries on until it is asked that; pings are left alone."""

@@ -24,7 +24,7 @@ from kafka_coord.channel.messages import (
     read_outstanding,
 )
 from kafka_coord.channel.operations import decode_command, decode_offset, in_order
-from kafka_coord.channel.rpc import Conversation
+from kafka_coord.channel.rpc import Rpc
 from kafka_coord.consumer.brokers import choose
 from kafka_coord.coordinator.topics import decode_topic, is_identity
 from kafka_coord.errors import MalformedValue, SettingsError
@@ -376,7 +376,7 @@ def _understood(frame: Frame) -> object:
         with suppress(MalformedValue):
             read(frame)
     with suppress(BadFrame):
-        Conversation().take(frame)
+        Rpc().take(frame)
     return encode(frame)
 
 

@@ -15,7 +15,7 @@ from kafka_coord.channel.client import LASTED_S
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType
-from kafka_coord.channel.rpc import Answered, Conversation
+from kafka_coord.channel.rpc import Answered, Rpc
 from kafka_coord.channel.search import SILENCE, Ask, CoordinatorSearch, Pause, longest_wait
 from kafka_coord.frontends.socket.connection import Connection
 from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
@@ -233,14 +233,14 @@ class SimulatedClient:
         if wire is None:
             self._search.failed(step.host, "nobody answers there")
             return
-        conversation, decoder = Conversation(), Decoder()
-        _, frame = conversation.ask(MessageType.CLUSTER_METADATA, step.question.to_json())
+        rpc, decoder = Rpc(), Decoder()
+        _, frame = rpc.ask(MessageType.CLUSTER_METADATA, step.question.to_json())
         wire.say_up(encode(frame))
         self._scheduler.sleep(self._scheduler.clock.now + step.within_s, wire.to_read_below)
         frames = [frame for data in wire.down for frame in decoder.feed(data)]
         wire.hang_up()
         for frame in frames:
-            event = conversation.take(frame)
+            event = rpc.take(frame)
             if isinstance(event, Answered):
                 self._search.answered(step.host, ClusterMetadata.from_json(event.frame))
                 return

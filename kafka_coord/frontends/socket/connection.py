@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from kafka_coord.channel.frames import BadFrame, Frame
 from kafka_coord.channel.messages import Code, MessageType, Ping, write_command
-from kafka_coord.channel.rpc import Conversation
+from kafka_coord.channel.rpc import Rpc
 from kafka_coord.frontends.members.machine import instructions as do
 from kafka_coord.frontends.members.machine.stimuli import MemberId
 from kafka_coord.model import CommandId, StartFetcher
@@ -46,7 +46,7 @@ class Connection:
     peer: Peer
     since: float
     number: int = 0
-    conversation: Conversation = field(default_factory=Conversation)
+    rpc: Rpc = field(default_factory=Rpc)
     member: MemberId | None = None
     registering: bool = False
     ended: bool = False
@@ -62,13 +62,13 @@ class Connection:
         except (BadFrame, UnicodeError) as error:
             log.warning("could not send type=%s address=%s reason=%s", frame["type"], self.peer.address, error)
             message = f"the answer cannot be sent, ask for less: {error}"
-            self.peer.send(self.conversation.refuse(frame["id"], Code.BAD_VALUE, message, {"field": "offsets"}))
+            self.peer.send(self.rpc.refuse(frame["id"], Code.BAD_VALUE, message, {"field": "offsets"}))
 
     def answer(self, request: int, fields: dict[str, Any]) -> None:
-        self.send(self.conversation.answer(request, fields))
+        self.send(self.rpc.answer(request, fields))
 
     def refuse(self, request: int, code: str, message: str, **more: object) -> None:
-        self.send(self.conversation.refuse(request, code, message, more))
+        self.send(self.rpc.refuse(request, code, message, more))
 
     def hang_up(self, code: str, message: str, request: int = 0, **more: object) -> None:
         """Says why, and closes."""
@@ -82,7 +82,7 @@ class Connection:
             del self._probe_frames[number]
         heard = self._probe_frames.get(probe.heard, 0)
         done = self._command_frames.get(probe.done, 0) if probe.done is not None else 0
-        request, frame = self.conversation.ask(MessageType.PING, Ping(heard, done).to_json())
+        request, frame = self.rpc.ask(MessageType.PING, Ping(heard, done).to_json())
         self._probe_frames[probe.number] = request
         self._asked[request] = probe.number, now
         self.peer.send(frame)
@@ -90,7 +90,7 @@ class Connection:
     def deliver(self, sent: do.Deliver, now: float) -> None:
         """Sends a command."""
         kind = MessageType.START_FETCHER if isinstance(sent.command, StartFetcher) else MessageType.STOP_FETCHER
-        request, frame = self.conversation.ask(kind, write_command(sent.command_id.name, sent.command))
+        request, frame = self.rpc.ask(kind, write_command(sent.command_id.name, sent.command))
         self._command_frames = {sent.command_id: request}
         self._asked[request] = sent.command_id, now
         self.peer.send(frame)

@@ -153,7 +153,7 @@ class Gateway:
         if connection.ended:
             return
         try:
-            event = connection.conversation.take(frame)
+            event = connection.rpc.take(frame)
             if connection.member is not None and self.term is not None:
                 self.term.arrived(was.Heard(connection.number))
             if isinstance(event, Asked):

@@ -11,7 +11,7 @@ from collections import deque
 from contextlib import suppress
 
 from kafka_coord.channel.messages import Code
-from kafka_coord.channel.rpc import Conversation
+from kafka_coord.channel.rpc import Rpc
 from kafka_coord.errors import SettingsError
 from kafka_coord.frontends.socket.access import Access
 from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
@@ -146,7 +146,7 @@ class GatewayServer:
         self._turned_away += 1
         self._loop.call_later(CLOSING_S, self._has_turned_away)
         message = "this instance has as many connections as it takes: ask another one, or come again later"
-        peer.turn_away(transport, Conversation().refuse(0, Code.TOO_MANY_CONNECTIONS, message))
+        peer.turn_away(transport, Rpc().refuse(0, Code.TOO_MANY_CONNECTIONS, message))
 
     def _has_turned_away(self) -> None:
         self._turned_away -= 1

@@ -23,7 +23,7 @@ from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType
 from kafka_coord.channel.operations import Offsets
-from kafka_coord.channel.rpc import Answered, Conversation
+from kafka_coord.channel.rpc import Answered, Rpc
 from kafka_coord.channel.search import SILENCE, Ask, CoordinatorSearch, Pause, longest_wait
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.dev.bench.group import plain_member
@@ -203,8 +203,8 @@ class _Consumer:
     async def _ask(self, step: Ask) -> ClusterMetadata:
         reader, writer = await self._open(step.host)
         try:
-            conversation, decoder = Conversation(), Decoder()
-            writer.write(encode(conversation.ask(MessageType.CLUSTER_METADATA, step.question.to_json())[1]))
+            rpc, decoder = Rpc(), Decoder()
+            writer.write(encode(rpc.ask(MessageType.CLUSTER_METADATA, step.question.to_json())[1]))
             frames: list[Frame] = []
             while not frames:
                 data = await reader.read(_READ_BYTES)
@@ -213,7 +213,7 @@ class _Consumer:
                 frames = list(decoder.feed(data))
         finally:
             writer.close()
-        event = conversation.take(frames[0])
+        event = rpc.take(frames[0])
         if not isinstance(event, Answered):
             raise OSError(f"answered with {frames[0]}")
         return ClusterMetadata.from_json(event.frame)
