@@ -85,7 +85,7 @@ class HandConsumer:
                 raise EOFError("the connection was closed")
             self._frames += list(self._decoder.feed(data))
         frame = self._frames.pop(0)
-        if frame["type"] == "error":  # what a test sent past the conversation may be what it is about
+        if frame["type"] == "error":  # what a test sent past the counting of requests may be what it is about
             with suppress(BadFrame):
                 self.rpc.take(frame)
             event: Event = Refused(frame["id"], "", frame["code"], frame["message"], frame)
