@@ -4,10 +4,69 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 
 from kafka_coord.channel.client import SocketClient
+from kafka_coord.channel.frames import Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
+from kafka_coord.errors import NoAuth, StoreUnavailable
+from kafka_coord.model import Member, Subscription
+from kafka_coord.model import json_fields as fields
 from kafka_coord.zk.clock import SystemClock
+from tests.waiting import eventually
+
+
+class Refusing(threading.Thread):
+    """Names itself as the coordinator, refuses every registration, and closes at once."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        super().__init__(name="refusing", daemon=True)
+        self._listening = listening
+        self._endpoint = f"127.0.0.1:{listening.getsockname()[1]}"
+
+    def run(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listening.accept()
+                with connection, suppress(OSError):
+                    (frame,) = Decoder().feed(connection.recv(65_536))
+                    connection.sendall(encode({"id": 1, **self._answer(frame)}))
+
+    def _answer(self, frame: Frame) -> Frame:
+        if frame["type"] == "cluster-metadata":
+            coordinator = {"instance": 1, "epoch": 1, "endpoint": self._endpoint}
+            nothing = {"instance": 1, "instances": [], "brokers": [], "protocols": {}}
+            return {"type": "answer", "coordinator": coordinator, **nothing}
+        return {"type": "error", "code": "not-authenticated", "message": "no user is known by this secret"}
+
+
+def test_a_refusal_after_which_the_coordinator_closes_is_heard_by_whoever_waits_for_it() -> None:
+    clock = SystemClock()
+    link = SocketLink(
+        "delays", "c1", clock, session_timeout_ms=10_000, resume_key="mine", auto_commit=True,
+        wake=lambda: None, patience_s=5.0,
+    )  # fmt: skip
+    value = fields.dump(Member("c1", 0, Subscription.to(["flights"]), session_timeout_ms=10_000).to_json())
+
+    def refused() -> bool:
+        try:
+            link.register(value)
+        except NoAuth:
+            return True
+        except StoreUnavailable:
+            return False
+        return False
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        Refusing(listening).start()
+        client = SocketClient([f"127.0.0.1:{listening.getsockname()[1]}"], link)
+        client.start()
+        try:
+            assert eventually(refused)
+        finally:
+            link.close()
+            client.close()
+            listening.shutdown(socket.SHUT_RDWR)
 
 
 def test_one_that_waits_for_a_hosts_answer_can_be_ended() -> None:
