@@ -9,7 +9,7 @@ import pytest
 
 from kafka_coord.channel.operations import Registration, command_op
 from kafka_coord.channel.zookeeper import ConsumerChannel, Holder
-from kafka_coord.errors import MembershipLost, NoNode, StoreUnavailable
+from kafka_coord.errors import MembershipLost, StoreUnavailable
 from kafka_coord.model import CommandType, PartitionSet, StopFetcher, TopicPartition
 from kafka_coord.zk import connect, kazoo_private, layout
 from kafka_coord.zk.clock import SystemClock
@@ -190,7 +190,7 @@ def test_a_channel_that_is_gone_is_not_taken_for_an_empty_one(
     channel: ConsumerChannel, registration: Registration, store: KazooStore
 ) -> None:
     store.delete(layout.channel("g", "c"))
-    with pytest.raises(NoNode):
+    with pytest.raises(MembershipLost, match="was deleted"):
         channel.outstanding()
     with pytest.raises(MembershipLost):
         channel.commit(registration, {T[0]: 1})
@@ -259,7 +259,7 @@ def test_a_channel_that_was_removed_and_made_again_is_watched_on(
     channel.outstanding(heard.append)
     store.delete(layout.channel("g", "c"))
     eventually(lambda: heard)
-    with pytest.raises(NoNode):
+    with pytest.raises(MembershipLost, match="was deleted"):
         channel.outstanding(heard.append)
     store.ensure_path(layout.channel("g", "c"))
     channel.outstanding(heard.append)
