@@ -24,6 +24,10 @@ FAULTS = frozenset(
 )
 
 
+UNREADABLE = "unreadable"
+"""A kind of fault by itself: somebody overwrites a znode with what nobody can read, and puts it right after a while."""
+
+
 class FaultInjector:
     """Lets one fault after the other happen to ``cluster``; the cluster decides when."""
 
@@ -54,6 +58,7 @@ class FaultInjector:
             "rebalance": lambda: self._ask(Request(RequestType.REBALANCE, GROUP)),
             "resign": lambda: self._ask(Request(RequestType.RESIGN)),
             "depose": self._depose,
+            UNREADABLE: lambda: self._make_unreadable(for_s),
             "lost": lambda: None,  # where it travels, not here
         }
         strike[kind]()
@@ -62,6 +67,26 @@ class FaultInjector:
         if process.connector is not None:
             process.closing = True
             process.connector.close(3.0)
+
+    def _make_unreadable(self, for_s: float) -> None:
+        """One of the group's offsets becomes unreadable."""
+        nodes = self.cluster.server.tree.nodes
+        below = layout.offsets(GROUP) + "/"
+        paths = sorted(path for path in nodes if path.startswith(below) and path.removeprefix(below).count("/") == 1)
+        if not paths:
+            return
+        path = self.cluster.rng.choice(paths)
+        was, garbage = nodes[path].data, b"x%d" % self.cluster.faults_met
+        if was.startswith(b"x"):
+            return
+
+        def put_right() -> None:
+            if path in nodes and nodes[path].data == garbage:
+                self.cluster.write(SetData(path, was))
+
+        self.cluster.say(f"{path} becomes unreadable")
+        self.cluster.write(SetData(path, garbage))
+        self.cluster.later(for_s, put_right)
 
     def _depose(self) -> None:
         """Somebody deletes the elected one's znode, whose session lives on: the next one is elected beside it."""

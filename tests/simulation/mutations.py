@@ -27,6 +27,7 @@ from kafka_coord.zk.election import ZkElection
 from kafka_coord.zk.layout import COORDINATOR_EPOCH
 from kafka_coord.zk.store import Check, GetData
 from tests.simulation.applications import SimulatedFetchers
+from tests.simulation.rule_mutations import RULE_MUTATIONS
 
 Patch = tuple[Any, str, Any]
 
@@ -274,7 +275,7 @@ MUTATIONS: dict[str, Callable[[], Patch]] = {
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
     """The named defect, for as long as the block lasts."""
-    owner, attribute, replacement = MUTATIONS[name]()
+    owner, attribute, replacement = (MUTATIONS | RULE_MUTATIONS)[name]()
     original = owner.__dict__[attribute]
     setattr(owner, attribute, replacement)
     try:

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 import click
 
 from tests.simulation.cluster import TURMOIL
-from tests.simulation.faults import FAULTS
+from tests.simulation.faults import FAULTS, UNREADABLE
 from tests.simulation.shrinking import History, Played, play, shrink
 
 CHUNK = 20
 """Histories a process is given at once: about a second of work, so that little is waited for at the end."""
+ALL_FAULTS = FAULTS | {UNREADABLE}
 _TOLD_LINES = 200
 _SHRINK_S = 90.0
 _INTERRUPTED = 130
@@ -76,7 +77,7 @@ class Tally:
 @click.option("--jobs", type=click.IntRange(1), help="How many processes.  [default: one for each core]")
 @click.option("--fail-fast", is_flag=True, help="End at the first that fails, instead of counting the others.")
 @click.option("--story", is_flag=True, help="Print what happens in each history.")
-@click.option("--faults", default=",".join(sorted(FAULTS)), help="Only these kinds of faults, or none.")
+@click.option("--faults", default=",".join(sorted(ALL_FAULTS)), help="Only these kinds of faults, or none.")
 @click.option("--turmoil", default=TURMOIL, show_default=True, help="For how many steps faults happen.")
 @click.option("--spare", default="", help="The numbers of single faults that do not happen.")
 def main(
@@ -96,8 +97,8 @@ def main(
     and with 130 where it was interrupted, having told what was done until then.
     """
     kinds = frozenset() if faults == "none" else frozenset(faults.split(","))
-    if not kinds <= FAULTS:
-        raise click.BadParameter(f"{', '.join(sorted(kinds - FAULTS))}: there are {', '.join(sorted(FAULTS))}")
+    if not kinds <= ALL_FAULTS:
+        raise click.BadParameter(f"{', '.join(sorted(kinds - ALL_FAULTS))}: there are {', '.join(sorted(ALL_FAULTS))}")
     spared = frozenset(int(number) for number in spare.split(",") if number)
     count = seeds if seeds is not None else 1 if story else 100
     histories = [History(number, kinds, turmoil, spared) for number in range(seed, seed + count)]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.simulation.cluster import SimulatedCluster, run_history
+from tests.simulation.faults import UNREADABLE
 
 SEEDS = 120
 
@@ -20,6 +21,12 @@ def _quiet() -> Iterator[None]:
 def test_invariants_hold_in_histories_with_faults() -> None:
     for seed in range(SEEDS):
         failure = run_history(seed)
+        assert failure is None, f"seed {seed}: {failure[0]}\n" + "\n".join(failure[1][-80:])
+
+
+def test_invariants_hold_where_offsets_become_unreadable() -> None:
+    for seed in range(30):
+        failure = run_history(seed, frozenset({UNREADABLE, "kill", "close", "grow"}))
         assert failure is None, f"seed {seed}: {failure[0]}\n" + "\n".join(failure[1][-80:])
 
 

@@ -412,7 +412,8 @@ class Auditor:
             )
         for tp, point in command.starts.items():
             stored = group.offsets.get(tp, NO_OFFSET)
-            if point.offset != stored and (group.name, tp) in self._context.freed:
+            known = tp not in group.unreadable_offsets
+            if known and point.offset != stored and (group.name, tp) in self._context.freed:
                 self._violation(
                     Rule.START_ELSEWHERE,
                     group.name,

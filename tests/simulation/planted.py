@@ -1,0 +1,139 @@
+"""``scripts/planted``: each deliberate defect against whatever looks for defects, and the table of who sees which."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.faults import FAULTS, UNREADABLE
+from tests.simulation.mutations import MUTATIONS, mutated
+from tests.simulation.rule_mutations import RULE_MUTATIONS
+
+TABLE = Path(__file__).parents[2] / "docs" / "reliability.md"
+BEGIN, END = "<!-- planted: begin -->", "<!-- planted: end -->"
+
+FAULTS_UNDER = {
+    "a step with an unreadable offset left out of its plan": frozenset({UNREADABLE, "kill", "close", "grow"}),
+    "an unreadable offset taken for none": frozenset({UNREADABLE, "kill", "close", "grow"}),
+    "offsets reset while a partition is held": frozenset({"reset", "kill", "cut"}),
+    "a recreated topic starts at the old offsets": frozenset({"topic", "kill"}),
+    "members of a paused group are commanded": frozenset({"pause", "pause-group", "grow", "kill"}),
+    "partitions of a kept place are started elsewhere": frozenset({"kill", "close", "grow"}),
+    "an epoch without compare-and-set": frozenset({"resign", "depose", "freeze", "cut"}),
+    "no grace": frozenset({"kill", "close"}),
+}
+"""Faults to play a defect under, where the others hide it for long."""
+
+SIMULATED = "--ignore=tests/coordinator/plan/test_histories.py"
+"""It plays simulated histories, which are a column of their own."""
+PURE_TESTS = ("tests/coordinator/test_deadlines.py", "tests/coordinator/plan")
+
+
+@dataclass(slots=True)
+class Seen:
+    """Who sees one defect: the number of histories it took, ``None`` where it was not seen."""
+
+    name: str
+    simulator: int | None = None
+    audit: int | None = None
+    rule: str = ""
+    properties: str = "not run"
+
+    def row(self) -> str:
+        def shown(histories: int | None) -> str:
+            return "not seen" if histories is None else f"{histories}"
+
+        audit = shown(self.audit) + (f" (`{self.rule}`)" if self.rule else "")
+        return f"| {self.name} | {shown(self.simulator)} | {self.properties} | not run | {audit} |"
+
+
+def look(name: str, seeds: int, budget_s: float) -> Seen:
+    """Plays histories with the defect until the simulator and the audit have seen it."""
+    seen, until = Seen(name), time.monotonic() + budget_s
+    with mutated(name):
+        for seed in range(seeds):
+            cluster = SimulatedCluster(seed, FAULTS_UNDER.get(name, FAULTS))
+            try:
+                broken = cluster.verdict() is not None
+            except Exception:  # noqa: BLE001 - the defect may show as an error of the code that has it
+                broken = True
+            if broken and seen.simulator is None:
+                seen.simulator = seed + 1
+            if seen.audit is None and (objection := cluster.audit()):
+                seen.audit, seen.rule = seed + 1, objection.partition(": ")[2].split(": ")[1]
+            if (seen.simulator and seen.audit) or time.monotonic() > until:
+                break
+    return seen
+
+
+def ask_properties(name: str) -> str:
+    """The planner's tests, in a process that has the defect: asked where the simulator or the audit has not seen it."""
+    run = [sys.executable, "-m", "tests.simulation.planted", "--pytest", name]
+    try:
+        code = subprocess.run(run, capture_output=True, timeout=60, check=False).returncode
+    except subprocess.TimeoutExpired:
+        return "no answer in time"
+    return "seen" if code else "not seen"
+
+
+def table(found: list[Seen]) -> str:
+    """The table, with what its figures mean."""
+    head = "| fault | simulator | property tests | chaos | audit |\n|---|---|---|---|---|"
+    return "\n".join([head, *(seen.row() for seen in found)])
+
+
+def write_table(text: str, path: Path = TABLE) -> None:
+    """Puts the table between its markers."""
+    before, _, rest = path.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+
+
+@click.command()
+@click.option("--seeds", default=200, show_default=True, help="How many histories are played for each fault at most.")
+@click.option("--budget", default=20.0, show_default=True, help="For how many seconds each fault is played at most.")
+@click.option("--only", default="", help="Only faults whose name contains this.")
+@click.option("--rules", is_flag=True, help="Only faults that break a rule about what ZooKeeper holds.")
+@click.option(
+    "--properties/--no-properties",
+    default=True,
+    help="Run the planner's tests where fewer than two others see a fault.",
+)
+@click.option("--write", is_flag=True, help="Write the table into docs/reliability.md.")
+@click.option("--pytest", "planted", default="", hidden=True)
+def main(*, seeds: int, budget: float, only: str, rules: bool, properties: bool, write: bool, planted: str) -> None:
+    """Plants each fault in the code, one at a time, and shows who sees it.
+
+    The figures are the numbers of simulated histories until a fault was seen. Exit code 1 if the audit misses one that
+    breaks a rule about what ZooKeeper holds, or if nobody sees one.
+    """
+    logging.disable(logging.CRITICAL)
+    if planted:
+        import pytest
+
+        with mutated(planted):
+            sys.exit(pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", SIMULATED, *PURE_TESTS]))
+    names = [name for name in (*RULE_MUTATIONS, *(() if rules else MUTATIONS)) if only in name]
+    found = []
+    for number, name in enumerate(names, 1):
+        seen = look(name, seeds, budget)
+        if properties and (seen.simulator is None or seen.audit is None):
+            seen.properties = ask_properties(name)
+        found.append(seen)
+        click.echo(f"{number} of {len(names)}: {seen.row()}")
+    if write:
+        write_table(table(found))
+    missed = [one.name for one in found if one.audit is None and (one.name in RULE_MUTATIONS or one.simulator is None)]
+    if missed:
+        raise click.ClickException(f"not seen: {', '.join(missed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Deliberate defects of the coordinator, each of which breaks one rule about what ZooKeeper holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from kafka_coord.coordinator import deadlines, observe, offsets, writing
+from kafka_coord.coordinator.decide import Decided
+from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.plan import plan, planning, reconcile, requests
+from kafka_coord.coordinator.plan.member_update import MemberUpdate
+from kafka_coord.coordinator.steps import WriteLedger
+from kafka_coord.model import NO_OFFSET, NO_PARTITIONS, PartitionSet, StartFetcher
+from kafka_coord.zk import election
+from kafka_coord.zk.store import Create, SetData
+
+Patch = tuple[Any, str, Any]
+
+
+def _eager_members_do_not_wait() -> Patch:
+    return reconcile, "Mode", SimpleNamespace(EAGER=None)
+
+
+def _everything_is_stopped() -> Patch:
+    original = reconcile._decide_stop
+
+    def decide_stop(update: Any, *args: Any) -> None:
+        original(update, *args)
+        if update.stop:
+            update.stop = update.ledger.owned
+
+    return reconcile, "_decide_stop", decide_stop
+
+
+def _reset_while_held() -> Patch:
+    return requests, "_fault", lambda *_args, **_more: ""
+
+
+def _old_offsets_of_a_new_topic() -> Patch:
+    original = offsets._of_topic
+    return offsets, "_of_topic", lambda *args: replace(original(*args), remove=(), stale=False)
+
+
+def _pause_not_seen() -> Patch:
+    return observe, "_decode_pause", lambda _where, _node: None
+
+
+def _split_unit() -> Patch:
+    def write(self: Any, units: Any) -> list[tuple[object, ...]]:
+        found = []
+        for unit in units:
+            commands = [number for number, op in enumerate(unit) if isinstance(op, Create) and "/channel/" in op.path]
+            cut = commands[0] if commands else 0
+            results = []
+            for ops in filter(None, (unit[:cut], unit[cut:])):
+                results += self._store.multi([self._fence, *ops])[1:]
+            found.append(tuple(results))
+        return found
+
+    return Executor, "write", write
+
+
+def _epoch_without_compare_and_set() -> Patch:
+    return election, "SetData", lambda path, data, _version=-1: SetData(path, data)
+
+
+def _evicted_and_released() -> Patch:
+    original = MemberUpdate.eviction
+
+    def eviction(self: Any) -> WriteLedger:
+        step = original(self)
+        return replace(step, ledger=replace(step.ledger, owned=NO_PARTITIONS, stopping=NO_PARTITIONS))
+
+    return MemberUpdate, "eviction", eviction
+
+
+def _evicted_at_once() -> Patch:
+    return deadlines, "_overdue", lambda seen, *_: frozenset(c for c, found in seen.channels.items() if found.commands)
+
+
+def _no_grace() -> Patch:
+    return deadlines, "_in_grace", lambda *_: frozenset()
+
+
+def _places_hold_nothing() -> Patch:
+    return planning, "cut_down", lambda *_: ([], [])
+
+
+def _retention_of_a_live_group() -> Patch:
+    return deadlines, "_expired", lambda seen, *_: not seen.registered
+
+
+def _unreadable_offset_taken_for_none() -> Patch:
+    original = offsets._begin
+
+    def begin(*args: Any, **more: Any) -> Any:
+        found = original(*args, **more)
+        return found if isinstance(found, int) else NO_OFFSET
+
+    return offsets, "_begin", begin
+
+
+def _steps_cut_from_a_plan() -> Patch:
+    """A step whose starts are all unreadable is left out, and with it the release it carries."""
+
+    def decide(store: Any, observation: Any, assignors: Any) -> Decided:
+        decided = plan(observation, assignors)
+        start = offsets.read_start_offsets(store, observation.group, decided.started, observation.topics)
+        steps = [kept for step in decided.steps if (kept := _cut(step, PartitionSet.of(start.unreadable))) is not None]
+        return Decided(replace(decided, steps=tuple(steps)), observation, start)
+
+    return writing, "decide", decide
+
+
+def _cut(step: Any, unreadable: PartitionSet) -> Any:
+    if not isinstance(step, WriteLedger) or not step.commands or not unreadable:
+        return step
+    commands = []
+    for command in step.commands:
+        if isinstance(command, StartFetcher):
+            starts = {tp: point for tp, point in command.starts.items() if tp not in unreadable}
+            if not starts:
+                continue
+            command = replace(command, starts=starts)  # noqa: PLW2901
+        commands.append(command)
+    if not commands:
+        return None
+    return replace(step, ledger=replace(step.ledger, owned=step.ledger.owned - unreadable), commands=tuple(commands))
+
+
+RULE_MUTATIONS: dict[str, Callable[[], Patch]] = {
+    "an eager member starts before all have stopped": _eager_members_do_not_wait,
+    "partitions that stay are stopped": _everything_is_stopped,
+    "offsets reset while a partition is held": _reset_while_held,
+    "a recreated topic starts at the old offsets": _old_offsets_of_a_new_topic,
+    "members of a paused group are commanded": _pause_not_seen,
+    "a ledger and its command in two transactions": _split_unit,
+    "an epoch without compare-and-set": _epoch_without_compare_and_set,
+    "an evicted member's partitions released with the eviction": _evicted_and_released,
+    "evicted before the rebalance timeout": _evicted_at_once,
+    "no grace": _no_grace,
+    "partitions of a kept place are started elsewhere": _places_hold_nothing,
+    "a group's offsets deleted before their retention": _retention_of_a_live_group,
+    "an unreadable offset taken for none": _unreadable_offset_taken_for_none,
+    "a step with an unreadable offset left out of its plan": _steps_cut_from_a_plan,
+}

@@ -1,0 +1,57 @@
+"""The audit sees faults that break a rule about what ZooKeeper holds, and the table is about all of them."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.mutations import mutated
+from tests.simulation.planted import BEGIN, END, TABLE, Seen, look, table, write_table
+from tests.simulation.rule_mutations import RULE_MUTATIONS
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        ("an eager member starts before all have stopped", "eager-order"),
+        ("partitions that stay are stopped", "needless-stop"),
+        ("offsets reset while a partition is held", "operator-write-while-held"),
+        ("a recreated topic starts at the old offsets", "earlier-topic"),
+        ("members of a paused group are commanded", "pause-ignored"),
+        ("a ledger and its command in two transactions", "split-unit"),
+        ("a step with an unreadable offset left out of its plan", "two-holders"),
+    ],
+)
+def test_the_audit_sees_a_fault_in_the_code(fault: str, rule: str) -> None:
+    seen = look(fault, seeds=60, budget_s=60)
+    assert (seen.audit is not None, seen.rule) == (True, rule)
+
+
+def test_the_documented_table_has_every_fault_that_breaks_a_rule() -> None:
+    written = TABLE.read_text().partition(BEGIN)[2].partition(END)[0]
+    assert [name for name in RULE_MUTATIONS if f"| {name} |" not in written] == []
+
+
+def test_the_table_is_written_between_its_markers(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_table(table([Seen("a fault", simulator=3, audit=1, rule="split-unit")]), page)
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "| a fault | 3 | not run | not run | 1 (`split-unit`) |" in text
+    assert "old" not in text
+
+
+def test_a_fault_ends_with_its_block() -> None:
+    with mutated("a ledger and its command in two transactions"):
+        pass
+    assert look("no epoch check", seeds=5, budget_s=20).simulator is not None
