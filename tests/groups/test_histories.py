@@ -121,6 +121,16 @@ class Histories(RuleBasedStateMachine):
                 self.stored[one.generation_id] = dict(one.assignments)
             self._do(Stored(one, error))
 
+    @rule(clients=st.lists(CLIENTS, min_size=1, max_size=3, unique=True), sync=st.booleans())
+    def rebalance(self, clients: list[str], sync: bool) -> None:
+        """These join, twice where an id is asked for, and perhaps sync and are stored: mostly a stable group."""
+        for client in clients * 2:
+            self.join(client, ("range",))
+        for client in clients if sync else ():
+            self.sync(client)
+            while self.stores:
+                self.store(Error.NONE, late=False)
+
     @rule(seconds=st.sampled_from([0.1, 5.0, 11.0, 31.0, 301.0]))
     def pass_time(self, seconds: float) -> None:
         end = self.now + seconds
