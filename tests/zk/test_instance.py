@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -20,6 +19,17 @@ from tests.zk.sessions import OpenStore, expire
 pytestmark = pytest.mark.zookeeper
 
 PATH = layout.instance(1)
+
+
+def refused(instance: Candidate) -> str:
+    """With which words an instance is told, for good, that its broker id is taken; "" while it is told to wait."""
+    try:
+        instance.election.register_instance()
+    except NodeExists:
+        return ""
+    except SettingsError as error:
+        return str(error)
+    raise AssertionError("registered beside a living namesake")
 
 
 def test_an_instance_registers_and_takes_its_znode_away(open_store: OpenStore, store: KazooStore) -> None:
@@ -74,16 +84,7 @@ def test_a_namesake_that_lives_on_is_an_error_that_says_what_to_do(open_store: O
     namesake.election.register_instance()
     instance = Candidate(open_store, 1)
 
-    def refused() -> str:
-        try:
-            instance.election.register_instance()
-        except NodeExists:
-            return ""
-        except SettingsError as error:
-            return str(error)
-        raise AssertionError("registered beside a living namesake")
-
-    sentence = eventually(refused)
+    sentence = eventually(lambda: refused(instance))
     assert "broker id 1 is registered already" in sentence
     assert "give this one another broker id" in sentence
     assert namesake.election.is_registered()
@@ -94,10 +95,10 @@ def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away(open_store: OpenStor
     """Its next leader gives the ghost's session its whole timeout again."""
     ghost = Candidate(open_store, 1, session_timeout_ms=2_000)
     ghost.election.register_instance()
-    instance = Candidate(open_store, 1)
+    instance, witness = Candidate(open_store, 1), Candidate(open_store, 1)
     with pytest.raises(NodeExists):
         instance.election.register_instance()
-    time.sleep(2.6)  # longer than the ghost's session and what is granted beyond
+    eventually(lambda: refused(witness))  # who began to wait later has waited long enough
     instance.lossy.lose_before(operation)
     with pytest.raises(StoreUnavailable):
         instance.election.register_instance()
