@@ -8,13 +8,11 @@ from functools import partial
 from kafka_coord.channel.operations import decode_command, decode_offset
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import (
-    NO_OFFSET,
     Assignment,
     Ledger,
     Member,
     PartitionSet,
     RequestType,
-    StartFetcher,
     StopFetcher,
     TopicPartition,
 )
@@ -24,6 +22,7 @@ from kafka_coord.monitor.audit.acknowledgements import acknowledgement_faults
 from kafka_coord.monitor.audit.commands import command_faults, ledger_faults, paused_since
 from kafka_coord.monitor.audit.coordinator_offsets import offset_deleted_faults, offset_set_faults, removal_faults
 from kafka_coord.monitor.audit.departures import eviction_faults, grace_faults
+from kafka_coord.monitor.audit.holding import granted_faults, released_by, released_faults, start_faults
 from kafka_coord.monitor.audit.noting import (
     note_group,
     note_instance,
@@ -106,8 +105,9 @@ class Auditor:
             taker = self._takers.get(place.kind)
             if taker is not None:
                 taker(place, change)
-        for group, consumer, added in context.granted:
-            self._held_once(self.state.group(group), consumer, added)
+        for name, consumer, added in context.granted:
+            self._report.count("grants", len(added))
+            self._violations(name, granted_faults(self.state.group(name), consumer, added))
         self._after(context)
 
     def _after(self, context: StepContext) -> None:
@@ -116,7 +116,7 @@ class Auditor:
             self._violations(name, ledger_faults(context, self.state.group(name), consumer, before))
         for name, consumer, written in context.commanded:
             group = self.state.group(name)
-            self._start(group, consumer, written)
+            self._violations(name, start_faults(context, group, consumer, written))
             self._violations(name, command_faults(self.state, context, group, consumer, written))
         for (name, consumer), ledger in context.evicted.items():
             group = self.state.group(name)
@@ -300,49 +300,13 @@ class Auditor:
             return
         self._report.count("ledger_writes")
         if before is not None and (place.group, consumer) not in self._context.gone:
-            self._released(group, consumer, before, ledger)
+            released = released_by(before, ledger)
+            self._report.count("releases", len(released))
+            self._violations(place.group, released_faults(group, consumer, before, released))
         if ledger is not None and group.live(consumer) is not None:
             same = was is not None and was.incarnation == ledger.incarnation
             added = ledger.held - was.held if was is not None and same else ledger.held
             self._context.granted.append((place.group, consumer, added))
-
-    def _held_once(self, group: GroupState, consumer: str, added: PartitionSet) -> None:
-        for tp in added:
-            self._report.count("grants")
-            holders = group.live_holders(tp)
-            others = " and ".join(name for name in holders if name != consumer)
-            if others:
-                self._violation(Rule.TWO_HOLDERS, group.name, f"{tp} was given to {consumer} while {others} holds it")
-            elif dead := [name for name in group.holders.get(tp, ()) if name != consumer]:
-                self._named_twice(group, consumer, tp, dead)
-
-    def _named_twice(self, group: GroupState, consumer: str, tp: TopicPartition, others: list[str]) -> None:
-        kept = [name for name in others if group.ledgers[name].place is not None]
-        rule = Rule.GRACE_BROKEN if kept else Rule.TWO_LEDGERS
-        named = " and ".join(others)
-        self._violation(rule, group.name, f"{tp} was given to {consumer} while the ledger of {named}, gone, names it")
-
-    def _released(self, group: GroupState, consumer: str, before: Ledger, after: Ledger | None) -> None:
-        kept = after.held if after is not None and after.incarnation == before.incarnation else PartitionSet()
-        released = before.held - kept
-        if not released:
-            return
-        self._report.count("releases", len(released))
-        unstopped = released - before.stopping
-        if unstopped:
-            self._violation(
-                Rule.RELEASED_EARLY, group.name, f"{consumer} lives and was never told to stop {unstopped}, yet lost it"
-            )
-        for outstanding in group.outstanding(consumer):
-            command = outstanding.command
-            if isinstance(command, StopFetcher) and command.incarnation == before.incarnation:
-                early = released & command.partitions
-                if early:
-                    self._violation(
-                        Rule.RELEASED_EARLY,
-                        group.name,
-                        f"{early} was taken from {consumer} before it acknowledged {outstanding.id.name}",
-                    )
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
@@ -395,37 +359,6 @@ class Auditor:
         if isinstance(removed.command, StopFetcher):
             for tp in removed.command.partitions:
                 group.freed[tp] = context.step.zxid
-
-    def _start(self, group: GroupState, consumer: str, started: Outstanding) -> None:
-        command = started.command
-        if not isinstance(command, StartFetcher):
-            return
-        ledger = group.ledgers.get(consumer)
-        unledgered = command.partitions
-        if ledger is not None and ledger.incarnation == command.incarnation:
-            unledgered = command.partitions - ledger.owned
-        if unledgered:
-            self._violation(
-                Rule.START_WITHOUT_LEDGER,
-                group.name,
-                f"{started.id.name} starts {unledgered} on {consumer}, whose ledger does not name it",
-            )
-        for tp, point in command.starts.items():
-            stored = group.offsets.get(tp, NO_OFFSET)
-            known = tp not in group.unreadable_offsets
-            if known and point.offset != stored and (group.name, tp) in self._context.freed:
-                self._violation(
-                    Rule.START_ELSEWHERE,
-                    group.name,
-                    f"{started.id.name} starts {tp} on {consumer} at offset {point.offset}, and {stored} is stored",
-                )
-            others = [name for name in group.live_holders(tp) if name != consumer]
-            if others:
-                self._violation(
-                    Rule.START_WHILE_HELD,
-                    group.name,
-                    f"{started.id.name} starts {tp} on {consumer} while {' and '.join(others)} holds it",
-                )
 
     def _target(self, place: Place, change: Change) -> None:
         group = self.state.group(place.group)

@@ -1,0 +1,65 @@
+"""Who holds what: nothing is given to two, started without its ledger, or taken from who has not given it up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kafka_coord.model import NO_OFFSET, NO_PARTITIONS, Ledger, PartitionSet, StartFetcher, StopFetcher
+from kafka_coord.monitor.audit.report import Rule
+from kafka_coord.monitor.audit.state import GroupState, Outstanding, StepContext
+
+Fault = tuple[Rule, str]
+
+
+def granted_faults(group: GroupState, consumer: str, added: PartitionSet) -> Iterator[Fault]:
+    """What is wrong with the partitions that a ledger names more than before, once the whole step is written."""
+    for tp in added:
+        others = " and ".join(name for name in group.live_holders(tp) if name != consumer)
+        dead = [name for name in group.holders.get(tp, ()) if name != consumer]
+        if others:
+            yield Rule.TWO_HOLDERS, f"{tp} was given to {consumer} while {others} holds it"
+        elif dead:
+            kept = any(group.ledgers[name].place is not None for name in dead)
+            rule = Rule.GRACE_BROKEN if kept else Rule.TWO_LEDGERS
+            yield rule, f"{tp} was given to {consumer} while the ledger of {' and '.join(dead)}, gone, names it"
+
+
+def released_by(before: Ledger, after: Ledger | None) -> PartitionSet:
+    """What the ledger of a live incarnation does not name any more."""
+    kept = after.held if after is not None and after.incarnation == before.incarnation else NO_PARTITIONS
+    return before.held - kept
+
+
+def released_faults(group: GroupState, consumer: str, before: Ledger, released: PartitionSet) -> Iterator[Fault]:
+    """A live member loses only what it was told to stop and has acknowledged."""
+    unstopped = released - before.stopping
+    if unstopped:
+        yield Rule.RELEASED_EARLY, f"{consumer} lives and was never told to stop {unstopped}, yet lost it"
+    for outstanding in group.outstanding(consumer):
+        command = outstanding.command
+        if isinstance(command, StopFetcher) and command.incarnation == before.incarnation:
+            early = released & command.partitions
+            if early:
+                what = f"{early} was taken from {consumer} before it acknowledged {outstanding.id.name}"
+                yield Rule.RELEASED_EARLY, what
+
+
+def start_faults(context: StepContext, group: GroupState, consumer: str, started: Outstanding) -> Iterator[Fault]:
+    """A start names what its consumer's ledger owns and nobody else holds, from where its offset is stored."""
+    command, name = started.command, started.id.name
+    if not isinstance(command, StartFetcher):
+        return
+    ledger = group.ledgers.get(consumer)
+    mine = ledger is not None and ledger.incarnation == command.incarnation
+    unledgered = command.partitions - (ledger.owned if ledger is not None and mine else NO_PARTITIONS)
+    if unledgered:
+        yield Rule.START_WITHOUT_LEDGER, f"{name} starts {unledgered} on {consumer}, whose ledger does not name it"
+    for tp, point in command.starts.items():
+        stored = group.offsets.get(tp, NO_OFFSET)
+        known = tp not in group.unreadable_offsets and (group.name, tp) in context.freed
+        if known and point.offset != stored:
+            what = f"{name} starts {tp} on {consumer} at offset {point.offset}, and {stored} is stored"
+            yield Rule.START_ELSEWHERE, what
+        others = [other for other in group.live_holders(tp) if other != consumer]
+        if others:
+            yield Rule.START_WHILE_HELD, f"{name} starts {tp} on {consumer} while {' and '.join(others)} holds it"
