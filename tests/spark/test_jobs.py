@@ -136,7 +136,7 @@ def test_what_cannot_be_reported_is_said(spark, tmp_path):
     with pytest.raises(NotFound, match="pipeline report"):
         last_report(str(tmp_path))
     for wrong in ("", "soon", "0 days", "1 month", "1 day'"):
-        with pytest.raises(SettingsError, match="no length of time"):
+        with pytest.raises(SettingsError, match="not a length of time"):
             Windows(wrong)
     assert Totals(1, 1, 0).mean_arrival_delay is None
 
