@@ -13,6 +13,9 @@ from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.model import Assignment, Channel, GroupSettings, Ledger, Member
 
+SLOW_COMMAND_MS = 2_000
+"""A consumer that has not acknowledged a command for so long may be unable to read it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -67,11 +70,18 @@ def _overdue(seen: Seen, timers: GroupTimers, now: float) -> frozenset[str]:
         for command in channel.commands
     }
     timers.commands.update(outstanding, now)
+    for key in outstanding:  # then it is read
+        timers.passed(timers.commands.since(key), SLOW_COMMAND_MS, now)
     return frozenset(
         c
         for key, c in outstanding.items()
         if timers.passed(timers.commands.since(key), settings.rebalance_timeout_ms, now)
     )
+
+
+def slow_commands(timers: GroupTimers, now: float) -> list[tuple[str, str]]:
+    """(consumer, command name) of what had been outstanding for :data:`SLOW_COMMAND_MS`, as of the last look."""
+    return [(consumer, name) for consumer, _, name in timers.commands.before(now - SLOW_COMMAND_MS / 1000)]
 
 
 def _retired(seen: Seen, timers: GroupTimers, options: CoordinatorOptions, now: float) -> frozenset[str]:

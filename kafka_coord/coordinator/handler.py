@@ -260,7 +260,7 @@ class RebalanceRequestHandler:
             report_failure(memory, error, self._clock.monotonic())
 
     def _depose(self, error: Fenced) -> None:
-        log.warning("deposed: another coordinator was elected epoch=%d reason=%s", self._leadership.epoch, error)
+        log.warning("deciding no longer epoch=%d reason=%s", self._leadership.epoch, error)
         self.deposed = True
 
     def _clear_the_way(self, error: MultiFailed) -> None:

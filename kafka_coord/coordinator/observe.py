@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-from kafka_coord.coordinator.deadlines import Seen, deadlines
+from kafka_coord.channel.operations import decode_command
+from kafka_coord.coordinator.deadlines import Seen, deadlines, slow_commands
 from kafka_coord.coordinator.memory import Decoded, GroupMemory
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.reading import read_each
@@ -14,6 +15,7 @@ from kafka_coord.errors import MalformedValue, NoAuth, StoreError
 from kafka_coord.model import (
     Assignment,
     Channel,
+    Command,
     GroupSettings,
     Ledger,
     Member,
@@ -119,6 +121,7 @@ def observe(
     readers = [_SnapshotReader(store, query, epoch, options) for query in queries]
     _ask(store, readers, [one.whole() for one in readers])
     _ask(store, readers, [one.each() for one in readers])
+    _ask(store, readers, [one.commands() for one in readers])
     return [one.found() for one in readers]
 
 
@@ -132,7 +135,8 @@ def _ask(store: Store, readers: Sequence[_SnapshotReader], reads: Sequence[Seque
 
 
 class _SnapshotReader:
-    """One look, in steps: :meth:`whole` and :meth:`each` say what to read, :meth:`found` returns the snapshot."""
+    """One look, in steps: :meth:`whole`, :meth:`each` and :meth:`commands` say what to read, :meth:`found` returns the
+    snapshot."""
 
     def __init__(self, store: Store, query: GroupQuery, epoch: int, options: CoordinatorOptions) -> None:
         self._store, self._query, self._epoch, self._options = store, query, epoch, options
@@ -145,6 +149,8 @@ class _SnapshotReader:
         self._asked: Sequence[str] = ()
         self._each: dict[str, Sequence[ReadResult | Unreadable]] = {}
         """By consumer: its registration, ledger and commands, all three from the same request."""
+        self._slow: Sequence[str] = ()
+        """The paths of the commands asked for."""
         self.answers: Sequence[ReadResult | Unreadable] = ()
 
     def whole(self) -> list[Read]:
@@ -204,11 +210,20 @@ class _SnapshotReader:
         for number, consumer in enumerate(self._asked):
             self._each[consumer] = answers[_READS_EACH * number : _READS_EACH * (number + 1)]
 
+    def commands(self) -> list[Read]:
+        """What to read last, from the answers to :meth:`each`: the commands that consumers take long to obey, because
+        one that cannot be read is never obeyed."""
+        self._take(self.answers)
+        memory = self._query.memory
+        slow = slow_commands(memory.timers, self._store.clock.monotonic())
+        listed = {c: each[2] for c, each in self._each.items() if isinstance(each[2], tuple)}
+        self._slow = [layout.command(memory.group, c, name) for c, name in slow if name in listed.get(c, ())]
+        return [GetData(path) for path in self._slow]
+
     def found(self) -> Snapshot | StoreError | None:
-        """The snapshot, from the answers to :meth:`each`."""
+        """The snapshot, from the answers to :meth:`commands`."""
         if self._problem is not None:
             return self._problem
-        self._take(self.answers)
         if self._whole[0] is None:
             return None
         try:
@@ -234,6 +249,8 @@ class _SnapshotReader:
         pause = reading.decode(layout.PAUSED, paused_everywhere, _decode_pause, empty=Pause()) or reading.decode(
             layout.paused(group), paused, _decode_pause, empty=Pause()
         )
+        for path, command in zip(self._slow, self.answers, strict=True):
+            reading.decode(path, command, _decode_command)
         self._query.memory.decoded.replace(reading.values)
         # a member that vanished between the two reads is gone, perhaps in grace, and not merely unreadable
         registered = frozenset(c for c in consumers if each[c][0] is not None)
@@ -367,6 +384,10 @@ def _decode_settings(where: str, node: Node) -> GroupSettings:
 
 def _decode_pause(where: str, node: Node) -> Pause:
     return Pause.from_json(fields.load(node.data, where), where)
+
+
+def _decode_command(where: str, node: Node) -> Command:
+    return decode_command(node.data, where)
 
 
 def _channel(listing: tuple[str, ...]) -> Channel:

@@ -10,7 +10,8 @@ _BELOW_A_GROUP = {
     "owners": "what {name} holds is not known: kafka-coord groups evict {group} {name}",
     "ids": "{name} gets no partitions: repair or stop that consumer, or: kafka-coord groups evict {group} {name}",
     "offsets": "its partition is not started until the offset is set again: kafka-coord groups reset-offsets {group}"
-    " --topic {name}:{partition} --to-offset N --execute",
+    " --topic {name}:{partition} --to-offset N --execute; or, to begin as auto.offset.reset says: kafka-coord groups"
+    " delete-offsets {group} --topic {name}:{partition} --yes",
     "paused": "until it is removed the group counts as paused: kafka-coord groups resume {group}",
     "history": "the next decision replaces it: kafka-coord groups rebalance {group}",
     "settled": "it is replaced when the group is at rest again: kafka-coord groups rebalance {group}",

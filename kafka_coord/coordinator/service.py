@@ -128,18 +128,23 @@ class CoordinatorService:
     def step(self) -> None:
         """One turn: handles changes of the session, registers, stands for election, runs listeners, obeys a request to
         resign. Raises :class:`StoreError` where ZooKeeper did not answer: call again."""
-        if self._sessions.expired or (self.coordinator is not None and self.coordinator.handler.deposed):
+        if self._sessions.expired:
             self._sessions.expired = False
-            self._step_down("the session ended or another coordinator was elected")
+            self._step_down("its ZooKeeper session ended")
+        elif self.coordinator is not None and self.coordinator.handler.deposed:
+            self._step_down(f"another instance was elected, or somebody wrote {layout.COORDINATOR_EPOCH}")
         if self._store.session.state is not SessionState.CONNECTED:
             self._say(f"waiting for ZooKeeper. I am {self._broker_id}, not connected: I decide nothing")
             return
         self._register()
         self._election.step()
         if self.coordinator is not None and not self._election.still_leads():
-            self._say(f"waiting. I am {self._broker_id}, elected, but cannot prove my session lives: I decide nothing")
-            if not self._election.is_mine():
-                self._step_down("another instance coordinates")
+            if self._election.is_mine():
+                self._say(
+                    f"waiting. I am {self._broker_id}, elected, but cannot prove my session lives: I decide nothing"
+                )
+            else:
+                self._step_down(self._election.why_lost())
         elif self.coordinator is not None:
             self.coordinator.step()
             self._obey_resignation()

@@ -7,23 +7,30 @@ longer, by at most its own length.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
 
 
-class Since:
+class Since(Generic[Key]):
     """Remembers when each thing was first seen, for as long as every look sees it."""
 
     __slots__ = ("_first_seen",)
 
     def __init__(self) -> None:
-        self._first_seen: dict[Hashable, float] = {}
+        self._first_seen: dict[Key, float] = {}
 
-    def update(self, present: Iterable[Hashable], now: float) -> None:
+    def update(self, present: Iterable[Key], now: float) -> None:
         """Takes in what is present now: new things start at ``now`` (monotonic seconds), absent ones are forgotten."""
         self._first_seen = {key: self._first_seen.get(key, now) for key in present}
 
-    def since(self, key: Hashable) -> float:
+    def since(self, key: Key) -> float:
         """When ``key`` was first seen; raises ``KeyError`` where it is not present."""
         return self._first_seen[key]
+
+    def before(self, moment: float) -> list[Key]:
+        """What was first seen at ``moment`` or earlier."""
+        return [key for key, since in self._first_seen.items() if since <= moment]
 
 
 class GroupTimers:
@@ -32,11 +39,11 @@ class GroupTimers:
     __slots__ = ("commands", "gone", "next_due", "retiring")
 
     def __init__(self) -> None:
-        self.commands = Since()
-        """Outstanding commands, by (consumer, command name)."""
-        self.gone = Since()
+        self.commands = Since[tuple[str, int, str]]()
+        """Outstanding commands, by (consumer, incarnation, command name)."""
+        self.gone = Since[str]()
         """Consumers with a place and no registration."""
-        self.retiring = Since()
+        self.retiring = Since[str]()
         """Consumers of which only the channel is left."""
         self.next_due: float | None = None
 

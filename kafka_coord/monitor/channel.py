@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kafka_coord.channel.operations import decode_command
 from kafka_coord.errors import MalformedValue
-from kafka_coord.model import Command, CommandId, PartitionSet, Unreadable, command_from_json
-from kafka_coord.model import json_fields as fields
+from kafka_coord.model import Command, CommandId, PartitionSet, Unreadable
 from kafka_coord.monitor.snapshot import GroupSnapshot
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetData, Node, Store
@@ -61,7 +61,7 @@ def read_waiting(store: Store, snapshots: Mapping[str, GroupSnapshot]) -> Waitin
         path = layout.command(group, consumer, command_id.name)
         command = None
         try:
-            command = command_from_json(fields.load(node.data, path), path)
+            command = decode_command(node.data, path)
         except MalformedValue as error:
             unreadable.append(Unreadable(error.where, error.reason))
         member = snapshots[group].observation.members.get(consumer)

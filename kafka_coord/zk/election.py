@@ -82,6 +82,7 @@ class ZkElection:
         self._wake = wake
         self._instance = InstanceRegistration(store, broker_id, endpoints, wake)
         self._leadership: Leadership | None = None
+        self._lost = ""
         self._fired = True
         self._looked_at = 0.0
         self._seen: Node | None = None
@@ -165,8 +166,13 @@ class ZkElection:
             or self._epoch_seen.stat.version != leadership.fence.version
         )
         if lost:
-            log.warning("lost the leadership epoch=%d reason='%s'", leadership.epoch, self._why_lost(leadership))
+            self._lost = self._why_lost(leadership)
+            log.warning("lost the leadership epoch=%d reason='%s'", leadership.epoch, self._lost)
             self._leadership = None
+
+    def why_lost(self) -> str:
+        """Why the election that this instance won last does not stand any more."""
+        return self._why_lost(self._leadership) if self._leadership is not None else self._lost
 
     def _why_lost(self, leadership: Leadership) -> str:
         if leadership.session_id != self._store.session.session_id:

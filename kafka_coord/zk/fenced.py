@@ -19,9 +19,9 @@ def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> l
 
     A unit is never split: all of it takes effect or nothing. Units already written stay written when a later one fails.
 
-    Raises :class:`Fenced` when the fence failed (another coordinator was elected), :class:`MultiFailed` when an
-    operation did (``index`` counts within its multi, the fence being 0), :class:`RequestTooLarge` for a unit that fits
-    no multi, :class:`StoreUnavailable` when the outcome is unknown.
+    Raises :class:`Fenced` when the fence failed (another instance was elected, or somebody wrote the epoch),
+    :class:`MultiFailed` when an operation did (``index`` counts within its multi, the fence being 0),
+    :class:`RequestTooLarge` for a unit that fits no multi, :class:`StoreUnavailable` when the outcome is unknown.
     """
     results: list[tuple[OpResult, ...]] = []
     for batch in packed(units, store.acl_bytes):
@@ -46,8 +46,8 @@ def _write(store: Store, fence: Check, units: Sequence[Sequence[Op]]) -> Iterato
         if error.index != 0:
             raise
         raise Fenced(
-            f"deposed: {fence.path} is no longer at version {fence.version}, another coordinator was elected; "
-            "nothing was written",
+            f"deposed: {fence.path} is no longer at version {fence.version}, so another instance was elected or "
+            "somebody wrote it; nothing was written",
             fence.path,
             0,
             error.cause,

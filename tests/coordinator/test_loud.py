@@ -45,6 +45,19 @@ class Stepped:
         self.service.turn()
 
 
+def test_one_that_loses_its_epoch_says_so_when_it_steps_down(caplog: pytest.LogCaptureFixture) -> None:
+    world = Stepped()
+    world.turn()
+    world.turn()
+    assert world.service.leads
+    world.store.set(layout.COORDINATOR_EPOCH, b"garbage")
+
+    world.turn()
+
+    (said,) = [line for line in caplog.messages if "stepped down" in line]
+    assert said.endswith("somebody wrote or deleted /consumers/coordinator_epoch, so it can write nothing any more")
+
+
 def test_an_epoch_nobody_can_read_is_logged_every_minute_and_told_to_whoever_asks(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

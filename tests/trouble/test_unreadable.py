@@ -222,3 +222,29 @@ def test_thousands_of_stray_znodes_are_reported_in_a_few_lines(world: World, sai
     bystander()
     lines = [record for record in caplog.records if "stray" in record.getMessage()]
     assert len(lines) < 60
+
+
+def test_a_command_nobody_can_read_is_named_and_counted_until_its_consumer_is_evicted(world: World, said):
+    handler = world.instance(1).start_elected().service.coordinator.handler
+    c1 = world.consumer("c1", obedient=False).join()
+    (name,) = eventually(lambda: world.children(layout.channel("delays", "c1")))
+    command = layout.command("delays", "c1", name)
+    world.store.set(command, b"\xff oops")
+    assert said("left alone unreadable", command).endswith("evict it: kafka-coord groups evict delays c1")
+    assert handler.unreadable == 1
+    summary = handler.outcomes["delays"].summary
+    assert f"c1 cannot read its command {name}, so it obeys neither that nor later ones: evict it" in summary
+    assert "waiting for c1" not in summary
+    assert world.ask(Request(RequestType.EVICT, group="delays", consumer="c1")).result == "done"
+    eventually(lambda: handler.unreadable == 0)
+    c1.close()
+
+
+def test_a_ledger_nobody_can_read_of_a_consumer_that_is_gone_is_removed_and_evicting_it_is_no_mistake(world: World):
+    world.instance(1).start_elected()
+    world.consumer("c1").join()
+    world.settles("c1", partitions=4)
+    put(world, layout.ledger("delays", "c9"), b"\x00 oops")
+    answer = world.ask(Request(RequestType.EVICT, group="delays", consumer="c9"))
+    assert (answer.result, answer.message) == ("done", "c9 was gone already; what it left behind is removed")
+    eventually(lambda: world.node(layout.ledger("delays", "c9")) is None)

@@ -57,6 +57,8 @@ def _asked_for(observation: Observation, membership: Membership, found: Eviction
         elif consumer in membership.in_grace:
             found.given_up.add(consumer)
             found.answers.append(done(request, f"{consumer} was gone already; its place is not kept any longer"))
+        elif consumer in membership.gone:
+            found.answers.append(done(request, f"{consumer} was gone already; what it left behind is removed"))
         else:
             found.answers.append(refused(request, f"{consumer} is not a member of group {observation.group}"))
 

@@ -102,6 +102,13 @@ def unreadable_offsets(observation: Observation) -> list[Unreadable]:
     return [found for found in observation.unreadable if found.path.startswith(below)]
 
 
+def unreadable_commands(observation: Observation) -> dict[str, str]:
+    """consumer → the name of a command in its channel that cannot be read. It obeys neither that nor later ones."""
+    below = layout.channels(observation.group) + "/"
+    paths = [found.path.removeprefix(below) for found in observation.unreadable if found.path.startswith(below)]
+    return {consumer: name for consumer, _, name in (path.partition("/") for path in paths) if name}
+
+
 def _unreadable_below(observation: Observation, parent: str) -> dict[str, int]:
     """consumer → incarnation (0: not known)."""
     prefix = parent + "/"

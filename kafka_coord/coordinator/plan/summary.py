@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafka_coord.coordinator.plan.evictions import Evictions
-from kafka_coord.coordinator.plan.membership import Membership, unreadable_offsets
+from kafka_coord.coordinator.plan.membership import Membership, unreadable_commands, unreadable_offsets
 from kafka_coord.coordinator.plan.reasons import counted, cut, names, partitions_text, per_consumer
 from kafka_coord.coordinator.plan.reconcile import Reconciliation
 from kafka_coord.coordinator.plan.target_decision import TargetDecision
@@ -51,14 +51,15 @@ def summary_of(
         shown = ", ".join(f"{partitions_text(released[c])} of {c}" for c in sorted(released)[:3])
         more = f" and of {len(released) - 3} more" if len(released) > 3 else ""
         parts.append(f"released {shown}{more}, gone")
-    if reconciled.told_to_stop:
-        parts.append(f"waiting for {per_consumer('stop', {**reconciled.stopping, **reconciled.told_to_stop})}")
-    elif reconciled.stopping:
-        parts.append(f"waiting for {per_consumer('stop', reconciled.stopping)}")
+    deaf = unreadable_commands(observation)
+    stopping = {c: stop for c, stop in (reconciled.stopping | reconciled.told_to_stop).items() if c not in deaf}
+    if stopping:
+        parts.append(f"waiting for {per_consumer('stop', stopping)}")
     if reconciled.told_to_start:
         parts.append(f"told {per_consumer('start', reconciled.told_to_start)}")
-    if reconciled.starting:
-        parts.append(f"waiting for {names(reconciled.starting)} to start")
+    starting = [consumer for consumer in reconciled.starting if consumer not in deaf]
+    if starting:
+        parts.append(f"waiting for {names(starting)} to start")
     if not any(parts):
         parts.append(_at_rest(observation, membership, decided, state))
     return "; ".join(filter(None, [*parts, *_warnings(observation, membership, decided, reconciled)]))
@@ -106,6 +107,8 @@ def _warnings(
     if membership.registration_unreadable:
         who = names(membership.registration_unreadable)
         found.append(f"the registration of {who} cannot be read: what it holds stays held; evict it")
+    for consumer, name in sorted(unreadable_commands(observation).items())[:3]:
+        found.append(f"{consumer} cannot read its command {name}, so it obeys neither that nor later ones: evict it")
     found += decided.complaints + reconciled.complaints[:3]
     strays = [consumer for consumer, channel in observation.channels.items() if channel.strays]
     if strays:

@@ -117,7 +117,10 @@ class FencedStore(Store):
             if error.index != 0:
                 raise MultiFailed(str(error), error.path, error.index - 1, error.cause) from error
             raise Fenced(
-                "deposed: another coordinator was elected; nothing was written", error.path, 0, error.cause
+                "deposed: another instance was elected or somebody wrote the epoch; nothing was written",
+                error.path,
+                0,
+                error.cause,
             ) from error
 
     def close(self) -> None:

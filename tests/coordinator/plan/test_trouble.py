@@ -127,6 +127,32 @@ def test_the_broken_ledger_of_one_that_is_gone_is_removed(world):
     assert sorted(world.ledgers) == ["c1"]
 
 
+def test_evicting_one_that_is_gone_and_left_a_broken_ledger_is_no_mistake(world):
+    world.bad_ledgers.add("c2")
+    world.leave("c2")
+    request = world.ask(type=RequestType.EVICT, consumer="c2")
+
+    world.look()
+
+    answer = world.answer_to(request)
+    assert (answer.result, answer.message) == ("done", "c2 was gone already; what it left behind is removed")
+    assert sorted(world.ledgers) == ["c1"]
+
+
+def test_a_consumer_whose_command_is_broken_is_not_waited_for_in_silence(world):
+    world.join("c3")
+    world.look()
+    (command_id, _), *_ = world.channels["c1"]
+    broken = Unreadable(layout.command(GROUP, "c1", command_id.name), "not JSON")
+
+    decided = plan(replace(world.observe(), unreadable=(broken,)), ASSIGNORS)
+
+    assert f"c1 cannot read its command {command_id.name}" in decided.summary
+    assert "evict it" in decided.summary
+    assert "c1 to stop" not in decided.summary
+    assert "waiting for c2 to stop" in decided.summary
+
+
 def test_with_a_broken_target_nothing_moves_until_a_rebalance_replaces_it(world):
     world.leave("c2")
     broken = replace(world.observe(), assignment=None, unreadable=(Unreadable(layout.assignment(GROUP), "not JSON"),))
