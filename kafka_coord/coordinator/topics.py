@@ -15,6 +15,9 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Node
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_IDENTITY = re.compile(rf"({_TOPIC_ID.pattern} )?[0-9]{{1,19}}|[A-Za-z0-9_-]{{22}}")
+"""As :func:`_identity` writes it, or Kafka's id alone. A word that happens to be there is none: offsets below another
+topic's identity are removed."""
 
 
 def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> TopicInfo:
@@ -59,5 +62,4 @@ def _identity(topic_id: Any, node: Node) -> str:
 
 def is_identity(written: str) -> bool:
     """Whether this may have been written as the identity of a topic."""
-    topic_id, _, czxid = written.partition(" ")
-    return _TOPIC_ID.fullmatch(topic_id) is not None and (czxid == "" or (czxid.isascii() and czxid.isdigit()))
+    return _IDENTITY.fullmatch(written) is not None

@@ -167,7 +167,7 @@ def test_offsets_of_a_topic_that_was_recreated_do_not_count(tree: Tree, coord: R
     tree.coordinator()
     tree.topic("flights", 2, topic_id="new")
     tree.group("delays")
-    tree.put(layout.topic_offsets("delays", "flights"), b"old")
+    tree.put(layout.topic_offsets("delays", "flights"), b"old 1")
     tree.offset("delays", "flights", 0, 55)
     ran = coord("groups", "describe", "delays", "--offsets", "-o", "json")
     assert ran.json()["offsets"] == []

@@ -186,7 +186,8 @@ KINDS = {
     "history": Kind(layout.history(GROUP), frozenset({"deleted"}) | READABLE),
     "settled": Kind(layout.settled(GROUP), prepare=Cluster.rests),
     "offset": Kind(layout.offset(GROUP, "flights", 0), prepare=Cluster.commits),
-    "identity of offsets": Kind(layout.topic_offsets(GROUP, "flights"), frozenset({"empty"})),
+    # half of a number is a number: the identity of another topic
+    "identity of offsets": Kind(layout.topic_offsets(GROUP, "flights"), frozenset({"empty", "truncated"})),
     "pause": Kind(layout.paused(GROUP), NOTHING_REQUIRED, lambda cluster: cluster.pauses(GROUP)),
     "pause of all": Kind(layout.PAUSED, NOTHING_REQUIRED, lambda cluster: cluster.pauses("--all"), stops_all=True),
     "request": Kind(REQUEST, prepare=Cluster.asks),

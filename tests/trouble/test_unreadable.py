@@ -134,7 +134,7 @@ def test_a_pause_nobody_can_read_is_a_pause(world: World, said):
     world.settles("c1", "c2", partitions=4)
 
 
-@pytest.mark.parametrize("written", [b"not an identity!", b"\xff\xff", b'{"version":1}'])
+@pytest.mark.parametrize("written", [b"not an identity!", b"oops", b"-5", b"\xff\xff", b'{"version":1}'])
 def test_offsets_of_which_topic_cannot_be_told_are_never_deleted_nor_started_from(world: World, said, written):
     path = layout.topic_offsets("delays", "flights")
     put(world, layout.offset("delays", "flights", 1), b"4711")
