@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from kafka_coord.channel.operations import Registration
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer
 from kafka_coord.model import Request, RequestType, TopicPartition
 from kafka_coord.model import json_fields as fields
@@ -91,12 +92,21 @@ class Cluster:
         """The group has two live members, and each its half."""
         for name in ("c1", "c2"):
             known = self.members.get(name)
-            node = self.world.node(layout.registration(GROUP, name))
-            if known is None or node is None or node.stat.czxid != known.registration.incarnation:
+            if known is None or not self._is_member(known.registration):
                 if known is not None:
                     known.close()
                 self.members[name] = self.world.consumer(name, group=GROUP).join()
         self.world.settles("c1", "c2", group=GROUP, partitions=4)
+
+    def _is_member(self, registration: Registration) -> bool:
+        """As a consumer learns it: its registration and its token are what they were."""
+        node, channel = (
+            self.world.node(registration.path),
+            self.world.node(layout.channel(GROUP, registration.consumer)),
+        )
+        if node is None or channel is None:
+            return False
+        return (node.stat.czxid, channel.stat.version) == (registration.incarnation, registration.token)
 
     def serves_a_bystander(self) -> None:
         group = f"calm-{next(self._newcomers)}"
@@ -180,6 +190,7 @@ NOTHING_REQUIRED = frozenset({"empty", "deleted"}) | READABLE
 KINDS = {
     "registration": Kind(layout.registration(GROUP, "c1")),
     "ledger": Kind(layout.ledger(GROUP, "c1")),
+    "channel": Kind(layout.channel(GROUP, "c1"), frozenset(DAMAGE)),  # its consumer registers anew
     "command": Kind(layout.channel(GROUP, "c1"), frozenset(), Cluster.leaves_a_command),
     "target": Kind(layout.assignment(GROUP)),
     "settings": Kind(layout.group(GROUP), frozenset({"empty"}) | READABLE),
@@ -235,3 +246,14 @@ def test_a_damaged_znode_is_named_healed_as_said_and_felt_by_nobody_else(
     audited = run("audit", str(zookeeper.directory / "data"), "--chroot", chroot, "--running", "-o", "json")
     violations = json.loads(audited.out)["violations"]
     assert [one for one in violations if int(one["zxid"], 16) not in cluster.by_hand] == []
+
+
+def test_what_is_written_into_the_parents_of_all_znodes_harms_nobody(cluster: Cluster) -> None:
+    parents = (layout.CONSUMERS, layout.COORDINATORS, layout.REQUESTS, layout.GROUPS)
+    of_the_group = (layout.ids, layout.owners, layout.channels, layout.offsets)
+    for path in (*parents, *(place(GROUP) for place in of_the_group)):
+        cluster.write(path, DAMAGE["garbage"](b"") or b"")
+    look(cluster.world, GROUP)
+    cluster.serves()
+    cluster.serves_a_bystander()
+    assert cluster.errors("") == []
