@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from kafka_coord.channel.operations import decode_command, decode_offset
+from kafka_coord.coordinator.plan.invariants import violations
+from kafka_coord.coordinator.steps import Plan, WriteLedger
 from kafka_coord.model import (
     NO_OFFSET,
     Assignment,
     Ledger,
+    Observation,
     PartitionSet,
     Settled,
     StopFetcher,
@@ -79,12 +82,21 @@ class InvariantChecker:
         """Groups that read a partition of which nothing is stored from its end on: firm as soon as that is stored."""
         self.resets = 0
         """How many offsets were set by an operator."""
+        self.plans = self.plans_with_commands = 0
         self._offsets: dict[tuple[str, TopicPartition], int] = {}
         self._generations: dict[str, tuple[int, int]] = {}
         self._settled: tuple[int, Settled] | None = None
         self._epoch = -1
         self.broken: InvariantBroken | None = None
         server.observers.append(self.on_transaction)
+
+    def planned(self, observation: Observation, plan: Plan) -> None:
+        """A coordinator has made this plan from what it saw."""
+        self.plans += 1
+        self.plans_with_commands += any(isinstance(step, WriteLedger) and step.commands for step in plan.steps)
+        found = violations(observation, plan)
+        if found:
+            self._break(f"a plan breaks invariant {found[0]}")
 
     # --- what is written ---------------------------------------------------------------------------------------------
 
@@ -93,7 +105,7 @@ class InvariantChecker:
         found = []
         for change in transaction.changes:
             if change.path == layout.COORDINATOR_EPOCH and change.kind is not WatchType.DELETED:
-                self._check(int(change.data) >= self._epoch, f"the epoch went back to {change.data!r}")
+                self._check(int(change.data) > self._epoch, f"epoch {change.data!r} after epoch {self._epoch}")
                 self._epoch = int(change.data)
             match = _GROUP_PATH.fullmatch(change.path)
             if match is not None:

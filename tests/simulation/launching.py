@@ -12,7 +12,10 @@ from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator.assignors import load_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
+from kafka_coord.coordinator.memory import GroupMemory
+from kafka_coord.coordinator.observe import Snapshot
 from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.coordinator.writing import PreparedPlan, Writing
 from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model import json_fields as fields
@@ -83,6 +86,7 @@ class Launcher:
 
     def _handle(self, coordinator: ConsumerCoordinator) -> None:
         handler, queue = coordinator.handler, coordinator.queue
+        self._check_plans(handler._writing)
         while not (handler.closed or handler.deposed):
             if handler.step():
                 self.cluster.scheduler.pause()
@@ -95,6 +99,18 @@ class Launcher:
                 )
         if handler.deposed:
             self.cluster.occurred["deposed between look and write"] += 1
+
+    def _check_plans(self, writing: Writing) -> None:
+        """Every plan is checked against what it follows from, whatever becomes of it."""
+        decide = writing.decide
+
+        def checked(memory: GroupMemory, snapshot: Snapshot) -> PreparedPlan | None:
+            found = decide(memory, snapshot)
+            if found is not None:
+                self.cluster.checker.planned(found.snapshot.observation, found.plan)
+            return found
+
+        writing.decide = checked  # type: ignore[method-assign]
 
     def _start_consumer(self, process: Process) -> None:
         awake = [True]

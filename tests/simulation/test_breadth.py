@@ -47,9 +47,13 @@ def test_every_fault_and_every_kind_of_group_occurs() -> None:
         assert broken is None, f"seed {seed}: {broken}"
         occurred += cluster.occurred
         occurred["offsets set by an operator"] += cluster.checker.resets
+        occurred["plan checked"] += cluster.checker.plans
+        occurred["plan with commands checked"] += cluster.checker.plans_with_commands
         occurred["expired by a gateway"] += len(cluster.checker.expired)
         kinds.append(cluster.kind)
     assert occurred.keys() >= FAULTS | MOMENTS, sorted((FAULTS | MOMENTS) - occurred.keys())
+    assert occurred["plan checked"] > 20 * SEEDS
+    assert occurred["plan with commands checked"] > 5 * SEEDS
     assert {kind.mode for kind in kinds} == {Mode.INCREMENTAL, Mode.EAGER}
     assert {kind.assignor for kind in kinds} == {None, "range", "roundrobin", "weighted"}
     assert {kind.patterns for kind in kinds} == {"none", "all", "some"}
