@@ -28,7 +28,7 @@ from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests, answer_op
 from kafka_coord.coordinator.writing import ActiveLeadership
-from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth, StoreUnavailable
+from kafka_coord.errors import BadVersion, Fenced, MalformedValue, MultiFailed, NoAuth, StoreUnavailable
 from kafka_coord.model import Member, Request, Unreadable
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
@@ -137,7 +137,13 @@ class ConsumerCoordinator:
 
     def answer(self, request: Request, result: str, message: str) -> None:
         """Answers a request that is about no group."""
-        self._executor.write([(answer_op(request, result, message),)])
+        try:
+            self._executor.write([(answer_op(request, result, message),)])
+        except MultiFailed as error:
+            if not isinstance(error.cause, BadVersion):
+                raise
+            self.requests.read_again(error.path)  # it was answered already, and the reply was lost
+            return
         self.requests.answered(replace(request, result=result, message=message))
 
     def close(self) -> None:

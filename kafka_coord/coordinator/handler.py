@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from kafka_coord.coordinator.assignors import Assignor
@@ -22,7 +22,7 @@ from kafka_coord.coordinator.requests import PendingRequests
 from kafka_coord.coordinator.scheduling import Scheduling
 from kafka_coord.coordinator.steps import AnswerRequest, GroupState, Plan
 from kafka_coord.coordinator.writing import ActiveLeadership, PreparedPlan, Writing
-from kafka_coord.errors import Fenced, MultiFailed, NoAuth, NotEmpty, StoreError, StoreUnavailable
+from kafka_coord.errors import BadVersion, Fenced, MultiFailed, NoAuth, NotEmpty, StoreError, StoreUnavailable
 from kafka_coord.model import GroupSettings, Observation
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
@@ -267,6 +267,9 @@ class RebalanceRequestHandler:
         """Removes what no look can see and what would make every pass fail in the same way."""
         if isinstance(error.cause, NoAuth) and error.path.startswith(f"{layout.REQUESTS}/"):
             self._requests.set_aside(error.path)
+        if isinstance(error.cause, BadVersion) and error.path.startswith(f"{layout.REQUESTS}/"):
+            with suppress(StoreError):  # then the next pass fails in the same way, and tries this again
+                self._requests.read_again(error.path)
         _, _, below = error.path.removeprefix(f"{layout.GROUPS}/").partition("/")
         kind = below.split("/")
         if isinstance(error.cause, NotEmpty) and (kind[0], len(kind)) in _LEAVES:

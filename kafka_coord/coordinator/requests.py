@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 
 from kafka_coord.coordinator.reading import read_each, report
@@ -18,9 +19,13 @@ log = logging.getLogger(__name__)
 
 
 def answer_op(request: Request, result: str, message: str) -> SetData:
-    """Writes the answer ("done" or "refused", and a message) into the request's own znode."""
+    """Writes the answer ("done" or "refused", and a message) into the request's own znode.
+
+    It fails if the znode was written since it was read. If the reply of an answer is lost, the request still looks
+    unanswered here, and what the operator was refused must not be done a moment later.
+    """
     answered = replace(request, result=result, message=message)
-    return SetData(layout.request(request.request_id), fields.dump(answered.to_json()))
+    return SetData(layout.request(request.request_id), fields.dump(answered.to_json()), request.znode_version)
 
 
 class PendingRequests:
@@ -55,7 +60,7 @@ class PendingRequests:
             if not isinstance(node, Node):
                 continue
             try:
-                newcomers.append(Request.from_json(fields.load(node.data, where), name, where))
+                newcomers.append(_decoded(name, node))
                 self._answered_ms[name] = node.stat.mtime_ms
             except MalformedValue as error:
                 unreadable.append(Unreadable(where, error.reason))
@@ -84,6 +89,20 @@ class PendingRequests:
             if request.request_id in self._requests:
                 self._requests[request.request_id] = request
                 self._answered_ms[request.request_id] = self._store.clock.time() * 1000
+
+    def read_again(self, path: str) -> None:
+        """The request's znode was written since it was read: by an answer whose reply was lost, or by hand."""
+        name = path.rpartition("/")[2]
+        (node,) = read_each(self._store, [GetData(path)])
+        request = None
+        with suppress(MalformedValue):
+            request = _decoded(name, node) if isinstance(node, Node) else None
+        with self._lock:
+            self._requests.pop(name, None)
+            if request is not None:
+                self._requests[name] = request
+            elif node is not None:
+                self._unreadable.add(name)
 
     def set_aside(self, path: str) -> None:
         """The request cannot be answered, because its ACL forbids it, so it must not be carried out again and again."""
@@ -118,3 +137,9 @@ class PendingRequests:
             self._requests.clear()
             self._unreadable.clear()
             self._answered_ms.clear()
+
+
+def _decoded(name: str, node: Node) -> Request:
+    """Raises :class:`MalformedValue`."""
+    where = layout.request(name)
+    return replace(Request.from_json(fields.load(node.data, where), name, where), znode_version=node.stat.version)

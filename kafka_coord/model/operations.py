@@ -106,7 +106,8 @@ class Request:
     result: str = ""
     message: str = ""
     request_id: str = ""
-    """The znode's name; of the read, not of the value."""
+    """The znode's name. Like ``znode_version`` it is of the read, not of the value."""
+    znode_version: int = 0
 
     @property
     def answered(self) -> bool:

@@ -143,6 +143,35 @@ def test_a_write_for_many_groups_whose_reply_was_lost_is_looked_at_for_each_and_
         assert fields.load(world.store.get(layout.assignment(group)).data, "here")["generation"] == 1
 
 
+def test_what_was_refused_is_not_done_later_because_the_reply_of_the_refusal_was_lost() -> None:
+    world = World(1)
+    world.settle()
+    (group,) = world.groups
+    asked = Request(RequestType.EVICT, group=group, consumer="c2")
+    path = world.store.create(layout.REQUEST_PREFIX, fields.dump(asked.to_json()), sequence=True)
+    world.requests.load([path.rpartition("/")[2]])
+    losing = True
+
+    def lose(_store: SimulatedStore, doing: str) -> None:
+        nonlocal losing
+        if losing and doing.startswith("multi"):
+            losing = False
+            raise StoreUnavailable("lost")
+
+    world.requests_made.before_reply = lose  # type: ignore[method-assign]
+    world.queue.request(group)
+    world.handler.step()
+    assert b"c2 is not a member" in world.store.get(path).data
+
+    world.join(group, "c2")
+    for _ in range(3):
+        world.clock.now += 1.0
+        world.handler.step()
+    assert world.store.exists(layout.registration(group, "c2")) is not None
+    assert world.store.get(path).stat.version == 1, "it is answered once"
+    assert world.store.children(layout.channel(group, "c1")), "c1 is to give up what becomes c2's"
+
+
 def test_consumers_that_came_and_went_are_seen_with_one_more_request() -> None:
     world = World(1)
     world.handler.step()

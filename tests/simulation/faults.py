@@ -11,6 +11,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, SetData
 from tests.simulation.group_kind import GROUP, OTHER_TOPIC, TOPIC
 from tests.simulation.process import Process
+from tests.simulation.unreadable import Vandal
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
@@ -25,7 +26,7 @@ FAULTS = frozenset(
 
 
 UNREADABLE = "unreadable"
-"""A kind of fault by itself: somebody overwrites a znode with what nobody can read, and puts it right after a while."""
+"""A kind of fault by itself: somebody overwrites a znode with what nobody can read, and heals it after a while."""
 
 
 class FaultInjector:
@@ -33,6 +34,7 @@ class FaultInjector:
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
+        self._vandal = Vandal(self)
 
     def inject(self) -> None:
         kind = self.cluster.rng.choice(self.cluster.kinds)
@@ -54,11 +56,11 @@ class FaultInjector:
             "pause": lambda: self._pause(for_s),
             "pause-group": lambda: self._pause_group(for_s),
             "reset": lambda: self._ask_for_reset(for_s),
-            "evict": lambda: self._ask(Request(RequestType.EVICT, GROUP, process.name)),
-            "rebalance": lambda: self._ask(Request(RequestType.REBALANCE, GROUP)),
-            "resign": lambda: self._ask(Request(RequestType.RESIGN)),
+            "evict": lambda: self.ask(Request(RequestType.EVICT, GROUP, process.name)),
+            "rebalance": lambda: self.ask(Request(RequestType.REBALANCE, GROUP)),
+            "resign": lambda: self.ask(Request(RequestType.RESIGN)),
             "depose": self._depose,
-            UNREADABLE: lambda: self._make_unreadable(for_s),
+            UNREADABLE: lambda: self._vandal.strike(for_s),
             "lost": lambda: None,  # where it travels, not here
         }
         strike[kind]()
@@ -67,26 +69,6 @@ class FaultInjector:
         if process.connector is not None:
             process.closing = True
             process.connector.close(3.0)
-
-    def _make_unreadable(self, for_s: float) -> None:
-        """One of the group's offsets becomes unreadable."""
-        nodes = self.cluster.server.tree.nodes
-        below = layout.offsets(GROUP) + "/"
-        paths = sorted(path for path in nodes if path.startswith(below) and path.removeprefix(below).count("/") == 1)
-        if not paths:
-            return
-        path = self.cluster.rng.choice(paths)
-        was, garbage = nodes[path].data, b"x%d" % self.cluster.faults_met
-        if was.startswith(b"x"):
-            return
-
-        def put_right() -> None:
-            if path in nodes and nodes[path].data == garbage:
-                self.cluster.write(SetData(path, was))
-
-        self.cluster.say(f"{path} becomes unreadable")
-        self.cluster.write(SetData(path, garbage))
-        self.cluster.later(for_s, put_right)
 
     def _depose(self) -> None:
         """Somebody deletes the elected one's znode, whose session lives on: the next one is elected beside it."""
@@ -145,7 +127,7 @@ class FaultInjector:
     def _lift_group(self) -> None:
         if layout.paused(GROUP) in self.cluster.server.tree.nodes:
             self.cluster.write(Delete(layout.paused(GROUP)))
-            self._ask(Request(RequestType.LOOK, GROUP))  # as the command does that lifts it
+            self.ask(Request(RequestType.LOOK, GROUP))  # as the command does that lifts it
 
     def _ask_for_reset(self, for_s: float) -> None:
         """An operator stops the consumers and sets the offsets back. Who is still there makes it be refused."""
@@ -159,9 +141,9 @@ class FaultInjector:
         }
         if offsets:
             request = Request(RequestType.RESET_OFFSETS, GROUP, offsets=offsets)
-            self.cluster.later(for_s, lambda: self._ask(request))
+            self.cluster.later(for_s, lambda: self.ask(request))
 
-    def _ask(self, request: Request) -> None:
+    def ask(self, request: Request) -> None:
         if layout.REQUESTS not in self.cluster.server.tree.nodes:
             return  # before the first instance came up there is nobody to ask
         self.cluster.write(Create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True))

@@ -27,6 +27,8 @@ class GroupKind:
     sockets: str
     """Who takes part over a socket: ``none``, ``all``, or ``some``: those whose number is even."""
     socket_session_ms: int
+    pipelines: bool
+    """Whether those with a socket commit and answer a stop without waiting in between."""
 
     @classmethod
     def drawn(cls, rng: random.Random, more: random.Random) -> GroupKind:
@@ -35,6 +37,7 @@ class GroupKind:
             sockets=more.choice(("none", "some", "all")),
             socket_session_ms=more.choice(SOCKET_SESSIONS_MS),
             from_the_end=more.random() < 0.3,
+            pipelines=more.random() < 0.5,
             mode=Mode.EAGER if rng.random() < 0.15 else Mode.INCREMENTAL,
             assignor=rng.choice((None, None, None, "range", "roundrobin", "weighted")),
             grace_ms=rng.choice((0, 0, 0, 1_000, 6_000)),

@@ -12,6 +12,7 @@ from kafka_coord.coordinator.steps import Plan, WriteLedger
 from kafka_coord.model import (
     NO_OFFSET,
     Assignment,
+    Command,
     Ledger,
     Observation,
     PartitionSet,
@@ -24,6 +25,7 @@ from kafka_coord.model import (
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import ANY_VERSION, Check, Delete, WatchType
+from tests.simulation.garbage import GARBAGE
 from tests.simulation.server import Change, SimulatedZooKeeper, Transaction
 
 _TOKEN_PATH = re.compile(r"/consumers/groups/([^/]+)/channel/([^/]+)")
@@ -85,8 +87,10 @@ class InvariantChecker:
         self.plans = self.plans_with_commands = 0
         self._offsets: dict[tuple[str, TopicPartition], int] = {}
         self._generations: dict[str, tuple[int, int]] = {}
+        self._commands: dict[str, Command] = {}
+        """As they were written: who has read one obeys it, whatever somebody makes of its znode then."""
         self._settled: tuple[int, Settled] | None = None
-        self._epoch = -1
+        self.epoch = -1
         self.broken: InvariantBroken | None = None
         server.observers.append(self.on_transaction)
 
@@ -104,9 +108,10 @@ class InvariantChecker:
         touched: set[str] = set()
         found = []
         for change in transaction.changes:
-            if change.path == layout.COORDINATOR_EPOCH and change.kind is not WatchType.DELETED:
-                self._check(int(change.data) > self._epoch, f"epoch {change.data!r} after epoch {self._epoch}")
-                self._epoch = int(change.data)
+            elects = change.kind is not WatchType.DELETED and transaction.session != 0
+            if change.path == layout.COORDINATOR_EPOCH and elects:
+                self._check(int(change.data) > self.epoch, f"epoch {change.data!r} after epoch {self.epoch}")
+                self.epoch = int(change.data)
             match = _GROUP_PATH.fullmatch(change.path)
             if match is not None:
                 found.append((change, match))
@@ -153,7 +158,7 @@ class InvariantChecker:
         ledgers = self.ledgers.setdefault(group, {})
         if change.kind is WatchType.DELETED:
             ledgers.pop(consumer, None)
-        else:
+        elif change.data not in GARBAGE:  # what cannot be read any more is held as before
             ledgers[consumer] = Ledger.from_json(fields.load(change.data, change.path), consumer, 0, change.path)
 
     def _one_holder(self, group: str) -> None:
@@ -165,7 +170,7 @@ class InvariantChecker:
                     self._break(f"{partition} of {group} is held by {other} and by {consumer}")
 
     def _target(self, group: str, change: Change) -> None:
-        if change.kind is WatchType.DELETED:
+        if change.kind is WatchType.DELETED or change.data in GARBAGE:
             return
         target = Assignment.from_json(fields.load(change.data, change.path), 0, change.path)
         before = self._generations.get(group, (-1, -1))
@@ -189,13 +194,13 @@ class InvariantChecker:
                 self._acknowledged(witness, group, consumer, change)
 
     def _commanded(self, group: str, consumer: str, change: Change) -> None:
-        command = decode_command(change.data, change.path)
+        command = self._commands[change.path] = decode_command(change.data, change.path)
         ledger = self.ledgers.get(group, {}).get(consumer, Ledger(consumer, 0))
         self._check(ledger.incarnation == command.incarnation, f"{change.path} and its ledger differ in incarnation")
         pauses = [node for path in (layout.PAUSED, layout.paused(group)) if (node := self._tree.nodes.get(path))]
         seen = any(command.incarnation > node.czxid for node in pauses)
         self._check(not seen, f"{change.path} commands a member that joined a paused group")
-        self._check(command.epoch == self._epoch, f"{change.path} is of epoch {command.epoch}, not {self._epoch}")
+        self._check(command.epoch == self.epoch, f"{change.path} is of epoch {command.epoch}, not {self.epoch}")
         if isinstance(command, StopFetcher):
             target = self.targets.get(group)
             staying = target.members.get(consumer, PartitionSet()) & command.partitions if target else PartitionSet()
@@ -223,7 +228,7 @@ class InvariantChecker:
     def _acknowledged(self, witness: Witness, group: str, consumer: str, change: Change) -> None:
         if change.before is None:
             return
-        command = decode_command(change.before.data, change.path)
+        command = self._commands[change.path]
         registration = self._tree.nodes.get(layout.registration(group, consumer))
         mine = witness.incarnation
         if command.incarnation != mine:
@@ -246,7 +251,7 @@ class InvariantChecker:
         """By a gateway, some time after the consumer has answered: it may have given up, or be gone, meanwhile."""
         if change.before is None:
             return
-        command = decode_command(change.before.data, change.path)
+        command = self._commands[change.path]
         live = self._registered(group, consumer, transaction)
         self._check(command.incarnation == live, f"{change.path} was acknowledged for incarnation {live}")
         self._in_order(group, consumer, change)
@@ -364,7 +369,7 @@ class InvariantChecker:
     def _at_rest(self, group: str) -> None:
         """What is written down of a group at rest holds for as long as its zxids do."""
         node = self._tree.nodes.get(layout.settled(group))
-        if node is None:
+        if node is None or node.data in GARBAGE:
             return
         if self._settled is None or self._settled[0] != node.mzxid:
             self._settled = node.mzxid, Settled.from_json(fields.load(node.data, group), group)

@@ -23,7 +23,7 @@ from kafka_coord.zk.store import SessionState
 from tests.simulation.applications import SimulatedFetchers
 from tests.simulation.group_kind import GROUP
 from tests.simulation.process import Process
-from tests.simulation.sockets import SimulatedClient, SimulatedGateway
+from tests.simulation.sockets import PipeliningLink, SimulatedClient, SimulatedGateway
 from tests.simulation.store import SimulatedStore
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class Launcher:
         """How a consumer takes part."""
         if not self.cluster.kind.by_socket(process.name):
             return process.store, ConsumerChannel(process.store, GROUP, process.name)
-        link = SocketLink(
+        link = (PipeliningLink if self.cluster.kind.pipelines else SocketLink)(
             GROUP,
             process.name,
             self.cluster.clock,

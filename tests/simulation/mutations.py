@@ -19,8 +19,10 @@ from kafka_coord.coordinator.plan import member_update, target_decision
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.machine import MembershipMachine
+from kafka_coord.frontends.members.machine.stimuli import Stored
 from kafka_coord.frontends.members.machine.writes import Writes
 from kafka_coord.frontends.members.term import Term
+from kafka_coord.frontends.members.writes import Writer
 from kafka_coord.model import NO_PARTITIONS, Ledger, Zxids
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import ZkElection
@@ -222,6 +224,42 @@ def _leave_without_offsets() -> Patch:
     return Connector, "_write_leave", write_leave
 
 
+def _several_writes_under_way() -> tuple[Patch, ...]:
+    """A request may hold several writes of one member, and after a lost answer each is repeated alone."""
+    under_way: dict[tuple[Any, int], Any] = {}
+    next_one, stored_one = Writes._next, Writes.stored
+
+    def send_all(self: Any, member: Any) -> None:
+        next_one(self, member)
+        while member.writing is not None and member.writes and self._machine.is_current(member):
+            under_way[member.id, member.write_number] = member.writing
+            member.writing = None
+            next_one(self, member)
+
+    def stored(self: Any, found: Any) -> None:
+        member, earlier = self._machine.current(found.member), under_way.pop((found.member, found.number), None)
+        if member is None or earlier is None:
+            stored_one(self, found)
+            return
+        last, member.writing = member.writing, earlier
+        self._done(member, found)
+        member.writing = last
+
+    def add(self: Any, write: Any) -> None:
+        self._writes[write.wanted.member, write.wanted.number] = write
+
+    def done(self: Any, write: Any, *outcome: Any, **more: Any) -> None:
+        wanted = write.wanted
+        del self._writes[wanted.member, wanted.number]
+        self._told(_stored(wanted, *outcome, **more))
+
+    return (Writes, "_next", send_all), (Writes, "stored", stored), (Writer, "add", add), (Writer, "_done", done)
+
+
+def _stored(wanted: Any, refused: frozenset[str] = frozenset(), trouble: Any = None, reason: str = "") -> Stored:
+    return Stored(wanted.member, wanted.number, refused, trouble, reason)
+
+
 def _settled_whatever_has_happened() -> Patch:
     return Zxids, "hold", lambda _self, _ids, _now=None: True
 
@@ -242,7 +280,7 @@ def _gateway_without_epoch_check() -> Patch:
     return FencedStore, "multi", lambda self, ops: self._store.multi(ops)
 
 
-MUTATIONS: dict[str, Callable[[], Patch]] = {
+MUTATIONS: dict[str, Callable[[], Patch | tuple[Patch, ...]]] = {
     "no epoch check": _no_epoch_check,
     "no token check": _no_token_check,
     "held is only what is owned": _held_is_only_what_is_owned,
@@ -266,19 +304,35 @@ MUTATIONS: dict[str, Callable[[], Patch]] = {
     "proof from when an answer is heard": _proof_from_when_it_is_heard,
     "no new session timeout after an election": _no_new_session_after_an_election,
     "consumed meanwhile and called stored": _called_stored_unwritten,
+    "two writes of one member in a request": _several_writes_under_way,
     "a leave without offsets": _leave_without_offsets,
     "settled, whatever has happened": _settled_whatever_has_happened,
     "zxids of after the look": _zxids_of_after_the_look,
 }
 
 
+TELLING = {
+    "no token check": frozenset({"freeze", "close", "cut", "evict"}),
+    "no incarnation check by the consumer": frozenset({"kill", "freeze"}),
+    "bit cleared after looking": frozenset({"evict"}),
+    "an acknowledgement called done before it is written": frozenset({"expire", "rebalance"}),
+    "proof from when an answer is heard": frozenset({"freeze"}),
+    "two writes of one member in a request": frozenset({"lost", "rebalance", "grow"}),
+    "consumed meanwhile and called stored": frozenset({"cut", "grow", "rebalance"}),
+}
+"""Faults to look under for defects that others hide, for a while: with all of them it takes some hundred seeds."""
+
+
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
     """The named defect, for as long as the block lasts."""
-    owner, attribute, replacement = (MUTATIONS | RULE_MUTATIONS)[name]()
-    original = owner.__dict__[attribute]
-    setattr(owner, attribute, replacement)
+    found = (MUTATIONS | RULE_MUTATIONS)[name]()
+    patches: tuple[Patch, ...] = (found,) if isinstance(found[1], str) else found
+    originals = [(owner, attribute, owner.__dict__[attribute]) for owner, attribute, _ in patches]
+    for owner, attribute, replacement in patches:
+        setattr(owner, attribute, replacement)
     try:
         yield
     finally:
-        setattr(owner, attribute, original)
+        for owner, attribute, original in originals:
+            setattr(owner, attribute, original)

@@ -6,6 +6,7 @@ and each end learns of that in its own time, or never: then only its timeout tel
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,13 @@ from kafka_coord.channel.client import LASTED_S
 from kafka_coord.channel.frames import BadFrame, Decoder, Frame, encode
 from kafka_coord.channel.link import SocketLink
 from kafka_coord.channel.messages import ClusterMetadata, Coordinator, MessageType
+from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.rpc import Answered, Rpc
 from kafka_coord.channel.search import SILENCE, Ask, CoordinatorSearch, Pause, longest_wait
+from kafka_coord.errors import StoreUnavailable
 from kafka_coord.frontends.socket.connection import Connection
 from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
+from kafka_coord.model import CommandId, StopFetcher
 from kafka_coord.zk.store import SessionState, Store
 from tests.simulation.scheduler import Scheduler
 
@@ -171,6 +175,16 @@ class SimulatedGateway:
                 peer.wire.say_down(data, close=peer.closing)
             if peer.closing:
                 self._peers.remove(peer)
+
+
+class PipeliningLink(SocketLink):
+    """A client that commits what a stop settles right before it answers the stop, and waits for neither."""
+
+    def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
+        if offsets and isinstance(self.read(command), StopFetcher):
+            with contextlib.suppress(StoreUnavailable):  # it does not wait for the answer
+                self.commit(registration, offsets)
+        return super().acknowledge(registration, command, offsets)
 
 
 class SimulatedClient:

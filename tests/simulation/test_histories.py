@@ -1,12 +1,14 @@
 """Seeded histories with faults: every invariant holds, and a seed replays exactly."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from tests.simulation.cluster import SimulatedCluster, run_history
-from tests.simulation.faults import UNREADABLE
+from tests.simulation.faults import FAULTS, UNREADABLE
+from tests.simulation.unreadable import KINDS
 
 SEEDS = 120
 
@@ -24,10 +26,16 @@ def test_invariants_hold_in_histories_with_faults() -> None:
         assert failure is None, f"seed {seed}: {failure[0]}\n" + "\n".join(failure[1][-80:])
 
 
-def test_invariants_hold_where_offsets_become_unreadable() -> None:
-    for seed in range(30):
-        failure = run_history(seed, frozenset({UNREADABLE, "kill", "close", "grow"}))
-        assert failure is None, f"seed {seed}: {failure[0]}\n" + "\n".join(failure[1][-80:])
+@pytest.mark.parametrize("faults", [FAULTS | {UNREADABLE}, frozenset({UNREADABLE, "kill", "close", "grow"})], ids=len)
+def test_invariants_hold_where_znodes_of_every_kind_become_unreadable(faults: frozenset[str]) -> None:
+    occurred: Counter[str] = Counter()
+    for seed in range(1_000, 1_030):
+        cluster = SimulatedCluster(seed, faults)
+        broken = cluster.verdict()
+        assert broken is None, f"seed {seed}: {broken}\n" + "\n".join(cluster.story[-80:])
+        assert cluster.audit() == "", f"seed {seed}"
+        occurred += cluster.occurred
+    assert {kind for kind in KINDS if not occurred[f"unreadable {kind}"]} == set()
 
 
 def test_a_history_without_faults_comes_to_rest() -> None:

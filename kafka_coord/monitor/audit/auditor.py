@@ -329,6 +329,9 @@ class Auditor:
         except MalformedValue as error:
             self._warning(Rule.UNREADABLE, place.group, str(error))
             command = None
+        if change.old is not None:  # whoever has read it obeys what it said first
+            self._warning(Rule.BY_HAND, place.group, f"{name} of {consumer} was changed in place")
+            return
         outstanding = Outstanding(command_id, command, self._context.instant)
         group.commands.setdefault(consumer, {})[name] = outstanding
         if command is None:
