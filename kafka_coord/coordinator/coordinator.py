@@ -28,7 +28,7 @@ from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests, answer_op
 from kafka_coord.coordinator.writing import ActiveLeadership
-from kafka_coord.errors import BadVersion, Fenced, MalformedValue, MultiFailed, NoAuth, StoreUnavailable
+from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth, StoreUnavailable
 from kafka_coord.model import Member, Request, Unreadable
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
@@ -135,16 +135,20 @@ class ConsumerCoordinator:
         except MultiFailed as error:
             log.debug("left an old answer reason=%s", error)  # already gone, or forbidden: try the others
 
-    def answer(self, request: Request, result: str, message: str) -> None:
-        """Answers a request that is about no group."""
+    def answer(self, request: Request, result: str, message: str) -> bool:
+        """Answers a request that is about no group. Whether it has this answer now, even if the reply to an earlier
+        attempt was lost; not if it was withdrawn."""
+        answer = replace(request, result=result, message=message)
         try:
             self._executor.write([(answer_op(request, result, message),)])
+        except Fenced:
+            raise
         except MultiFailed as error:
-            if not isinstance(error.cause, BadVersion):
-                raise
-            self.requests.read_again(error.path)  # it was answered already, and the reply was lost
-            return
-        self.requests.answered(replace(request, result=result, message=message))
+            self.requests.refused(error)
+            found = self.requests.get(request.request_id)
+            return found is not None and (found.result, found.message) == (result, message)
+        self.requests.answered(answer)
+        return True
 
     def close(self) -> None:
         """Removes the listeners, ends the handler, and clears everything."""

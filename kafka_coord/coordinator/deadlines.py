@@ -54,6 +54,8 @@ def deadlines(seen: Seen, timers: GroupTimers, options: CoordinatorOptions, now:
 
 
 def _in_grace(seen: Seen, timers: GroupTimers, now: float) -> frozenset[str]:
+    """A consumer that returned and left again between two looks keeps its first timer, because nothing that a look
+    reads names the incarnation that it had meanwhile: the ledger still names the one before."""
     places = {c: led.place for c, led in seen.ledgers.items() if led.place is not None and c not in seen.registered}
     timers.gone.update(places, now)
     return frozenset(

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kafka_coord.coordinator.decide import Decided
 from kafka_coord.coordinator.reading import tree_below
 from kafka_coord.coordinator.translate import Translation, in_parts
+from kafka_coord.errors import MultiFailed, NotEmpty
+from kafka_coord.zk import layout
 from kafka_coord.zk.fenced import fits_one, write_fenced
 from kafka_coord.zk.store import Check, Create, Delete, Op, Store
+
+log = logging.getLogger(__name__)
+
+_LEAVES = {("ids", 2), ("owners", 2), ("channel", 3), ("offsets", 3)}
+"""Kinds of znodes of a group that have no children, by name and depth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +72,14 @@ class Executor:
             results = results[len(one.units) :]
         return found
 
-    def clear_below(self, path: str) -> None:
-        """Removes everything below ``path``, one of our own znodes below which nothing belongs."""
-        self.write(in_parts([Delete(found) for found in reversed(tree_below(self._store, path))]))
+    def clear_below_leaf(self, refused: MultiFailed) -> None:
+        """Removes what somebody made below one of our own znodes that have no children, if the write was refused
+        because of it: no look sees it, and every pass would fail in the same way."""
+        _, _, below = refused.path.removeprefix(f"{layout.GROUPS}/").partition("/")
+        kind = below.split("/")
+        if isinstance(refused.cause, NotEmpty) and (kind[0], len(kind)) in _LEAVES:
+            log.warning("removing what somebody made below path=%s: nothing belongs there", refused.path)
+            self.write(in_parts([Delete(found) for found in reversed(tree_below(self._store, refused.path))]))
 
     def write(self, units: Sequence[Sequence[Op]]) -> list[tuple[object, ...]]:
         """Writes units as they are and returns their results. Raises as :meth:`write_prepared`."""

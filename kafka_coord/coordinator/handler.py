@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 
 from kafka_coord.coordinator.assignors import Assignor
@@ -22,15 +22,11 @@ from kafka_coord.coordinator.requests import PendingRequests
 from kafka_coord.coordinator.scheduling import Scheduling
 from kafka_coord.coordinator.steps import AnswerRequest, GroupState, Plan
 from kafka_coord.coordinator.writing import ActiveLeadership, PreparedPlan, Writing
-from kafka_coord.errors import BadVersion, Fenced, MultiFailed, NoAuth, NotEmpty, StoreError, StoreUnavailable
+from kafka_coord.errors import Fenced, MultiFailed, StoreError, StoreUnavailable
 from kafka_coord.model import GroupSettings, Observation
-from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
-
-_LEAVES = {("ids", 2), ("owners", 2), ("channel", 3), ("offsets", 3)}
-"""Kinds of znodes of a group that have no children, by name and depth."""
 
 
 class RebalanceRequestHandler:
@@ -253,6 +249,15 @@ class RebalanceRequestHandler:
                 self._clear_the_way(error)
             self._failed(memory, error)
 
+    def _clear_the_way(self, refused: MultiFailed) -> None:
+        try:
+            self._requests.refused(refused)
+            self._leadership.executor.clear_below_leaf(refused)
+        except Fenced as error:
+            self._depose(error)
+        except StoreError as error:
+            log.warning("could not clear the way path=%s: %s", refused.path, error)
+
     def _failed(self, memory: GroupMemory, error: Exception) -> None:
         self.failed_passes += 1
         self._scheduling.after_failure(memory, error)
@@ -262,21 +267,3 @@ class RebalanceRequestHandler:
     def _depose(self, error: Fenced) -> None:
         log.warning("deciding no longer epoch=%d reason=%s", self._leadership.epoch, error)
         self.deposed = True
-
-    def _clear_the_way(self, error: MultiFailed) -> None:
-        """Removes what no look can see and what would make every pass fail in the same way."""
-        if isinstance(error.cause, NoAuth) and error.path.startswith(f"{layout.REQUESTS}/"):
-            self._requests.set_aside(error.path)
-        if isinstance(error.cause, BadVersion) and error.path.startswith(f"{layout.REQUESTS}/"):
-            with suppress(StoreError):  # then the next pass fails in the same way, and tries this again
-                self._requests.read_again(error.path)
-        _, _, below = error.path.removeprefix(f"{layout.GROUPS}/").partition("/")
-        kind = below.split("/")
-        if isinstance(error.cause, NotEmpty) and (kind[0], len(kind)) in _LEAVES:
-            log.warning("removing what somebody made below path=%s: nothing belongs there", error.path)
-            try:
-                self._leadership.executor.clear_below(error.path)
-            except Fenced as fenced:
-                self._depose(fenced)
-            except StoreError as failure:
-                log.warning("could not remove what is below path=%s: %s", error.path, failure)

@@ -5,27 +5,28 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Sequence, Set
-from contextlib import suppress
 from dataclasses import replace
 
 from kafka_coord.coordinator.reading import read_each, report
-from kafka_coord.errors import MalformedValue
+from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth
 from kafka_coord.model import Request, RequestType, Unreadable
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Delete, GetData, Node, Op, ReadResult, SetData, Store
+from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, ReadResult, SetData, Store
 
 log = logging.getLogger(__name__)
 
 
 def answer_op(request: Request, result: str, message: str) -> SetData:
-    """Writes the answer ("done" or "refused", and a message) into the request's own znode.
-
-    It fails if the znode was written since it was read. If the reply of an answer is lost, the request still looks
-    unanswered here, and what the operator was refused must not be done a moment later.
-    """
+    """Writes the answer ("done" or "refused", and a message) into the request's own znode, unless the znode was written
+    since the request was read: a request is answered once."""
     answered = replace(request, result=result, message=message)
     return SetData(layout.request(request.request_id), fields.dump(answered.to_json()), request.znode_version)
+
+
+def unanswered_op(request: Request) -> Check:
+    """Fails the multi if the request was answered, changed or withdrawn since it was read."""
+    return Check(layout.request(request.request_id), request.znode_version)
 
 
 class PendingRequests:
@@ -51,28 +52,58 @@ class PendingRequests:
         self, listed: Set[str], fresh: Sequence[str], nodes: Sequence[ReadResult | Unreadable]
     ) -> tuple[Request, ...]:
         """As :meth:`load`, where the new ones among those listed have been read already."""
-        newcomers = []
+        newcomers = self._put(fresh, nodes)
+        with self._lock:
+            for kept in (self._requests, self._answered_ms):
+                for name in kept.keys() - listed:
+                    del kept[name]
+            self._unreadable &= listed
+        return tuple(r for r in newcomers if not r.answered)
+
+    def _put(self, names: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> list[Request]:
+        """Replaces what is known of these requests by what was read of them, and returns the readable ones."""
+        readable: dict[str, tuple[Request, float]] = {}
         unreadable: list[Unreadable] = []
-        for name, node in zip(fresh, nodes, strict=True):
+        for name, node in zip(names, nodes, strict=True):
             where = layout.request(name)
             if isinstance(node, Unreadable):
                 unreadable.append(node)
             if not isinstance(node, Node):
                 continue
             try:
-                newcomers.append(_decoded(name, node))
-                self._answered_ms[name] = node.stat.mtime_ms
+                request = Request.from_json(fields.load(node.data, where), name, where, node.stat.version)
+                readable[name] = request, node.stat.mtime_ms
             except MalformedValue as error:
                 unreadable.append(Unreadable(where, error.reason))
         if unreadable:
             report("ignoring a request nobody can read", unreadable)
         with self._lock:
+            for name in names:
+                self._requests.pop(name, None)
+                self._answered_ms.pop(name, None)
+            self._unreadable -= set(names)
             self._unreadable |= {found.path.rpartition("/")[2] for found in unreadable}
-            self._requests = {n: r for n, r in self._requests.items() if n in listed}
-            self._unreadable &= listed
-            self._answered_ms = {n: at for n, at in self._answered_ms.items() if n in listed}
-            self._requests |= {r.request_id: r for r in newcomers}
-        return tuple(r for r in newcomers if not r.answered)
+            self._requests |= {name: request for name, (request, _) in readable.items()}
+            self._answered_ms |= {name: at for name, (_, at) in readable.items()}
+        return [request for request, _ in readable.values()]
+
+    def refused(self, error: MultiFailed) -> None:
+        """A write failed, perhaps because of a request. One that was answered, changed or withdrawn since it was read
+        is read again. One whose ACL forbids the answer is set aside, so that it is not carried out again and again.
+        Raises :class:`StoreError`."""
+        parent, _, name = error.path.rpartition("/")
+        if parent != layout.REQUESTS:
+            return
+        if isinstance(error.cause, NoAuth):
+            with self._lock:
+                if self._requests.pop(name, None) is not None:
+                    self._unreadable.add(name)
+            log.warning(
+                "set aside a request that the coordinator may not answer path=%s: see its ACL, delete it", error.path
+            )
+        else:
+            log.info("read a request again path=%s: it changed since it was read", error.path)
+            self._put([name], read_each(self._store, [GetData(error.path)]))
 
     def of_group(self, group: str) -> tuple[Request, ...]:
         """The group's unanswered requests, in the order of their arrival."""
@@ -90,27 +121,10 @@ class PendingRequests:
                 self._requests[request.request_id] = request
                 self._answered_ms[request.request_id] = self._store.clock.time() * 1000
 
-    def read_again(self, path: str) -> None:
-        """The request's znode was written since it was read: by an answer whose reply was lost, or by hand."""
-        name = path.rpartition("/")[2]
-        (node,) = read_each(self._store, [GetData(path)])
-        request = None
-        with suppress(MalformedValue):
-            request = _decoded(name, node) if isinstance(node, Node) else None
+    def get(self, request_id: str) -> Request | None:
+        """The request as it was last read or answered."""
         with self._lock:
-            self._requests.pop(name, None)
-            if request is not None:
-                self._requests[name] = request
-            elif node is not None:
-                self._unreadable.add(name)
-
-    def set_aside(self, path: str) -> None:
-        """The request cannot be answered, because its ACL forbids it, so it must not be carried out again and again."""
-        name = path.rpartition("/")[2]
-        with self._lock:
-            if self._requests.pop(name, None) is not None:
-                self._unreadable.add(name)
-        log.warning("set aside a request that the coordinator may not answer path=%s: see its ACL, delete it", path)
+            return self._requests.get(request_id)
 
     def resignation(self) -> Request | None:
         """An unanswered request to resign."""
@@ -137,9 +151,3 @@ class PendingRequests:
             self._requests.clear()
             self._unreadable.clear()
             self._answered_ms.clear()
-
-
-def _decoded(name: str, node: Node) -> Request:
-    """Raises :class:`MalformedValue`."""
-    where = layout.request(name)
-    return replace(Request.from_json(fields.load(node.data, where), name, where), znode_version=node.stat.version)

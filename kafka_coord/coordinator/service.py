@@ -220,10 +220,9 @@ class CoordinatorService:
         request = coordinator.requests.resignation() if coordinator else None
         if coordinator is None or request is None:
             return
-        coordinator.answer(
-            request, "done", f"coordinator {self._broker_id} resigned from epoch {coordinator.leadership.epoch}"
-        )
-        self._resign("an operator asked for it")
+        message = f"coordinator {self._broker_id} resigned from epoch {coordinator.leadership.epoch}"
+        if coordinator.answer(request, "done", message):
+            self._resign("an operator asked for it")
 
     def _resign(self, why: str) -> None:
         coordinator = self.coordinator

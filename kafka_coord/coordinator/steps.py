@@ -108,7 +108,10 @@ class RemoveGroup:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """Write the answer into an operator's request: "done" or "refused", and a message."""
+    """Write the answer into an operator's request: "done" or "refused", and a message.
+
+    The step before it carries the request out, if anything does, and both are written together.
+    """
 
     request: Request
     result: str

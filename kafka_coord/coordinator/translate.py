@@ -9,7 +9,7 @@ from kafka_coord.channel.operations import command_op
 from kafka_coord.coordinator.decide import Decided
 from kafka_coord.coordinator.offsets import read_start_offsets, write_ops
 from kafka_coord.coordinator.reading import tree_below
-from kafka_coord.coordinator.requests import answer_op
+from kafka_coord.coordinator.requests import answer_op, unanswered_op
 from kafka_coord.coordinator.steps import (
     AnswerRequest,
     DeleteOffsets,
@@ -32,6 +32,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
+from kafka_coord.zk.fenced import fits_one
 from kafka_coord.zk.sizes import op_size
 from kafka_coord.zk.store import Create, Delete, GetData, Op, SetData, Store
 
@@ -58,8 +59,22 @@ class Translation:
         self._offsets_parent = list(self._start.parent)
 
     def units(self) -> list[list[Op]]:
-        """The units, in the order in which they must be written."""
-        return [unit for step in self._plan.steps for unit in self._units(step) if unit]
+        """The units, in the order in which they must be written.
+
+        The first unit checks that nothing has answered the requests of the plan since they were read: the reply to an
+        earlier answer may have been lost. An answer belongs to the unit before it, the last one of what it answers.
+        If that leaves no room for it, or if the work takes several units and they are not all written, the request
+        stays unanswered and the next pass carries it out from the beginning.
+        """
+        asked = [step.request for step in self._plan.steps if isinstance(step, AnswerRequest)]
+        units: list[list[Op]] = [[unanswered_op(request) for request in asked]] if asked else []
+        for step in self._plan.steps:
+            added = [unit for unit in self._units(step) if unit]
+            if isinstance(step, AnswerRequest) and fits_one(self._store, [units[-1], *added]):
+                units[-1] += added[0]
+            else:
+                units += added
+        return units
 
     def _units(self, step: Step) -> list[list[Op]]:
         group = self._group

@@ -129,7 +129,7 @@ class Request:
         return value
 
     @classmethod
-    def from_json(cls, value: fields.Json, request_id: str, where: str) -> Request:
+    def from_json(cls, value: fields.Json, request_id: str, where: str, znode_version: int = 0) -> Request:
         written = fields.text(value, "type", where)
         try:
             request_type = RequestType(written)
@@ -166,6 +166,7 @@ class Request:
             result=fields.text(value, "result", where, ""),
             message=fields.text(value, "message", where, ""),
             request_id=request_id,
+            znode_version=znode_version,
         )
 
 

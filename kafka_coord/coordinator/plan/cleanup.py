@@ -35,6 +35,8 @@ def forget(
             released[consumer] = NO_PARTITIONS
         if version is not None or drop or retired:
             steps.append(ForgetConsumer(consumer, version, drop, retired))
+        if consumer not in evictions.reasons:
+            steps += evictions.answers.get(consumer, ())
     return released, steps
 
 

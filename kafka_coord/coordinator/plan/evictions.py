@@ -14,11 +14,12 @@ from kafka_coord.model import CommandType, Observation, RequestType
 
 @dataclass(slots=True)
 class Evictions:
-    """Who is evicted in this pass, and why. ``given_up`` are consumers in grace that lose their place."""
+    """Who is evicted in this pass, and why. ``given_up`` are consumers in grace that lose their place. ``answers`` are
+    by consumer: each one follows the step that it answers, so that both are written together."""
 
     reasons: dict[str, str] = field(default_factory=dict)
     given_up: set[str] = field(default_factory=set)
-    answers: list[AnswerRequest] = field(default_factory=list)
+    answers: dict[str, list[AnswerRequest]] = field(default_factory=dict)
 
     def steps(
         self, updates: Mapping[str, MemberUpdate], observation: Observation, membership: Membership
@@ -34,7 +35,9 @@ class Evictions:
             else:
                 # it has no ledger, or an unreadable one, which is removed once the consumer is gone
                 steps.append(EvictUnledgered(consumer))
-        return [*steps, *self.answers]
+            steps += self.answers.get(consumer, ())
+        strangers = sorted(self.answers.keys() - {*self.reasons, *self.given_up, *membership.gone})
+        return [*steps, *(answer for consumer in strangers for answer in self.answers[consumer])]
 
 
 def decide_evictions(observation: Observation, membership: Membership) -> Evictions:
@@ -51,16 +54,17 @@ def _asked_for(observation: Observation, membership: Membership, found: Eviction
         if request.type is not RequestType.EVICT:
             continue
         consumer = request.consumer
+        answers = found.answers.setdefault(consumer, [])
         if consumer in membership.live or consumer in membership.any_registration_unreadable:
             found.reasons[consumer] = f"operator asked: {request.reason}" if request.reason else "operator asked"
-            found.answers.append(done(request, f"{consumer} is evicted and must register again"))
+            answers.append(done(request, f"{consumer} is evicted and must register again"))
         elif consumer in membership.in_grace:
             found.given_up.add(consumer)
-            found.answers.append(done(request, f"{consumer} was gone already; its place is not kept any longer"))
+            answers.append(done(request, f"{consumer} was gone already; its place is not kept any longer"))
         elif consumer in membership.gone:
-            found.answers.append(done(request, f"{consumer} was gone already; what it left behind is removed"))
+            answers.append(done(request, f"{consumer} was gone already; what it left behind is removed"))
         else:
-            found.answers.append(refused(request, f"{consumer} is not a member of group {observation.group}"))
+            answers.append(refused(request, f"{consumer} is not a member of group {observation.group}"))
 
 
 def _overdue(observation: Observation, membership: Membership, found: Evictions) -> None:

@@ -11,8 +11,8 @@ written.
    before that step. While the ledger of a live consumer is unreadable, it may name anything that no other ledger names:
    then ``X`` is within what the readable ledgers held at the look. Eager members also wait for each other: no eager
    member has a stop outstanding, and no other one owns anything from before ``T``.
-3. **Newest epoch.** Every multi begins with ``check(coordinator_epoch, version)``, and every target and command of a
-   plan carries the epoch of the leadership that looked.
+3. **Newest epoch.** Every multi begins with ``check(coordinator_epoch, version)``. Every target and command of a plan
+   carries the epoch of the leadership that looked, and every command the generation of ``T``.
 4. **Obeyed in order, once, by whom they name.** Every command to ``c`` carries ``inc(c)``; ``cmds(c)`` has at most one
    stop and one start; deleting a command is its acknowledgement, in one multi with the offsets it settles.
 5. **Growth.** The generation of a new target is above every generation there was, and that of a ledger never falls. A
@@ -60,6 +60,7 @@ from kafka_coord.coordinator.steps import (
 from kafka_coord.model import (
     NO_PARTITIONS,
     Assignment,
+    Command,
     CommandType,
     Ledger,
     Mode,
@@ -191,23 +192,35 @@ class _Replay:
         owned = before.owned if before is not None and same else NO_PARTITIONS
         yield from self._released(step, before if same else None)
         self._drop(consumer, step.drop_commands)
-        waiting = self.waiting.setdefault(consumer, {})
         for command in step.commands:
-            if command.type in waiting.values():
-                yield f"4: {consumer} has two commands of one kind outstanding"
-            waiting[f"new {command.type}"] = command.type
-            if command.epoch != self.observation.epoch:
-                yield f"3: a command of epoch {command.epoch} is written in epoch {self.observation.epoch}"
-            if command.incarnation != after.incarnation:
-                yield f"4: the {command.type} names another incarnation than the ledger of {consumer}"
-            if isinstance(command, StopFetcher):
-                yield from self._stop(consumer, command.partitions, owned)
-                owned = owned - command.partitions
-            else:
-                yield from self._start(consumer, command.partitions)
-                owned = owned | command.partitions
+            yield from self._command(after, command, owned)
+            stops = isinstance(command, StopFetcher)
+            owned = owned - command.partitions if stops else owned | command.partitions
         if after.owned - owned:
             yield f"2: the ledger of {consumer} owns {after.owned - owned}, which it was not told to start"
+        if member is not None and owned - after.owned:
+            yield f"4: the ledger of {consumer} no longer owns {owned - after.owned}, which it was not told to stop"
+
+    def _command(self, ledger: Ledger, command: Command, owned: PartitionSet) -> Iterator[str]:
+        """One command of the write of ``ledger``, to a consumer that owns ``owned`` before it."""
+        consumer, waiting = ledger.consumer, self.waiting.setdefault(ledger.consumer, {})
+        if command.type in waiting.values():
+            yield f"4: {consumer} has two commands of one kind outstanding"
+        waiting[f"new {command.type}"] = command.type
+        if command.epoch != self.observation.epoch:
+            yield f"3: a command of epoch {command.epoch} is written in epoch {self.observation.epoch}"
+        if self.target is None or command.generation != self.target.generation:
+            yield f"3: a command to {consumer} has generation {command.generation}, and the target another one"
+        if command.incarnation != ledger.incarnation:
+            yield f"4: the {command.type} names another incarnation than the ledger of {consumer}"
+        if not command.partitions:
+            yield f"4: the {command.type} to {consumer} names no partition"
+        if isinstance(command, StopFetcher):
+            yield from self._stop(consumer, command.partitions, owned)
+        else:
+            yield from self._start(consumer, command.partitions)
+            if not owned.isdisjoint(command.partitions):
+                yield f"4: {consumer} is told to start {owned & command.partitions}, which it owns already"
 
     def _drop(self, consumer: str, names: Iterable[str]) -> None:
         for name in names:

@@ -1,0 +1,207 @@
+"""A request is answered once. One that was answered is not carried out, even if the reply to the answer was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kafka_coord.coordinator.assignors import built_in_assignors
+from kafka_coord.coordinator.decide import Decided
+from kafka_coord.coordinator.execute import Executor
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.coordinator.plan import plan
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.errors import StoreUnavailable
+from kafka_coord.model import Request, RequestType, TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Check, Delete, Op, SetData, Store
+from tests.coordinator.led import Led
+from tests.coordinator.plan.world import World as PlannedWorld
+from tests.simulation.scheduler import VirtualClock
+from tests.simulation.server import SimulatedZooKeeper
+from tests.simulation.store import Quiet, SimulatedStore
+
+GROUP, TOPIC = "delays", "flights"
+
+
+class Losing(Quiet):
+    """Loses the reply to the next write for which ``loses`` holds. It takes effect all the same."""
+
+    def __init__(self) -> None:
+        self.loses: Callable[[str], bool] = lambda _: False
+        self.lost = 0
+
+    def before_reply(self, _store: SimulatedStore, doing: str) -> None:
+        if doing.startswith("multi") and self.loses(doing):
+            self.loses = lambda _: False
+            self.lost += 1
+            raise StoreUnavailable("the reply was lost")
+
+
+def ask(store: Store, request: Request) -> str:
+    """The path of the request."""
+    return store.create(layout.REQUEST_PREFIX, fields.dump(request.to_json()), sequence=True)
+
+
+def read(store: Store, path: str) -> Request:
+    return Request.from_json(fields.load(store.get(path).data, path), path.rpartition("/")[2], path)
+
+
+class World(Led):
+    """A group with a topic of ``partitions``, each at offset 100."""
+
+    def __init__(self, partitions: int) -> None:
+        self.network = Losing()
+        super().__init__(TOPIC, partitions, self.network)
+        self.partitions = range(partitions)
+        self.store.ensure_path(layout.ids(GROUP))
+        self.store.ensure_path(layout.channels(GROUP))
+        self.store.ensure_path(layout.topic_offsets(GROUP, TOPIC))
+        for partition in self.partitions:
+            self.store.create(layout.offset(GROUP, TOPIC, partition), b"100")
+
+    def ask(self, request: Request) -> str:
+        """The coordinator has read the request, and nothing else has happened."""
+        path = ask(self.store, request)
+        self.requests.load(self.store.children(layout.REQUESTS))
+        self.queue.request(GROUP)
+        return path
+
+    def settle(self, seconds: float = 30.0) -> None:
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            while self.handler.step():
+                pass
+            for consumer in self.store.children(layout.channels(GROUP)):
+                for command in self.store.children(layout.channel(GROUP, consumer)):
+                    self.store.delete(layout.command(GROUP, consumer, command))
+            self.clock.now += 0.5
+
+    def offsets(self) -> set[bytes]:
+        return {self.store.get(layout.offset(GROUP, TOPIC, partition)).data for partition in self.partitions}
+
+
+def reset_of(world: World, offset: int = 7) -> Request:
+    offsets = {TopicPartition(TOPIC, partition): offset for partition in world.partitions}
+    return Request(RequestType.RESET_OFFSETS, group=GROUP, offsets=offsets)
+
+
+def test_a_refusal_whose_reply_was_lost_is_the_answer_when_what_was_asked_becomes_possible() -> None:
+    world = World(2)
+    world.join(GROUP, "c1")
+    world.settle()
+    world.network.loses = lambda doing: layout.REQUESTS in doing
+    path = world.ask(reset_of(world))
+    for _ in range(100):
+        if not world.network.lost:
+            world.clock.now += 0.1
+            world.handler.step()
+    assert world.network.lost == 1
+    assert read(world.store, path).result == "refused"
+
+    world.store.delete(layout.registration(GROUP, "c1"))
+    world.queue.request(GROUP)
+    world.settle()
+
+    assert read(world.store, path).result == "refused"
+    assert world.offsets() == {b"100"}
+
+
+def test_nothing_of_a_reset_in_several_parts_is_written_once_it_is_answered() -> None:
+    world = World(2_500)
+    path = world.ask(reset_of(world))
+    answered = fields.dump({**read(world.store, path).to_json(), "result": "refused", "message": "no"})
+    world.store.set(path, answered)
+
+    world.settle()
+
+    assert world.store.get(path).data == answered
+    assert world.offsets() == {b"100"}
+    next_request = world.ask(reset_of(world, 9))
+    world.settle()
+    assert read(world.store, next_request).result == "done", "an answered request holds nothing up"
+
+
+@pytest.mark.parametrize("lost", range(3))
+def test_a_reset_in_several_parts_whose_replies_are_lost_is_completed_and_then_answered(lost: int) -> None:
+    world = World(2_500)
+    path = world.ask(reset_of(world))
+    parts = iter(range(10))
+    world.network.loses = lambda doing: layout.topic_offsets(GROUP, TOPIC) in doing and next(parts) == lost
+
+    world.settle()
+
+    assert world.network.lost == 1
+    assert read(world.store, path).result == "done"
+    assert world.offsets() == {b"7"}
+
+
+def test_a_request_that_its_operator_withdrew_holds_nothing_up() -> None:
+    world = World(2)
+    world.store.delete(world.ask(reset_of(world)))
+    later = world.ask(Request(RequestType.LOOK, group=GROUP))
+    world.settle()
+    assert read(world.store, later).result == "done"
+    assert world.offsets() == {b"100"}
+
+
+def test_each_eviction_is_written_together_with_its_answer() -> None:
+    world = PlannedWorld()
+    world.topic(TOPIC, 8)
+    for consumer in ("c1", "c2", "c3", "c4"):
+        world.join(consumer, rejoin_grace_ms=60_000)
+    world.join("c5")
+    world.join("c6")
+    world.settle()
+    for consumer in ("c1", "c2", "c5", "c6"):
+        world.leave(consumer)
+    world.join("c6")
+    world.bad_registrations.add("c6")  # another incarnation than that of its ledger
+    asked = {c: world.ask(type=RequestType.EVICT, consumer=c) for c in ("c4", "c2", "c6", "c3", "c5", "c1")}
+    observation = world.observe()
+    store = Led(TOPIC, 4).store
+
+    units = Executor(store, Check(layout.COORDINATOR_EPOCH)).prepare(
+        Decided(plan(observation, built_in_assignors()), observation)
+    )
+
+    for consumer, request in asked.items():
+        answered = layout.request(request.request_id)
+        (unit,) = [unit for unit in units.units for op in unit if _answers(op, answered)]
+        gone = {layout.registration(world.observe().group, consumer), layout.ledger(world.observe().group, consumer)}
+        assert any(isinstance(op, Delete) and op.path in gone for op in unit), consumer
+
+
+def _answers(op: Op, path: str) -> bool:
+    return isinstance(op, SetData) and op.path == path
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_coordinator_resigns_once_it_has_said_so_even_if_the_reply_was_lost(lost: bool) -> None:
+    clock, server, network = VirtualClock(), SimulatedZooKeeper(), Losing()
+    store = SimulatedStore(server, clock, network, 600_000)
+    store.connect(server.replicas[0])
+    service = CoordinatorService(store, 1, options=CoordinatorOptions(resign_pause_ms=60_000))
+    resigned = []
+
+    def turn() -> None:
+        clock.now += 0.5
+        while store.has_notification():
+            store.deliver()
+        store.heartbeat()
+        service.turn()
+        resigned.append(service.leadership is None)
+
+    for _ in range(5):
+        turn()
+    assert service.leads
+    path = ask(store, Request(RequestType.RESIGN))
+    network.loses = lambda doing: lost and layout.REQUESTS in doing
+    for _ in range(5):
+        turn()
+
+    assert network.lost == lost
+    assert resigned[-1]
+    assert read(store, path).message == "coordinator 1 resigned from epoch 1"
