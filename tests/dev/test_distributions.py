@@ -108,3 +108,13 @@ def test_the_commands_that_are_there_work_and_the_others_say_what_to_install(
     for there in (("demo",), ("dev", "up"), ("bench",), ("pipeline", "run", "flights"), ("pipeline", "report")):
         said = kafka_coord(tmp_path, *there, "--help")
         assert (said.returncode, said.stderr) == (0, "")
+
+
+def test_a_checkout_is_found_by_programs_that_run_in_another_directory(tmp_path: Path) -> None:
+    """The demo's consumers run in a directory of their own, and have no PYTHONPATH."""
+    without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", "import kafka_coord.dev.demo.worker; print(kafka_coord.Consumer.__name__)"]
+
+    ran = subprocess.run(command, cwd=tmp_path, env=without, capture_output=True, text=True, check=False)
+
+    assert ran.stdout.strip() == "Consumer", ran.stderr
