@@ -94,6 +94,15 @@ def test_a_command_apart_from_its_ledger_is_found(scribe: Written):
     assert found[1].what == "stop-0000000001 was written without a change of the ledger of c1"
 
 
+def test_a_command_may_be_acknowledged_that_somebody_overwrote_after_it_was_read(scribe: Written):
+    scribe.write(scribe.target(2, MOVED))
+    scribe.stop("c1", {"flights": "0"}, {"flights": "1"}, 2)
+    ((read,), _) = scribe.channels["c1"].outstanding()
+    scribe.somebody.set(layout.command(GROUP, "c1", read.name), b"nobody can read this")
+    scribe.channels["c1"].acknowledge(scribe.registrations["c1"], read, {TopicPartition(TOPIC, 1): 130})
+    assert scribe.rules() == {Rule.UNFENCED_WRITE}, "of the hand alone"
+
+
 def test_a_second_command_of_one_kind_is_found(scribe: Written):
     scribe.start_again("c1", {"flights": "0-1"}, {"flights": "0"}, 1)
     assert scribe.rules() == set()

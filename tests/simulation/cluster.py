@@ -17,7 +17,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, SessionState, SetData
 from tests.simulation.applications import SimulatedLog
 from tests.simulation.audited import violations
-from tests.simulation.faults import FAULTS, FaultInjector
+from tests.simulation.faults import FAULTS, UNREADABLE, FaultInjector
 from tests.simulation.group_kind import GROUP, OTHER_TOPIC, TOPIC, GroupKind
 from tests.simulation.invariants import InvariantBroken, InvariantChecker
 from tests.simulation.launching import SESSION_MS, Launcher
@@ -77,6 +77,8 @@ class SimulatedCluster:
         self.owner: dict[int, Process] = {}
         self.checker = InvariantChecker(self.server, self._consumer_of, self._is_coordinator, self.processes.get)
         self.write(*(Create(path) for path in ("/brokers", layout.BROKER_IDS, layout.BROKER_TOPICS)))
+        if UNREADABLE in faults:
+            self.injector.vandal.make_bystander()
         if self.kind.mode is Mode.EAGER:
             self.checker.eager.add(GROUP)
         if self.kind.from_the_end:
@@ -98,6 +100,8 @@ class SimulatedCluster:
         for _ in range(ENCORES if self.faults else 0):
             self._encore()
             self._come_to_rest()
+        if self.checker.unsound_plan:
+            raise InvariantBroken(self.checker.unsound_plan)
 
     def _encore(self) -> None:
         """Two events, one right after the other, and nothing else: the second comes while the first is looked into."""

@@ -34,7 +34,7 @@ class FaultInjector:
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
-        self._vandal = Vandal(self)
+        self.vandal = Vandal(self)
 
     def inject(self) -> None:
         kind = self.cluster.rng.choice(self.cluster.kinds)
@@ -60,7 +60,7 @@ class FaultInjector:
             "rebalance": lambda: self.ask(Request(RequestType.REBALANCE, GROUP)),
             "resign": lambda: self.ask(Request(RequestType.RESIGN)),
             "depose": self._depose,
-            UNREADABLE: lambda: self._vandal.strike(for_s),
+            UNREADABLE: lambda: self.vandal.strike(for_s),
             "lost": lambda: None,  # where it travels, not here
         }
         strike[kind]()

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from kafka_coord.model import Member, Mode, Subscription
 
 GROUP = "delays"
+BYSTANDER = "calm"
+"""A group without members whose offset nobody may touch, there where znodes become unreadable."""
 TOPIC, OTHER_TOPIC = "flights", "fares"
 PATTERN = "f.*"
 SOCKET_SESSIONS_MS = (3_000, 6_000, 12_000)

@@ -26,6 +26,7 @@ from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import ANY_VERSION, Check, Delete, WatchType
 from tests.simulation.garbage import GARBAGE
+from tests.simulation.group_kind import BYSTANDER
 from tests.simulation.server import Change, SimulatedZooKeeper, Transaction
 
 _TOKEN_PATH = re.compile(r"/consumers/groups/([^/]+)/channel/([^/]+)")
@@ -85,6 +86,7 @@ class InvariantChecker:
         self.resets = 0
         """How many offsets were set by an operator."""
         self.plans = self.plans_with_commands = 0
+        self.unsound_plan = ""
         self._offsets: dict[tuple[str, TopicPartition], int] = {}
         self._generations: dict[str, tuple[int, int]] = {}
         self._commands: dict[str, Command] = {}
@@ -95,12 +97,13 @@ class InvariantChecker:
         server.observers.append(self.on_transaction)
 
     def planned(self, observation: Observation, plan: Plan) -> None:
-        """A coordinator has made this plan from what it saw."""
+        """A coordinator has made this plan from what it saw. A fault is raised once the plan is written: the audit is
+        to see it too."""
         self.plans += 1
         self.plans_with_commands += any(isinstance(step, WriteLedger) and step.commands for step in plan.steps)
         found = violations(observation, plan)
-        if found:
-            self._break(f"a plan breaks invariant {found[0]}")
+        if found and not self.unsound_plan:
+            self.unsound_plan = f"a plan breaks invariant {found[0]}"
 
     # --- what is written ---------------------------------------------------------------------------------------------
 
@@ -114,9 +117,11 @@ class InvariantChecker:
                 self.epoch = int(change.data)
             match = _GROUP_PATH.fullmatch(change.path)
             if match is not None:
+                if match[1] == BYSTANDER and match[2] != "settled" and transaction.session:
+                    self._break(f"{change.path} of a group that nothing happens to was written")
                 found.append((change, match))
                 touched.add(match[1])
-        served: Mapping[str, str] = {}
+        served: Mapping[str, str] | None = None
         if touched and self._is_coordinator(transaction.session):
             self._fenced(transaction)
             served = _served(transaction)
@@ -130,9 +135,11 @@ class InvariantChecker:
         for group in sorted(written):  # who holds what is in the ledgers alone
             self._one_holder(group)
         for change, match in found:
-            self._of_a_consumer(match, change, transaction, served)
+            self._of_a_consumer(match, change, transaction, served or {})
         for group in sorted(touched):
             self._at_rest(group)
+        if served is not None and not served and self.unsound_plan:
+            self._break(self.unsound_plan)
 
     def _of_a_consumer(
         self, match: re.Match[str], change: Change, transaction: Transaction, served: Mapping[str, str]

@@ -9,7 +9,7 @@ from kafka_coord.model import Request, RequestType
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Create, Delete, SetData
 from tests.simulation.garbage import GARBAGE
-from tests.simulation.group_kind import GROUP
+from tests.simulation.group_kind import BYSTANDER, GROUP, TOPIC
 
 if TYPE_CHECKING:
     from tests.simulation.faults import FaultInjector
@@ -31,6 +31,12 @@ class Vandal:
     def __init__(self, injector: FaultInjector) -> None:
         self._injector = injector
         self._cluster = injector.cluster
+
+    def make_bystander(self) -> None:
+        """A group of its own, with an offset."""
+        offset = layout.offset(BYSTANDER, TOPIC, 0)
+        parents = [offset[:at] for at, character in enumerate(offset) if character == "/" and at]
+        self._cluster.write(*(Create(path) for path in parents), Create(offset, b"7"))
 
     def strike(self, for_s: float) -> None:
         """One znode becomes unreadable, and is healed after ``for_s``."""
