@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.mutations import mutated
-from tests.simulation.planted import BEGIN, END, TABLE, Seen, look, table, write_table
+from tests.simulation.planted import BEGIN, END, TABLE, Seen, look, write_table
 from tests.simulation.rule_mutations import RULE_MUTATIONS
 
 
@@ -42,12 +42,12 @@ def test_the_documented_table_has_every_fault_that_breaks_a_rule() -> None:
 
 def test_the_table_is_written_between_its_markers(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    write_table(table([Seen("a fault", simulator=3, audit=1, rule="split-unit")]), page)
+    page.write_text(f"before\n{BEGIN}\n| a |\n|---|\n| no grace | old |\n| no epoch check | kept |\n{END}\nafter\n")
+    write_table([Seen("no grace", simulator=3, audit=1, rule="split-unit")], page)
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith(f"{END}\nafter\n")
-    assert "| a fault | 3 | not run | not run | 1 (`split-unit`) |" in text
+    assert "| no grace | 3 | not run | not run | 1 (`split-unit`) |\n| no epoch check | kept |\n" in text
     assert "old" not in text
 
 
