@@ -38,6 +38,7 @@ PURE_TESTS = (
     *("tests/coordinator/test_deadlines.py", "tests/coordinator/test_handler.py"),
     *(f"tests/coordinator/plan/test_{name}.py" for name in ("asking", "causes", "moving", "violations", "invariants")),
     *("tests/frontends/machine", "tests/frontends/test_offsets_stay.py", "tests/channel/test_membership.py"),
+    "tests/consumer/test_leaving.py",
 )
 """Tests without a server that take seconds: those of the planner with a few examples each."""
 EXAMPLES = 25
@@ -103,7 +104,7 @@ def run_properties(name: str) -> int:
         )
     options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     with mutated(name) if name else nullcontext():
-        return int(pytest.main([*options, "-m", "not zookeeper", "-k", "not is_shrunk", *PURE_TESTS]))
+        return int(pytest.main([*options, "-m", "not zookeeper and not kafka", "-k", "not is_shrunk", *PURE_TESTS]))
 
 
 def write_table(found: list[Seen], path: Path = TABLE) -> None:
