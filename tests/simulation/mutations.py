@@ -317,6 +317,7 @@ TELLING = {
     "bit cleared after looking": frozenset({"evict"}),
     "an acknowledgement called done before it is written": frozenset({"expire", "rebalance"}),
     "proof from when an answer is heard": frozenset({"freeze"}),
+    "zxids of after the look": frozenset({"evict"}),
     "two writes of one member in a request": frozenset({"lost", "rebalance", "grow"}),
     "consumed meanwhile and called stored": frozenset({"cut", "grow", "rebalance"}),
 }
