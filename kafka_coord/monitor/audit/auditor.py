@@ -359,7 +359,7 @@ class Auditor:
         del group.commands[consumer][removed.id.name]
         if context.fence is not None and not context.fenced_as(*key):
             context.dropped.setdefault(key, []).append(removed)
-        if isinstance(removed.command, StopFetcher):
+        elif isinstance(removed.command, StopFetcher):  # what the coordinator drops itself tells it nothing new
             for tp in removed.command.partitions:
                 group.freed[tp] = context.step.zxid
 
