@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 import tempfile
@@ -31,7 +32,10 @@ def chaos() -> None:
     "--per-s", type=click.FloatRange(1.0), default=400.0, show_default=True, help="Records produced a second."
 )
 @click.option("--spark", is_flag=True, help="A Spark query too, in a group with a plain consumer: half a core more.")
-def run(minutes: float, seed: int | None, directory: Path | None, per_s: float, spark: bool) -> None:
+@click.option("--planted", metavar="NAME", help="All coordinators and consumers have this deliberate defect.")
+def run(
+    minutes: float, seed: int | None, directory: Path | None, per_s: float, spark: bool, planted: str | None
+) -> None:
     """Break everything for so many minutes, and judge what came of it.
 
     The directory keeps journals, logs and ZooKeeper's transaction logs; report.md says what was done, what was
@@ -41,7 +45,10 @@ def run(minutes: float, seed: int | None, directory: Path | None, per_s: float, 
     python -m tests.chaos run --minutes 30 --seed 7 --dir /var/tmp/chaos-7
     """
     from tests.chaos.run import ChaosRun, Options
+    from tests.chaos.skewed import PLANTED
 
+    if planted:
+        os.environ[PLANTED] = planted
     seed = int(time.time()) % 1_000_000 if seed is None else seed
     directory = directory or Path(tempfile.mkdtemp(prefix=f"kafka-coord-chaos-{seed}-"))
     click.echo(f"seed {seed}, {minutes:g} minutes, everything is written to {directory}", err=True)

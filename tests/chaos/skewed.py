@@ -1,5 +1,7 @@
 """Runs a Python module as a program whose wall clock can be made to jump: ``python -m … FILE MODULE [ARGUMENTS]``.
 
+With ``KAFKA_COORD_PLANTED`` the process has the deliberate defect of that name (:mod:`tests.simulation.mutations`).
+
 FILE holds eight bytes, a little-endian double: the seconds that ``time.time()`` is off. Whoever writes to it moves the
 clock of the running process; ``time.monotonic()`` and all that is in the kernel go on as they are. It stands for
 an operator's ``date -s``, or for an NTP daemon that steps.
@@ -8,12 +10,15 @@ an operator's ``date -s``, or for an NTP daemon that steps.
 from __future__ import annotations
 
 import mmap
+import os
 import runpy
 import struct
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+PLANTED = "KAFKA_COORD_PLANTED"
 _FORM = struct.Struct("<d")
 
 
@@ -32,7 +37,17 @@ def follow(path: Path) -> None:
     time.time_ns = lambda: real_ns() + int(_FORM.unpack_from(skew)[0] * 1e9)
 
 
+def planted() -> AbstractContextManager[None]:
+    """The defect that :data:`PLANTED` names, for as long as the block lasts."""
+    if not (name := os.environ.get(PLANTED)):
+        return nullcontext()
+    from tests.simulation.mutations import mutated
+
+    return mutated(name)
+
+
 if __name__ == "__main__":
     follow(Path(sys.argv[1]))
     del sys.argv[:2]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    with planted():
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from pathlib import Path
 import click
 from hypothesis import Phase, settings
 
+from tests.chaos.judge.findings import Status
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.faults import FAULTS, UNREADABLE
 from tests.simulation.mutations import MUTATIONS, TELLING, mutated
@@ -42,6 +45,8 @@ PURE_TESTS = (
 )
 """Tests without a server that take seconds: those of the planner with a few examples each."""
 EXAMPLES = 25
+NOT_RUN = "not run"
+_CELLS = 5
 
 
 @dataclass(slots=True)
@@ -52,14 +57,15 @@ class Seen:
     simulator: int | None = None
     audit: int | None = None
     rule: str = ""
-    properties: str = "not run"
+    properties: str = NOT_RUN
+    chaos: str = NOT_RUN
 
     def row(self) -> str:
         def shown(histories: int | None) -> str:
             return "not seen" if histories is None else f"{histories}"
 
         audit = shown(self.audit) + (f" (`{self.rule}`)" if self.rule else "")
-        return f"| {self.name} | {shown(self.simulator)} | {self.properties} | not run | {audit} |"
+        return f"| {self.name} | {shown(self.simulator)} | {self.properties} | {self.chaos} | {audit} |"
 
 
 def look(name: str, seeds: int, budget_s: float) -> Seen:
@@ -92,13 +98,25 @@ def ask_properties(name: str) -> str:
     return f"`{failed[1]}`" if failed else "not seen"
 
 
+def ask_chaos(name: str, minutes: float) -> str:
+    """A chaos run of processes that have the defect: the first rule that its judge finds broken."""
+    with tempfile.TemporaryDirectory() as directory:
+        run = [sys.executable, "-m", "tests.chaos", "run", "--minutes", f"{minutes}", "--seed", "4", "--dir", directory]
+        done = subprocess.run([*run, "--planted", name], capture_output=True, timeout=1_800, check=False)
+        report = Path(directory, "report.json")
+        if not report.is_file():
+            return "does not run" if done.returncode else "not seen"
+        broken = [one["rule"] for one in json.loads(report.read_text())["rules"] if one["status"] == Status.BROKEN]
+    return broken[0] if broken else "not seen"
+
+
 def run_properties(name: str) -> int:
     """Runs them in this process. Without a name nothing is planted."""
     import pytest
 
-    from tests.coordinator.plan import test_invariants as planner
+    from tests.coordinator.plan.machines import EAGER_GROUP, GROUP
 
-    for case in (planner.TestGroup, planner.TestEagerGroup):
+    for case in (GROUP, EAGER_GROUP):
         case.settings = settings(
             case.settings, max_examples=EXAMPLES, database=None, derandomize=True, phases=[Phase.generate]
         )
@@ -112,7 +130,11 @@ def write_table(found: list[Seen], path: Path = TABLE) -> None:
     before, _, rest = path.read_text().partition(BEGIN)
     table, _, after = rest.partition(END)
     rows = {row.split(" | ")[0].removeprefix("| "): row for row in table.strip().splitlines()[2:]}
-    rows |= {seen.name: seen.row() for seen in found}
+    for seen in found:
+        cells = rows.get(seen.name, "").split(" | ")
+        if seen.chaos == NOT_RUN and len(cells) == _CELLS:
+            seen.chaos = cells[3]
+        rows[seen.name] = seen.row()
     head = "| fault | simulator | property tests | chaos | audit |\n|---|---|---|---|---|"
     known = [rows[name] for name in (*RULE_MUTATIONS, *MUTATIONS) if name in rows]
     path.write_text("\n".join([f"{before}{BEGIN}", head, *known, f"{END}{after}"]))
@@ -128,9 +150,14 @@ def write_table(found: list[Seen], path: Path = TABLE) -> None:
     default=True,
     help="Run the tests without a server too: a quarter of a minute for each fault.",
 )
+@click.option(
+    "--chaos", default=0.0, metavar="MINUTES", help="A chaos run of so long for each fault too. [default: none]"
+)
 @click.option("--write", is_flag=True, help="Write the table into docs/reliability.md.")
 @click.option("--pytest", "planted", default="", hidden=True)
-def main(*, seeds: int, budget: float, only: str, rules: bool, properties: bool, write: bool, planted: str) -> None:
+def main(
+    *, seeds: int, budget: float, only: str, rules: bool, properties: bool, chaos: float, write: bool, planted: str
+) -> None:
     """Plants each fault in the code, one at a time, and shows who sees it.
 
     The figures are the numbers of simulated histories until a fault was seen. Exit code 1 if the audit misses one that
@@ -149,6 +176,8 @@ def main(*, seeds: int, budget: float, only: str, rules: bool, properties: bool,
         seen = look(name, seeds, budget)
         if properties:
             seen.properties = ask_properties(name)
+        if chaos:
+            seen.chaos = ask_chaos(name, chaos)
         found.append(seen)
         click.echo(f"{number} of {len(names)}: {seen.row()}")
     if write:

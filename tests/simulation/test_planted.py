@@ -31,7 +31,7 @@ def _quiet() -> Iterator[None]:
     ],
 )
 def test_the_audit_sees_a_fault_in_the_code(fault: str, rule: str) -> None:
-    seen = look(fault, seeds=60, budget_s=60)
+    seen = look(fault, seeds=200, budget_s=120)
     assert (seen.audit is not None, seen.rule) == (True, rule)
 
 
@@ -42,12 +42,13 @@ def test_the_documented_table_has_every_fault_that_breaks_a_rule() -> None:
 
 def test_the_table_is_written_between_its_markers(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\n| a |\n|---|\n| no grace | old |\n| no epoch check | kept |\n{END}\nafter\n")
+    rows = "| no grace | 1 | old | `chaos` | old |\n| no epoch check | kept |"
+    page.write_text(f"before\n{BEGIN}\n| a |\n|---|\n{rows}\n{END}\nafter\n")
     write_table([Seen("no grace", simulator=3, audit=1, rule="split-unit")], page)
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith(f"{END}\nafter\n")
-    assert "| no grace | 3 | not run | not run | 1 (`split-unit`) |\n| no epoch check | kept |\n" in text
+    assert "| no grace | 3 | not run | `chaos` | 1 (`split-unit`) |\n| no epoch check | kept |\n" in text
     assert "old" not in text
 
 
