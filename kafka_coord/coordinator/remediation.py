@@ -14,7 +14,7 @@ _BELOW_A_GROUP = {
     " delete-offsets {group} --topic {name}:{partition} --yes",
     "paused": "until it is removed the group counts as paused: kafka-coord groups resume {group}",
     "history": "the next decision replaces it: kafka-coord groups rebalance {group}",
-    "settled": "the coordinator reads the whole group instead: delete it (zkCli.sh delete)",
+    "settled": "the coordinator reads the whole group instead: zkCli.sh delete /consumers/groups/{group}/settled",
     "channel": "its consumer obeys neither it nor later commands; evict it: kafka-coord groups evict {group} {name}",
 }
 _LISTED = ("ids", "owners", "channel")

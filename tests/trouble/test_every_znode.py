@@ -126,7 +126,10 @@ class Cluster:
         eventually(lambda: self.world.children(layout.channel(GROUP, "c1")))
 
     def rests(self) -> None:
-        """The coordinator has written down that the group is at rest."""
+        """The coordinator has written down that the group is at rest. It does not write the same again that somebody
+        has deleted, so something has to happen to the group first."""
+        if self.world.node(layout.settled(GROUP)) is None:
+            self.carries_out(["groups", "rebalance", GROUP])
         eventually(lambda: self.world.node(layout.settled(GROUP)))
 
     def asks(self) -> None:

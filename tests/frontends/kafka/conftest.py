@@ -46,7 +46,7 @@ class Front:
         return sum(len(listener.manager.terms) for listener in self.listeners.values()) == PARTITIONS
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     with started(tmp_path_factory.mktemp("kafka-front")) as made:
         yield made
