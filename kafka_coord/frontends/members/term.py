@@ -26,7 +26,7 @@ from kafka_coord.frontends.members.machine.stimuli import MemberId, Stimulus
 from kafka_coord.frontends.members.machine.timers import LONGEST_STEP_S
 from kafka_coord.frontends.members.registering import Refusal, Registering, read_member, register_all
 from kafka_coord.frontends.members.writes import MemberFile, Write, Writer
-from kafka_coord.model import CommandId, Ledger, StartFetcher, TopicPartition
+from kafka_coord.model import CommandId, CommandType, Ledger, StartFetcher, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
@@ -237,8 +237,9 @@ class Term:
         for number, member in enumerate(members):
             ledger, listing = answers[2 * number : 2 * number + 2]
             self._members_to_read.pop(member, None)
-            held = _held(member, ledger) if isinstance(ledger, Node) else None
             outstanding = in_order(listing)[0] if isinstance(listing, tuple) else None
+            stops = any(one.type is CommandType.STOP_FETCHER for one in outstanding or ())
+            held = _held(member, ledger, stops=stops) if isinstance(ledger, Node) else None
             self._handle(was.MemberRead(member, held, outstanding))
 
     def _member_unread(self, member: MemberId, error: StoreError) -> None:
@@ -281,11 +282,15 @@ class Term:
         del self._commands_to_drop[command]
 
 
-def _held(member: MemberId, node: Node) -> frozenset[TopicPartition]:
-    """What its ledger says it holds. While nobody can read that, it can commit nothing; the coordinator reports it."""
+def _held(member: MemberId, node: Node, *, stops: bool) -> frozenset[TopicPartition]:
+    """What its ledger says it holds, and may commit. What is being stopped is its own only while the stop is
+    outstanding: an acknowledged one that the coordinator has not released yet belongs to whoever is started next.
+    While nobody can read the ledger, it can commit nothing; the coordinator reports it."""
     path = layout.ledger(member.group, member.consumer)
     try:
         ledger = Ledger.from_json(fields.load(node.data, path), member.consumer, node.stat.version, path)
     except MalformedValue:
         return frozenset()
-    return frozenset(ledger.held) if ledger.incarnation == member.incarnation else frozenset()
+    if ledger.incarnation != member.incarnation:
+        return frozenset()
+    return frozenset(ledger.held if stops else ledger.owned)
