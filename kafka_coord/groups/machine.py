@@ -28,7 +28,6 @@ One :class:`Group` is stepped by one thread: :meth:`Group.handle` for what comes
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -548,11 +547,3 @@ class Group:
     def _taken(self) -> list[Instruction]:
         out, self._out = self._out, []
         return out
-
-
-def load_members(group: Group, members: Iterable[MemberMetadata], protocol_type: str, now: float) -> None:
-    """Puts members read from the log into a group: each is given its whole session timeout again."""
-    for member in members:
-        member.is_new = False
-        member.expires_at = now + member.session_timeout_s
-        group.metadata.add(member, protocol_type)

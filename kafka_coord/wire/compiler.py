@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -347,12 +346,6 @@ class _Encoders(_Functions):
             "        write_uvarint(len(value), out)",
             "        out += value",
         ]
-
-
-@cache
-def compiler(definition: Definition) -> Compiler:
-    """The compiler of a message, with its classes: the same for the same definition."""
-    return Compiler(definition)
 
 
 def _as_dict(field: Field) -> dict[str, Any]:

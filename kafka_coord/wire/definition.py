@@ -42,9 +42,6 @@ class Versions:
         return cls(int(first), int(last or first))
 
 
-NO_VERSIONS = Versions(1, 0)
-
-
 @dataclass(frozen=True, slots=True)
 class Field:
     """One field. ``type`` is the element's type where ``is_array``; ``struct`` is set where that is a structure.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from kafka_coord.frontends.kafka.instances import Node
 from kafka_coord.grouplog.records import CommittedOffset
 from kafka_coord.groups.errors import Error
 from kafka_coord.groups.events import Joined, Left, Synced
@@ -14,8 +15,6 @@ from kafka_coord.wire.messages import message
 
 NO_OFFSET = -1
 CLASSIC = "classic"
-Node = tuple[int, str, int]
-"""Broker id, host, port."""
 NOWHERE: Node = (-1, "", -1)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_coord.frontends.kafka import answers
-from kafka_coord.frontends.kafka.instances import Instances
+from kafka_coord.frontends.kafka.instances import Instances, Node
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
 from kafka_coord.grouplog.records import CommittedOffset
@@ -103,7 +103,7 @@ class GroupCoordinator:
         found = [(key, *await self._coordinator_of(key, request.key_type)) for key in keys]
         return answers.coordinators(found, call.version)
 
-    async def _coordinator_of(self, key: str, key_type: int) -> tuple[Error, answers.Node]:
+    async def _coordinator_of(self, key: str, key_type: int) -> tuple[Error, Node]:
         if key_type == _TRANSACTION:
             node = await self._instances.transaction_coordinator(key)
         elif key_type == _GROUP:
