@@ -1,7 +1,7 @@
 """The messages of the socket channel (docs/socket-protocol.md): their names, codes and values, read strictly.
 
-A function that reads a frame raises :class:`MalformedValue` naming the message and the field at fault; one that writes
-gives the fields of a frame, without ``v``, ``id`` and ``type``.
+A function that reads a frame raises :class:`MalformedValue`, which names the message and the field at fault. A function
+that writes returns the fields of a frame without ``v``, ``id`` and ``type``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kafka_coord.model.names import RULE, is_legal
 from kafka_coord.model.partitions import MAX_PARTITION
 
 WAIT_MS = 2_000
-"""How long consumers let a host keep its answer back until it knows of another coordinator."""
+"""How long consumers let an instance hold its reply until it knows of another coordinator."""
 MAX_TEXT_CHARS = 1_000
-"""Of a secret, a client's name, a reason."""
+"""The longest secret, client name or reason."""
 
 
 class MessageType(StrEnum):
-    """What is asked: the last three by the coordinator, the others by consumers."""
+    """The types of requests. The coordinator sends the last three; consumers send the others."""
 
     CLUSTER_METADATA = "cluster-metadata"
     REGISTER = "register"
@@ -38,7 +38,7 @@ class MessageType(StrEnum):
 
 
 class Code(StrEnum):
-    """Why something was refused; :class:`~kafka_coord.channel.frames.Fault` has those about frames."""
+    """Why a request was refused; :class:`~kafka_coord.channel.frames.Fault` has the codes for bad frames."""
 
     NOT_COORDINATOR = "not-coordinator"
     BAD_NAME = "bad-name"
@@ -76,7 +76,7 @@ def write_offsets(offsets: Mapping[TopicPartition, int | None]) -> dict[str, dic
 
 
 def read_offsets(frame: fields.Json, where: str) -> dict[TopicPartition, int]:
-    """Of field ``offsets``; none where it is missing and may be: a request of :data:`_NEEDS_OFFSETS` needs it."""
+    """The field ``offsets``. It may be missing, except in the requests of :data:`_NEEDS_OFFSETS`."""
     found = {}
     for topic, partitions in fields.mapping(frame, "offsets", where, None if where in _NEEDS_OFFSETS else {}).items():
         for partition, offset in _partitions(topic, partitions, where):
@@ -104,7 +104,7 @@ def _partitions(topic: str, partitions: Any, where: str) -> list[tuple[int, Any]
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """Where to register: ``endpoint`` is ``host:port``, ``None`` where that instance takes no consumers."""
+    """Where to register. ``endpoint`` is ``host:port``, or ``None`` if that instance takes no consumers."""
 
     instance: int
     epoch: int
@@ -116,15 +116,15 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class MetadataQuestion:
-    """What a consumer asks for. The answer may wait ``wait_ms`` until there is a coordinator that takes consumers and
-    whose epoch is not ``not_epoch``: that one cannot be reached, or was lost."""
+    """What a consumer asks for. The instance may hold its reply for ``wait_ms`` until a coordinator takes consumers and
+    its epoch is not ``not_epoch``, the one that the consumer lost or could not reach."""
 
     wait_ms: int = 0
     not_epoch: int | None = None
 
     @classmethod
     def waiting(cls, missed: Coordinator | None) -> MetadataQuestion:
-        """For another one than ``missed``: nobody has to ask again and again, and everybody hears of it at once."""
+        """Waits for another coordinator than ``missed``, so that consumers hear of it at once without polling."""
         return cls(WAIT_MS, missed.epoch if missed is not None else None)
 
     def to_json(self) -> dict[str, Any]:
@@ -140,14 +140,15 @@ class MetadataQuestion:
         )
 
     def wants(self, coordinator: Coordinator | None) -> bool:
-        """Whether that is what is waited for."""
+        """Whether this is a coordinator that the question waits for."""
         return coordinator is not None and coordinator.endpoint is not None and coordinator.epoch != self.not_epoch
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """What every instance answers. ``brokers`` are Kafka's: id → addresses as in its registration; ``protocols`` what
-    its listeners speak, by name; ``instances`` where the instances listen; ``coordinator`` ``None`` while nobody is."""
+    """The reply of every instance. ``brokers`` maps Kafka's broker ids to the addresses in their registrations,
+    ``protocols`` maps listener names to their protocols, ``instances`` are the addresses of the instances, and
+    ``coordinator`` is ``None`` while there is none."""
 
     instance: int
     brokers: Mapping[int, Sequence[str]]
@@ -182,7 +183,7 @@ class ClusterMetadata:
 
 
 def read_coordinator(frame: fields.Json, where: str) -> Coordinator | None:
-    """Of field ``coordinator``, in the answer to cluster-metadata and in ``not-coordinator``."""
+    """The field ``coordinator`` of a cluster-metadata reply or a ``not-coordinator`` refusal."""
     if "coordinator" in frame and frame["coordinator"] is None:
         return None
     found = fields.mapping(frame, "coordinator", where)
@@ -212,10 +213,10 @@ def _texts(frame: fields.Json, name: str, where: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A registration that is asked for. ``member`` has what goes into the znode; its name is "" where the coordinator
-    is to make one. ``resume_key`` is a word the consumer made up when it started: a registration with the same one is
-    its own, and it may take that over. ``secret`` proves who it is, where that is asked for; ``auto_commit``: what it
-    answers pings with is committed."""
+    """A request for a registration. ``member`` is what goes into the znode; the name "" asks the coordinator to make
+    one. ``resume_key`` is a random word that the consumer chose when it started: a registration with the same key is
+    its own, and it may take that over. ``secret`` proves the consumer's identity where users are configured.
+    ``auto_commit`` means that the offsets in its ping replies are committed."""
 
     group: str
     member: Member
@@ -236,7 +237,7 @@ class Register:
 
     @classmethod
     def from_json(cls, frame: fields.Json) -> Register:
-        """Whether the names are legal is not looked at here: that has a code of its own."""
+        """Does not check whether the names are legal: illegal names have a code of their own."""
         where = MessageType.REGISTER
         auto_commit = frame.get("auto_commit", True)
         if not isinstance(auto_commit, bool):
@@ -249,7 +250,7 @@ class Register:
                     where, f"field {name!r} has {len(frame[name])} characters, not {MAX_TEXT_CHARS}", name
                 )
         consumer = fields.text(frame, "consumer_id", where) if frame.get("consumer_id") is not None else ""
-        fields.number(frame, "session_timeout_ms", where)  # which a registration over ZooKeeper does not need
+        fields.number(frame, "session_timeout_ms", where)  # optional in a registration over ZooKeeper
         return cls(
             group=fields.text(frame, "group", where),
             member=Member.from_json(frame, consumer, 0, where),
@@ -261,7 +262,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The answer to register: the name, the incarnation it lives as, and how it will be pinged (ms)."""
+    """The reply to register: the member's name and incarnation, and its session timeout and ping interval (ms)."""
 
     consumer: str
     incarnation: int
@@ -292,7 +293,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """A membership that is to go on, on another connection, where it was."""
+    """A request to continue a membership on another connection."""
 
     group: str
     consumer: str
@@ -320,12 +321,12 @@ class Resume:
 
 
 def read_outstanding(frame: fields.Json) -> frozenset[str]:
-    """The answer to resume: the names of the commands the coordinator still waits for."""
+    """The reply to resume: the names of the commands whose acknowledgement the coordinator still waits for."""
     return frozenset(_texts(frame, "outstanding", MessageType.RESUME))
 
 
 def read_refused(frame: fields.Json, where: str) -> frozenset[str]:
-    """The answer to commit and leave: the topics that exist no more."""
+    """The reply to commit and leave: the topics that no longer exist."""
     return frozenset(_texts(frame, "refused", where))
 
 
@@ -334,7 +335,7 @@ def read_refused(frame: fields.Json, where: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """``heard``: the last ping whose answer has arrived in time and is dealt with; ``done``: the last command whose
+    """``heard`` is the last ping whose reply arrived in time and has been handled. ``done`` is the last command whose
     acknowledgement is stored. Both are ids of the coordinator's own requests, 0 for none."""
 
     heard: int
@@ -352,13 +353,13 @@ class Ping:
 
 
 def write_command(name: str, command: Command) -> dict[str, Any]:
-    """As in its znode, with the znode's name."""
+    """The command as in its znode, with the znode's name."""
     written = command.to_json()
     del written["version"], written["type"]
     return {"command": name, **written}
 
 
 def read_command(frame: fields.Json) -> tuple[str, Command]:
-    """The command's name, and the command."""
+    """The command's name and the command."""
     where = fields.text(frame, "type", "command")
     return fields.text(frame, "command", where), command_from_json(frame, where)

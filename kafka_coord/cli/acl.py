@@ -1,4 +1,4 @@
-"""``kafka-coord acl``: who may do what in ZooKeeper."""
+"""``kafka-coord acl``: ZooKeeper ACLs, planned, checked and applied."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ _SHOWN = 200
 
 @click.group()
 def acl() -> None:
-    """Who may do what in ZooKeeper: separate identities for coordinators, operators and each group's consumers.
+    """Plan, check and set ZooKeeper ACLs: who may read and change which znode.
 
-    The roles are given out by a file of identities (zookeeper.identities); see docs/operations.md, Security.
+    Coordinators, operators and each group's consumers have identities of their own. An identities file assigns the
+    roles (zookeeper.identities); see docs/operations.md, Security.
 
     \b
     kafka-coord acl plan
@@ -52,10 +53,10 @@ def acl() -> None:
 @output_option
 @connection_options
 def plan_command(path: tuple[str, ...], output: Format) -> None:
-    """Print what each role may do with which znode, and who plays it; with PATHs, the ACLs they should have.
+    """Print what each role may do with which znode, and the identities of each role. With PATHs, print their ACLs.
 
-    c: create children, d: delete children, r: read, w: write, a: change the ACL. Asks no server. Of consumers, those
-    of the group the znode belongs to are meant; "+" is what those besides may do whose groups are not named.
+    c: create children, d: delete children, r: read, w: write, a: change the ACL. The consumers column applies to the
+    consumers of the znode's own group; "+" shows what consumers of unnamed groups may do besides. Contacts no server.
 
     \b
     kafka-coord acl plan
@@ -89,14 +90,14 @@ def plan_command(path: tuple[str, ...], output: Format) -> None:
         sections.append(Section("roles", _ROLES, roles))
     show(output, document, sections)
     if settings.zookeeper.identities is None:
-        note("who plays these roles is not said: zookeeper.identities is not set")
+        note("zookeeper.identities is not set, so the roles have no identities yet")
 
 
 @acl.command()
 @output_option
 @connection_options
 def check(output: Format) -> None:
-    """Compare every znode's ACL with the plan. Exit code 10 where one deviates. Changes nothing.
+    """Compare every znode's ACL with the plan. Changes nothing. Exit code 10 if any ACL deviates.
 
     \b
     kafka-coord acl check -o json
@@ -114,24 +115,24 @@ def check(output: Format) -> None:
     if len(shown) < len(rows):
         note(f"and {len(rows) - len(shown)} more; -o tsv shows all")
     if found.survey.foreign:
-        note(f"not ours, so not looked at: {', '.join(found.survey.foreign[:10])} and what is below")
+        note(f"skipped, because they are foreign: {', '.join(found.survey.foreign[:10])} and everything below them")
     if rows:
         raise VerificationFailed(
             f"{len(rows)} deviations from the plan among {found.survey.looked_at} znodes, "
             f"{sum(row['what'] == 'open' for row in rows)} of which anybody may change: kafka-coord acl apply"
         )
-    note(f"{found.survey.looked_at} znodes looked at")
+    note(f"checked {found.survey.looked_at} znodes")
 
 
 @acl.command("apply")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connection_options
 def apply_command(yes: bool) -> None:
-    """Set every ACL that deviates from the plan, and create the znodes that consumers need and may not create.
+    """Set every ACL that deviates from the plan, and create the znodes that consumers need but may not create.
 
-    What is open can be closed by anybody; after that only a coordinator's identity can change ACLs. May be broken off
-    and run again; nobody is interrupted by it. Every instance and consumer must have credentials and know the
-    identities before: whoever has none is locked out.
+    Anybody can close an open znode; after that, only a coordinator's identity can change its ACL. You may interrupt the
+    command and run it again. It interrupts no session. First give every instance and consumer credentials, and list
+    their identities: whoever has none is locked out.
 
     \b
     kafka-coord acl apply --config /etc/kafka-coord.toml --yes
@@ -146,15 +147,15 @@ def apply_command(yes: bool) -> None:
         if not todo and not found.survey.hidden:
             click.echo(f"nothing to do: {found.survey.looked_at} znodes are as planned")
             return
-        confirm(f"Change the ACL of {len(found.deviations)} znodes, make {len(found.missing)}?", yes=yes)
+        confirm(f"Change the ACL of {len(found.deviations)} znodes and create {len(found.missing)}?", yes=yes)
         done = apply(store, plan, lambda set_, of: note(f"{set_} of {of}"))
-    click.echo(f"changed {done.changed}, made {done.made}, refused {len(done.refused)}")
+    click.echo(f"changed {done.changed}, created {done.made}, refused {len(done.refused)}")
     for path, why in done.refused[:20]:
         note(f"{path}: {why}")
     if done.refused:
         raise StoreError(
-            f"{len(done.refused)} ACLs could not be changed: run it with the credentials of a coordinator, "
-            "or of whoever made these znodes"
+            f"{len(done.refused)} ACLs could not be changed: run the command with the credentials of a coordinator, "
+            "or of the identity that created these znodes"
         )
 
 
@@ -162,10 +163,11 @@ def apply_command(yes: bool) -> None:
 @click.argument("user", required=False)
 @connection_options
 def identity(user: str | None) -> None:
-    """Print the digest identity of a user and password, for the file of identities.
+    """Print the digest identity of a user and password, for the identities file.
 
-    Without USER of those in zookeeper.digest (KAFKA_COORD_ZOOKEEPER_DIGEST or the file). With USER the password is
-    asked for, or read from standard input: never from the command line, which every user of the host can see.
+    Without USER, the command uses the user and password in zookeeper.digest (KAFKA_COORD_ZOOKEEPER_DIGEST or the file).
+    With USER, it asks for the password or reads it from standard input. It never takes a password from the command
+    line, which every user of the host can see.
 
     \b
     kafka-coord acl identity
@@ -176,11 +178,11 @@ def identity(user: str | None) -> None:
     if user is None:
         digest = current_settings().zookeeper.digest
         if digest is None:
-            raise SettingsError("zookeeper.digest is not set: set it (user:password), or name a USER here")
+            raise SettingsError("zookeeper.digest is not set: set it (user:password), or give a USER")
         user, _, password = digest.reveal().partition(":")
     else:
         if not user or ":" in user or not user.isprintable():
-            raise SettingsError(f"{user[:60]!r} is no user name for ZooKeeper's digest scheme: it may have no colon")
+            raise SettingsError(f"{user[:60]!r} is no user name for ZooKeeper's digest scheme: use one without a colon")
         if sys.stdin.isatty():
             password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
         else:
@@ -195,8 +197,8 @@ def _plan(settings: Settings) -> AclPlan:
 
     if settings.zookeeper.identities is None:
         raise SettingsError(
-            "zookeeper.identities is not set: write a file that says which identity plays which role "
-            "(docs/operations.md, Security), and name it there"
+            "zookeeper.identities is not set: write a file that assigns identities to roles "
+            "(docs/operations.md, Security), and set zookeeper.identities to its path"
         )
     return read_identities(settings.zookeeper.identities)
 
@@ -213,7 +215,7 @@ def _acl_store(settings: Settings) -> Iterator[AclStore]:
 
 def _checked(path: str) -> str:
     if not path.startswith("/") or path.endswith("/"):
-        raise SettingsError(f"{path[:60]!r} is no path of a znode, such as /consumers/groups/delays/ids")
+        raise SettingsError(f"{path[:60]!r} is no znode path: use one such as /consumers/groups/delays/ids")
     return path
 
 

@@ -1,4 +1,4 @@
-"""``kafka-coord pipeline``: Spark jobs as members of a group, and what they found."""
+"""``kafka-coord pipeline``: Spark jobs that are members of a group, and their results."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _JOBS = (
     {
         "job": "history",
         "kind": "batch",
-        "reads": "ZooKeeper's logs, or what 'groups history' prints",
+        "reads": "ZooKeeper's logs, or the output of 'groups history'",
         "gives": "history/: rebalances by cause, time without an owner",
     },
 )
 _SAMPLE = "kafka_coord.dev.commands.pipeline"
-"""The sample job on the demo's flights: in the distribution kafka-coord-dev, as the flights are."""
+"""The sample job. It is in the distribution kafka-coord-dev, together with the flights it reads."""
 
 _COST = (
     number("times"),
@@ -69,7 +69,7 @@ def pipeline() -> None:
     """Spark jobs: queries that are members of a group like any consumer, and their results.
 
     They need Java 17 and the extra: pip install 'kafka-coord[spark]'. Several applications, and plain consumers beside
-    them, share a group's partitions. Each record is in the output once, even where some of them are killed.
+    them, share a group's partitions. The output has each record once, even if some of them are killed.
 
     \b
     kafka-coord load --flights --topic flights --partitions 12
@@ -107,14 +107,14 @@ def spark_options(command: F) -> F:
             "--log",
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
-            help="Where all that Spark prints goes. [default: in the output directory]",
+            help="File for everything Spark prints. [default: in the output directory]",
         ),
         click.option(
             "--conf",
             "conf",
             multiple=True,
             metavar="KEY=VALUE",
-            help="A setting of Spark, such as spark.executor.memory=1g; repeatable.",
+            help="A Spark setting, such as spark.executor.memory=1g; repeatable.",
         ),
         click.option(
             "--master",
@@ -138,7 +138,7 @@ def output_directory(command: F) -> F:
 
 
 def format_option(command: F) -> F:
-    """How the result is printed: not ``--output``, which is a directory here."""
+    """``--format``: how to print the result. ``--output`` is a directory here."""
     return click.option(
         "--format",
         "output",
@@ -155,7 +155,7 @@ def format_option(command: F) -> F:
 @output_directory
 @click.option("--chroot", default="", metavar="PATH", help="The chroot in the connect string, such as /kafka.")
 @click.option(
-    "--group", "groups", type=GROUP, multiple=True, help="Also the history of this group in ZooKeeper; repeatable."
+    "--group", "groups", type=GROUP, multiple=True, help="Include this group's history in ZooKeeper; repeatable."
 )
 @format_option
 @spark_options
@@ -170,10 +170,10 @@ def history(
     conf: tuple[str, ...],
     log: Path | None,
 ) -> None:
-    """Analyse what coordinators decided: rebalances by cause, and time without an owner.
+    """Analyse the coordinators' decisions: rebalances by cause, and time without an owner.
 
-    PATH is a ZooKeeper's data directory (or several of one ensemble), or a file with what 'groups history GROUP -o
-    json' printed, named after the group.
+    PATH is a ZooKeeper data directory (name several for several servers of an ensemble), or a file with the output of
+    'groups history GROUP -o json', named after the group.
 
     \b
     kafka-coord pipeline run history /var/lib/zookeeper --output /tmp/history
@@ -187,7 +187,7 @@ def history(
     from kafka_coord.spark.sinks.files import local_directory
 
     if not paths and not groups:
-        raise SettingsError("name a PATH or a --group: there is nothing to analyse")
+        raise SettingsError("nothing to analyse: give a PATH or a --group")
     root = local_directory(directory)
     evidence = read_evidence(paths, chroot=chroot)
     if groups:
@@ -215,11 +215,11 @@ def show_history(output: Format, report: HistoryReport) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
     metavar="DIR",
-    help="Where to put it. [default: here]",
+    help="Where to write the archive. [default: here]",
 )
-@click.option("--environment", is_flag=True, help="A whole Python environment, for machines without the requirements.")
+@click.option("--environment", is_flag=True, help="Pack a whole Python environment, requirements included.")
 def package(directory: Path, environment: bool) -> None:
-    """Pack this package for the machines of a cluster, and say how to give it to Spark (docs/spark-cluster.md).
+    """Pack kafka-coord for the machines of a cluster, and print how to pass it to Spark (docs/spark-cluster.md).
 
     A zip of the package alone is enough where the machines have its requirements. --environment makes an archive with
     all requirements except PySpark; pip downloads them, which takes some minutes.
@@ -233,16 +233,16 @@ def package(directory: Path, environment: bool) -> None:
     if environment:
         made = write_environment(directory, note)
         note("ship it:   --conf spark.archives=FILE#environment, with PYSPARK_PYTHON=./environment/bin/python")
-        note("           and, where the driver runs, the same unpacked into ./environment")
+        note("           and unpack it into ./environment where the driver runs")
     else:
         made = write_zip(directory)
-        note("ship it:   --conf spark.submit.pyFiles=FILE; the driver's Python must have kafka-coord[spark] itself")
+        note("ship it:   --conf spark.submit.pyFiles=FILE; install kafka-coord[spark] in the driver's Python")
     click.echo(made)
 
 
 @contextmanager
 def job_session(name: str, master: str | None, conf: tuple[str, ...], log: Path) -> Iterator[SparkSession]:
-    """The Spark session that :func:`spark_options` describe."""
+    """The Spark session for the options of :func:`spark_options`."""
     from kafka_coord.spark.java import find_java
     from kafka_coord.spark.session import spark_session
 

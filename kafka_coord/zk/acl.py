@@ -1,8 +1,8 @@
-"""Who may do what with which znode: the ACL plan, as a pure function of the path.
+"""The ACL plan: who may do what with which znode, as a pure function of the path.
 
-ZooKeeper's ACLs are a node's own (nothing is inherited), and whoever creates or deletes a znode needs CREATE or DELETE
-on its *parent*. So ``DELETE`` on ``channel/<consumer>`` is the right to acknowledge, and the right to evict is
-``DELETE`` on ``ids``. :data:`RULES` is the whole plan; docs/threat-model.md shows it and says what it does not prevent.
+ZooKeeper's ACLs belong to one node; nothing is inherited. To create or delete a znode, a session needs CREATE or DELETE
+on its *parent*. So ``DELETE`` on ``channel/<consumer>`` is the right to acknowledge, and ``DELETE`` on ``ids`` is the
+right to evict. :data:`RULES` is the whole plan. docs/threat-model.md shows it and says what it does not prevent.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from enum import IntFlag
 from kafka_coord.errors import SettingsError
 
 ANY_GROUP = "*"
-"""In place of a group's name: every group that has no consumers of its own named."""
+"""Stands for every group that the identities file does not name."""
 
 MAX_IDENTITIES = 64
-"""Of one role: each travels with every create."""
+"""The most identities of one role. Each create carries all of them."""
 _SCHEMES = ("digest", "sasl", "x509", "ip", "world", "auth")
 _MASKED = "x"
-"""What a server shows instead of a digest to whoever may not change the ACL."""
+"""A server shows this instead of a digest's hash to sessions that may not change the ACL."""
 
 
 class Permission(IntFlag):
@@ -59,7 +59,7 @@ CHANGING = Permission.WRITE | Permission.CREATE | Permission.DELETE | Permission
 
 @dataclass(frozen=True, slots=True, order=True)
 class Identity:
-    """Whom ZooKeeper knows a session by: ``digest:user:<hash>``, ``sasl:user``, ``x509:CN=…``, ``world:anyone``."""
+    """How ZooKeeper identifies a session: ``digest:user:<hash>``, ``sasl:user``, ``x509:CN=…``, ``world:anyone``."""
 
     scheme: str
     name: str
@@ -76,7 +76,7 @@ class Identity:
         if scheme == "digest" and (name.count(":") != 1 or not all(name.split(":"))):
             raise SettingsError(f"{where}: {written!r} lacks the hash: 'kafka-coord acl identity' prints it")
         if scheme == "world" and name != "anyone":
-            raise SettingsError(f"{where}: {written!r}: of the world there is only world:anyone")
+            raise SettingsError(f"{where}: {written!r} is no identity: the world scheme has only world:anyone")
         return cls(scheme, name)
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Identity:
 
     @property
     def shown(self) -> str:
-        """Without the hash of a digest."""
+        """The identity without a digest's hash."""
         return f"digest:{self.user}" if self.scheme == "digest" else str(self)
 
     @property
@@ -92,7 +92,7 @@ class Identity:
         return self.name.partition(":")[0] if self.scheme == "digest" else self.name
 
     def is_shown_as(self, other: Identity) -> bool:
-        """Whether a server may mean this one by ``other``: to strangers it hides the hash of a digest."""
+        """Whether a server may show this identity as ``other``: it hides a digest's hash from strangers."""
         if self == other:
             return True
         return self.scheme == other.scheme == "digest" and other.name == f"{self.user}:{_MASKED}"
@@ -117,7 +117,7 @@ AclOf = tuple[Grant, ...]
 
 
 def grants(found: Iterable[tuple[Identity, Permission]]) -> AclOf:
-    """Sorted, each identity once, those that may do nothing left out."""
+    """Sorted, each identity once, without identities that may do nothing."""
     together: dict[Identity, Permission] = {}
     for identity, permissions in found:
         if permissions:
@@ -126,7 +126,7 @@ def grants(found: Iterable[tuple[Identity, Permission]]) -> AclOf:
 
 
 def same(found: AclOf, wanted: AclOf) -> bool:
-    """Whether what a server shows is what is wanted."""
+    """Whether the ACL that a server shows matches the wanted one."""
     return len(found) == len(wanted) and all(
         any(one.permissions == other.permissions and one.identity.is_shown_as(other.identity) for other in found)
         for one in wanted
@@ -140,10 +140,10 @@ def open_to_change(found: AclOf) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the roles may do with znodes of one place, in letters; coordinators may do everything everywhere.
+    """What each role may do with the znodes at ``place``, in letters. Coordinators may do everything everywhere.
 
-    ``consumers`` are those of the group the znode belongs to, ``any_group`` is what those of :data:`ANY_GROUP` may do
-    besides: nobody prepares their groups, so they make them.
+    ``consumers`` applies to the consumers of the znode's own group. ``any_group`` is what :data:`ANY_GROUP` consumers
+    may do besides: nobody prepares their groups, so they create the znodes themselves.
     """
 
     place: str
@@ -155,16 +155,16 @@ class Rule:
 
 _GROUP = "/consumers/groups/<group>"
 RULES = (
-    Rule("/consumers", "crd", "", why="operators make and remove `paused`"),
+    Rule("/consumers", "crd", "", why="operators create and delete `paused`"),
     Rule("/consumers/coordinator", "r", ""),
     Rule("/consumers/coordinator_epoch", "r", ""),
     Rule("/consumers/coordinators", "r", ""),
     Rule("/consumers/coordinators/<instance>", "r", ""),
-    Rule("/consumers/requests", "crd", "", why="operators ask, and remove what was answered"),
+    Rule("/consumers/requests", "crd", "", why="operators create requests and delete answered ones"),
     Rule("/consumers/requests/<request>", "r", "", why="only the coordinator answers"),
     Rule("/consumers/paused", "rw", ""),
-    Rule("/consumers/groups", "cr", "", "cr", why="operators prepare groups; named groups are made by the coordinator"),
-    Rule(_GROUP, "cdrw", "r", "c", why="its data are the group's settings; operators make and remove `paused`"),
+    Rule("/consumers/groups", "cr", "", "cr", why="operators prepare groups; the coordinator creates named groups"),
+    Rule(_GROUP, "cdrw", "r", "c", why="its data are the group's settings; operators create and delete `paused`"),
     Rule(f"{_GROUP}/paused", "rw", ""),
     Rule(f"{_GROUP}/assignment", "r", ""),
     Rule(f"{_GROUP}/history", "r", ""),
@@ -173,17 +173,17 @@ RULES = (
     Rule(f"{_GROUP}/owners/<consumer>", "r", ""),
     Rule(f"{_GROUP}/ids", "r", "cdr", why="to register and to leave"),
     Rule(f"{_GROUP}/ids/<consumer>", "r", "r", why="a registration is never changed"),
-    Rule(f"{_GROUP}/channel", "r", "cr", why="a consumer makes its channel"),
+    Rule(f"{_GROUP}/channel", "r", "cr", why="a consumer creates its channel"),
     Rule(f"{_GROUP}/channel/<consumer>", "r", "drw", why="WRITE takes the token, DELETE acknowledges; no CREATE"),
     Rule(f"{_GROUP}/channel/<consumer>/<command>", "r", "r"),
     Rule(f"{_GROUP}/offsets", "r", "r"),
-    Rule(f"{_GROUP}/offsets/<topic>", "r", "cr", why="its data is the topic's identity, the coordinator's"),
+    Rule(f"{_GROUP}/offsets/<topic>", "r", "cr", why="its data is the topic's identity; the coordinator writes it"),
     Rule(f"{_GROUP}/offsets/<topic>/<partition>", "r", "rw"),
 )
-"""Where no rule fits (a scratch znode of ``doctor``, something foreign), operators may read and delete nothing."""
+"""Where no rule applies (a scratch znode of ``doctor``, a foreign znode), operators may read but not delete."""
 
 LEAVES = frozenset(rule.place for rule in RULES if not any(other.place.startswith(f"{rule.place}/") for other in RULES))
-"""The places below which there is nothing of ours."""
+"""The places below which kafka-coord has no znodes."""
 
 _ELSEWHERE = Rule("", "r", "")
 _RULES = tuple((tuple(rule.place.split("/")), rule) for rule in RULES)
@@ -203,7 +203,7 @@ def rule_of(path: str) -> Rule | None:
 
 @dataclass(frozen=True, slots=True)
 class AclPlan:
-    """Who plays which role. ``consumers`` by group, :data:`ANY_GROUP` for those of all groups that are not named."""
+    """Which identities have which role. ``consumers`` maps a group's name, or :data:`ANY_GROUP`, to its identities."""
 
     coordinators: tuple[Identity, ...]
     operators: tuple[Identity, ...] = ()
@@ -239,7 +239,7 @@ class AclPlan:
         return tuple(sorted(name for name in self.consumers if name != ANY_GROUP))
 
     def prepared(self) -> tuple[str, ...]:
-        """What must be there before consumers of named groups come, who may make none of it; parents first."""
+        """The znodes that named groups' consumers need but may not create; parents first."""
         return tuple(
             path
             for group in self.named_groups()

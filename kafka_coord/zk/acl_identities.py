@@ -4,11 +4,11 @@
 
     coordinators = ["digest:coordinator:3zpCJSEkTHOmpyrRJKDsoGyH1Ao="]
     operators    = ["sasl:alice", "x509:CN=ops,O=Example"]
-    readers      = ["world:anyone"]            # who may look; [] for nobody else
+    readers      = ["world:anyone"]            # who may read; [] means nobody else
 
     [consumers]
     delays = ["digest:delays:1ZVDWOp9QMyKQQeVQMn5SFnWnb8="]
-    "*"    = ["digest:others:R8V0yvn9cJqN6b1J5iFVs6h4JpA="]   # all groups that are not named
+    "*"    = ["digest:others:R8V0yvn9cJqN6b1J5iFVs6h4JpA="]   # all groups that are not named here
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _ROLES = ("coordinators", "operators", "readers", "consumers")
 
 
 def digest_identity(user: str, password: str) -> Identity:
-    """What ZooKeeper's ``digest`` scheme knows a user and password by (``DigestAuthenticationProvider``)."""
+    """The identity that ZooKeeper's ``digest`` scheme derives from a user and password."""
     hashed = base64.b64encode(hashlib.sha1(f"{user}:{password}".encode()).digest())  # noqa: S324 - ZooKeeper's choice
     return Identity("digest", f"{user}:{hashed.decode()}")
 
 
 def read_identities(file: Path) -> AclPlan:
-    """Raises :class:`SettingsError` naming the file, the key and what would do."""
+    """Raises :class:`SettingsError`, which names the file, the key and the legal values."""
     try:
         with file.open("rb") as opened:
             raw = opened.read(_MAX_FILE_BYTES + 1)
@@ -45,7 +45,7 @@ def read_identities(file: Path) -> AclPlan:
 
 
 def parse_identities(raw: bytes, where: str) -> AclPlan:
-    """As :func:`read_identities`, of bytes."""
+    """Like :func:`read_identities`, from bytes."""
     table = parse_toml(raw, f"identities file {where}")
     unknown = sorted(set(table) - set(_ROLES))
     if unknown:

@@ -1,8 +1,8 @@
-"""A tree's ACLs compared with the plan, and brought to it.
+"""Compares a tree's ACLs with the plan, and sets those that differ.
 
-A multi cannot set ACLs, so they are set one by one, pipelined, each only if nobody changed it since it was read. It may
-be broken off and run again at any time: what is right already is left alone. Foreign znodes (the groups a 0.8
-consumer keeps right below ``/consumers``) are left alone, too.
+A multi cannot set ACLs. They are set one by one, pipelined, each only if it has not changed since it was read. The run
+may be interrupted and repeated at any time: it skips ACLs that are right already. It also skips foreign znodes, such
+as the groups that a 0.8 consumer keeps directly below ``/consumers``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BATCH = 1_000
 _PASSES = 5
 
 OnProgress = Callable[[int, int], None]
-"""Hears how many ACLs are set, of how many that are to be set in this pass."""
+"""Receives how many ACLs are set, and how many this pass has to set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class FoundAcl:
 
     @classmethod
     def of(cls, acls: Sequence[Any], stat: Any) -> FoundAcl:
-        """From what kazoo gives."""
+        """From kazoo's values."""
         pairs = ((Identity(one.id.scheme, one.id.id), Permission(one.perms & Permission.ALL)) for one in acls)
         return cls(grants(pairs), stat.aversion)
 
 
 @dataclass(frozen=True, slots=True)
 class AclChange:
-    """An ACL to set, if it is still the one that was read."""
+    """An ACL to set, provided it is still the one that was read."""
 
     path: str
     acl: AclOf
@@ -62,8 +62,9 @@ class AclStore(Store, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The ACLs of a tree. ``unreadable`` are znodes whose ACL, ``hidden`` those whose children may not be read;
-    ``foreign`` are the topmost znodes that are not ours. ``whole`` is false where only some of each kind were read."""
+    """The ACLs of a tree. ``unreadable`` are znodes whose ACL may not be read; ``hidden`` are those whose children may
+    not be listed. ``foreign`` are the topmost znodes that are not kafka-coord's. ``whole`` is false if only a sample of
+    each kind was read."""
 
     found: dict[str, FoundAcl]
     unreadable: tuple[str, ...]
@@ -77,13 +78,13 @@ class Survey:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """What anybody may change."""
+        """The znodes that anybody may change."""
         return tuple(path for path, one in self.found.items() if open_to_change(one.acl))
 
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A znode whose ACL is not the plan's. ``found`` is ``None`` where it may not even be read."""
+    """A znode whose ACL differs from the plan's. ``found`` is ``None`` if the ACL may not be read."""
 
     path: str
     found: AclOf | None
@@ -92,13 +93,13 @@ class Deviation:
 
     @property
     def open(self) -> bool:
-        """Whether anybody may change it."""
+        """Whether anybody may change the znode."""
         return self.found is not None and open_to_change(self.found)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A survey against a plan. ``missing`` is what the plan wants to be there and is not."""
+    """A survey compared with a plan. ``missing`` are znodes that the plan requires and that do not exist."""
 
     survey: Survey
     deviations: tuple[Deviation, ...]
@@ -107,7 +108,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What an application did. ``refused`` are paths with the reason, which were left as they are."""
+    """The result of :func:`apply`. ``refused`` maps paths that were left unchanged to the reason."""
 
     changed: int
     made: int
@@ -115,7 +116,8 @@ class Applied:
 
 
 def survey(store: AclStore, most_of_a_kind: int | None = None) -> Survey:
-    """Reads the ACLs of everything of ours, or of so many znodes of each kind (in a tree of hundreds of thousands)."""
+    """Reads the ACLs of all of kafka-coord's znodes, or of ``most_of_a_kind`` of each kind, because a large tree has
+    hundreds of thousands."""
     paths: list[str] = []
     foreign: list[str] = []
     hidden: list[str] = []
@@ -135,7 +137,7 @@ def survey(store: AclStore, most_of_a_kind: int | None = None) -> Survey:
 
 
 def compare(store: AclStore, plan: AclPlan, most_of_a_kind: int | None = None) -> Comparison:
-    """Every znode of ours (or so many of each kind) against the plan; changes nothing."""
+    """Compares all of kafka-coord's znodes, or ``most_of_a_kind`` of each kind, with the plan. Changes nothing."""
     seen = survey(store, most_of_a_kind)
     deviations = [Deviation(path, None, plan.of(path)) for path in seen.unreadable]
     for path, one in seen.found.items():
@@ -148,8 +150,8 @@ def compare(store: AclStore, plan: AclPlan, most_of_a_kind: int | None = None) -
 
 
 def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None) -> Applied:
-    """Makes what is missing and sets every ACL that deviates, again and again until a look finds nothing to do: those
-    who run meanwhile may be making znodes by an older plan. Nobody's session, watch or version is touched by it."""
+    """Creates what is missing and sets every ACL that deviates. Repeats this until a pass finds nothing to do, because
+    running processes may still create znodes by an older plan. No session, watch or data version is affected."""
     changed = made = 0
     refused: dict[str, str] = {}
     for _ in range(_PASSES):
@@ -165,7 +167,7 @@ def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None)
             chunk = todo[start : start + _BATCH]
             for change, answer in zip(chunk, store.write_acls(chunk), strict=True):
                 if isinstance(answer, BadVersion):
-                    continue  # somebody else set it: the next look tells whether that is right
+                    continue  # another process set it: the next pass checks the result
                 if answer is not None:
                     refused[change.path] = str(answer)
                 else:
@@ -176,8 +178,8 @@ def apply(store: AclStore, plan: AclPlan, on_progress: OnProgress | None = None)
 
 
 def _tree(store: AclStore, hidden: list[str], cut: list[str], most_of_a_kind: int | None) -> Iterator[str]:
-    """Our znodes, parents first; of what is foreign only the topmost. ``hidden`` gets what may not be listed, ``cut``
-    what was left out."""
+    """kafka-coord's znodes, parents first, and the topmost of each foreign subtree. Appends to ``hidden`` what may not
+    be listed, and to ``cut`` what the sample left out."""
     level = [layout.CONSUMERS] if store.exists(layout.CONSUMERS) is not None else []
     while level:
         kinds: Counter[str] = Counter()

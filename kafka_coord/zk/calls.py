@@ -1,9 +1,9 @@
-"""One call to ZooKeeper: wait for a connection, send, wait for the answer, all before one deadline.
+"""One call to ZooKeeper: wait for a connection, send, wait for the reply, all before one deadline.
 
-kazoo's own synchronous calls are not used: issued while the connection is gone they block without bound.
+kazoo's own synchronous calls are not used: they block without bound if issued while the connection is down.
 
-A write that ran into its deadline may still be sent when the connection returns, but never after a later read of the
-same session was answered (requests of a session are served in order): reading back tells the truth.
+A write that hits its deadline may still be sent when the connection returns. It is never sent after the reply to a
+later read of the same session, because a session's requests are served in order. So reading back resolves the outcome.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from kafka_coord.zk.kazoo_session import KazooSession
 from kafka_coord.zk.store import Clock, SessionState
 
 PIPELINED = 500
-"""Requests under way at once where many are sent without waiting for each."""
+"""How many requests may be outstanding at once in a pipeline."""
 _LARGE = 100_000
 
 
 class Unsupported(StoreError):
-    """The server (or kazoo) does not know a request; the caller has another way."""
+    """The server (or kazoo) does not know a request; the caller falls back to another one."""
 
 
 class Calls:
-    """Asks on behalf of one session. Thread-safe."""
+    """Sends requests on behalf of one session. Thread-safe."""
 
     def __init__(
         self,
@@ -50,25 +50,25 @@ class Calls:
         self._handler = handler
         self._timeout_s = timeout_s
         self._max_request_bytes = max_request_bytes
-        self._dropped_at = 0  # bytes of the large request the connection broke on; 0: none lately
+        self._dropped_at = 0  # size of the large request on which the connection broke; 0: none recently
         self._pid = os.getpid()
 
     def ask(
         self, doing: str, path: str, send: Callable[[], Any], *, through_leader: bool = False, size: int = 0
     ) -> Any:
-        """Sends one request and waits for its answer, all before the deadline."""
+        """Sends one request and waits for its reply, all before the deadline."""
         deadline = self._ready(doing, path)
         sent_at = self._clock.monotonic()
         result = self._handler.sent(send)
         return self._await(result, doing, path, sent_at, deadline, through_leader=through_leader, size=size)
 
     def _ready(self, doing: str, path: str) -> float:
-        """Waits until there is a connection; gives the deadline of the call."""
+        """Waits for a connection; returns the call's deadline."""
         started = self._clock.monotonic()
         if os.getpid() != self._pid:
             raise StoreUnavailable(
-                f"{doing} {path}: this ZooKeeper session was opened by process {self._pid}, not by this child of it: "
-                "open another after fork()",
+                f"{doing} {path}: process {self._pid} opened this ZooKeeper session and this process is its child: "
+                "open another session after fork()",
                 path,
             )
         if self._session.state is not SessionState.CONNECTED and not self._session.wait_connected(self._timeout_s):
@@ -109,16 +109,16 @@ class Calls:
         return answer
 
     def _translated(self, error: Exception, doing: str, path: str, size: int) -> StoreError:
-        """A server drops the connection on a request longer than its ``jute.maxbuffer``, and says no more than that.
+        """A server drops the connection on a request longer than its ``jute.maxbuffer``, without giving the reason.
 
-        Once, that may have been any network failure, and the outcome is unknown. Twice in a row it is the size.
+        The first time, that could be any network failure, and the outcome is unknown. Twice in a row means the size.
         """
         hint = ""
         if size >= _LARGE and isinstance(error, ConnectionLoss):
             if 0 < self._dropped_at <= size:
                 return RequestTooLarge(
-                    f"{doing} {path}: the connection broke twice on a request this long ({size} bytes): the servers' "
-                    "jute.maxbuffer is probably lower; raise it there, or set max_request_bytes to it here",
+                    f"{doing} {path}: the connection broke twice on a request of {size} bytes: the servers' "
+                    "jute.maxbuffer is probably lower; raise it there, or lower max_request_bytes to match here",
                     path,
                 )
             self._dropped_at = size
@@ -128,7 +128,7 @@ class Calls:
     def check_size(self, size: int, doing: str, path: str) -> None:
         if size > self._max_request_bytes:
             raise RequestTooLarge(
-                f"{doing} {path}: {size} bytes, more than the {self._max_request_bytes} ZooKeeper takes in one request "
+                f"{doing} {path}: {size} bytes exceed the {self._max_request_bytes} ZooKeeper accepts in one request "
                 "(jute.maxbuffer); nothing was sent",
                 path,
             )
@@ -140,9 +140,9 @@ class Calls:
         ask: Callable[[Any], Any],
         refusals: tuple[type[StoreError], ...] = (),
     ) -> list[Any]:
-        """The answers to many requests sent without waiting for each; None where there is no such znode.
+        """The replies to many pipelined requests; None for a znode that does not exist.
 
-        Errors of the types in ``refusals`` are given in place of an answer rather than raised.
+        Errors of the types in ``refusals`` are returned in place of a reply instead of being raised.
         """
         answers: list[Any] = []
         for start in range(0, len(items), PIPELINED):

@@ -37,7 +37,7 @@ class Refusing(threading.Thread):
             coordinator = {"instance": 1, "epoch": 1, "endpoint": self._endpoint}
             nothing = {"instance": 1, "instances": [], "brokers": [], "protocols": {}}
             return {"type": "answer", "coordinator": coordinator, **nothing}
-        return {"type": "error", "code": "not-authenticated", "message": "no user is known by this secret"}
+        return {"type": "error", "code": "not-authenticated", "message": "no user has this secret"}
 
 
 def test_a_refusal_after_which_the_coordinator_closes_is_heard_by_whoever_waits_for_it() -> None:

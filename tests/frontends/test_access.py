@@ -90,13 +90,13 @@ def test_whoever_is_denied_is_logged_without_the_secret_and_a_flood_is_counted(
     denials = DenialLog()
     caplog.set_level("WARNING")
     for number in range(50):
-        denials.note(f"10.0.0.1:{number}", "not-authenticated", "no user is known by this secret", 100.0 + number)
+        denials.note(f"10.0.0.1:{number}", "not-authenticated", "no user has this secret", 100.0 + number)
     assert len(caplog.records) == DenialLog.MOST
     assert "10.0.0.1:0" in caplog.records[0].getMessage()
     caplog.clear()
     denials.note("10.0.0.2:1", "not-authorised", "user etl may not be a member of group 'x'", 170.0)
     assert [record.getMessage() for record in caplog.records] == [
-        "denied access to socket consumers in the period before: 40 more",
+        "denied access to socket consumers: 40 more in the last period",
         "denied access to socket consumer address=10.0.0.2:1 code=not-authorised"
         " reason=\"user etl may not be a member of group 'x'\"",
     ]

@@ -147,6 +147,6 @@ def test_what_is_no_evidence_is_refused(content, tmp_path):
 def test_the_command_says_what_is_missing(tmp_path):
     ran = run("pipeline", "run", "history", "--output", str(tmp_path))
     assert ran.code == 2
-    assert "name a PATH or a --group" in ran.err
+    assert "give a PATH or a --group" in ran.err
     ran = run("pipeline", "run", "history", "--output", str(tmp_path), str(tmp_path / "nowhere"))
     assert ran.code == 7

@@ -162,7 +162,7 @@ def test_a_batch_that_fails_leaves_the_table_as_it_was(spark, batch, tmp_path):
 def test_a_table_says_who_may_write_it_and_what(spark, batch, tmp_path):
     table = ParquetTable(spark, tmp_path / "table", group="delays")
     table.append(batch({0: (0, 2)}))
-    with pytest.raises(RequestRefused, match="written by the group 'delays'"):
+    with pytest.raises(RequestRefused, match="belongs to the group 'delays'"):
         ParquetTable(spark, tmp_path / "table", group="others").append(batch({0: (0, 2)}))
     with pytest.raises(SettingsError, match=r"value string, the batch has .*value binary"):
         table.append(batch({0: (2, 4)}).selectExpr("topic", "partition", "offset", "cast(value as binary) value"))

@@ -1,4 +1,4 @@
-"""Stored offsets consumers ask for, read a part at a time: whoever asks for many keeps nobody else waiting."""
+"""Reads stored offsets for consumers, a part at a time, so that one large request keeps nobody else waiting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.zk.store import Store
 
 MAX_READS = 2_000
-"""Offsets read in one step, of all who ask."""
+"""The most offsets to read in one step, over all requests."""
 
 Committed = Mapping[TopicPartition, int | None]
 
@@ -27,7 +27,7 @@ class _Question:
 
 
 class CommittedReader:
-    """Answers questions for stored offsets, in turn. One thread."""
+    """Answers requests for stored offsets in turn. One thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -40,11 +40,11 @@ class CommittedReader:
         wanted: Callable[[], Sequence[TopicPartition]],
         then: Callable[[Committed | StoreError | MalformedValue], None],
     ) -> None:
-        """``wanted`` is called when its turn has come; what it raises goes to ``then``, like a failure to read."""
+        """Calls ``wanted`` when the request's turn comes. ``then`` receives what it raises, like a failed read."""
         self._questions.append(_Question(ConsumerChannel(self._store, group, consumer), wanted, then))
 
     def step(self) -> bool:
-        """Reads :data:`MAX_READS` offsets; whether there is more to read. Raises nothing."""
+        """Reads up to :data:`MAX_READS` offsets; returns whether more are left. Raises nothing."""
         room = MAX_READS
         while self._questions and room > 0:
             question = self._questions.popleft()

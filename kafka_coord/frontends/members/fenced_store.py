@@ -1,4 +1,4 @@
-"""A store whose every write takes effect only while its coordinator is the elected one."""
+"""A store whose writes take effect only while its coordinator is elected."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from kafka_coord.zk.store import (
 
 
 class FencedStore(Store):
-    """Another store, and the check of the coordinator's epoch before whatever is written to it.
+    """Wraps another store and puts a check of the coordinator's epoch before each write.
 
-    Raises :class:`Fenced` from any write once another instance was elected; else what the other store raises, with
-    indices of a multi that do not count the check.
+    A write raises :class:`Fenced` once another instance has been elected, and otherwise what the other store raises.
+    The indices of a failed multi do not count the check.
     """
 
     def __init__(self, store: Store, fence: Check) -> None:
@@ -99,12 +99,12 @@ class FencedStore(Store):
         return made if isinstance(made, str) else path
 
     def ensure_path(self, path: str) -> None:
-        Store.ensure_path(self, path)  # by creations, each of which is fenced
+        Store.ensure_path(self, path)  # creates one by one, each fenced
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         stat = self._alone(SetData(path, data, version))
         if not isinstance(stat, Stat):
-            raise StoreError(f"no stat came for the write to {path}", path)
+            raise StoreError(f"ZooKeeper returned no stat for the write to {path}", path)
         return stat
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
@@ -117,14 +117,14 @@ class FencedStore(Store):
             if error.index != 0:
                 raise MultiFailed(str(error), error.path, error.index - 1, error.cause) from error
             raise Fenced(
-                "deposed: another instance was elected or somebody wrote the epoch; nothing was written",
+                "fenced: another instance was elected or somebody wrote the epoch; nothing was written",
                 error.path,
                 0,
                 error.cause,
             ) from error
 
     def close(self) -> None:
-        """Nothing: the other store is its owner's."""
+        """Does nothing: the other store's owner closes it."""
 
     @property
     def is_open(self) -> bool:

@@ -1,4 +1,4 @@
-"""What is done for many members in one request, so that one of them cannot fail it for the others."""
+"""Handles many members in one request without letting one of them fail it for the others."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 def isolated(items: Sequence[T], do: Callable[[Sequence[T]], None], failed: Callable[[T, StoreError], None]) -> None:
-    """Calls ``do`` with all items. Where ZooKeeper refuses that, it is called again with each half, and so on; an item
-    that is refused by itself goes to ``failed`` with the reason.
+    """Calls ``do`` with all items. If ZooKeeper refuses them, calls it again with each half, and so on. An item that is
+    refused alone goes to ``failed`` with the reason.
 
-    Raises :class:`Fenced` and :class:`StoreUnavailable`, which concern everybody. ``do`` has to bear being called again
-    with items it has dealt with.
+    Raises :class:`Fenced` and :class:`StoreUnavailable`, which concern all items. ``do`` must tolerate being called
+    again with items that it has handled already.
     """
     if not items:
         return

@@ -1,7 +1,7 @@
-"""Registering members from outside, many at once: the znodes a consumer with ZooKeeper makes for itself, made for it.
+"""Registers members from outside, many at once: it creates the znodes that a ZooKeeper consumer creates for itself.
 
-Its registration is persistent and names the instance that looks after it, so that it outlives that instance; whoever is
-elected next gives it its whole session timeout again (docs/design.md, section 8).
+The registration is persistent and names the instance that looks after it. So it outlives that instance, and the next
+elected one gives the member its whole session timeout again (docs/design.md, section 8).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from kafka_coord.zk.store import Delete, GetData, Node, Op, OpResult, ReadResult
 log = logging.getLogger(__name__)
 
 GATEWAY = "gateway"
-"""The field of a registration that says a socket consumer's: the broker id of the instance that made it."""
+"""This field marks a socket consumer's registration. It holds the broker id of the instance that made it."""
 
 _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a registration was refused, for the answer."""
+    """Why a registration was refused, for the reply."""
 
     code: Code
     message: str
@@ -55,8 +55,8 @@ class Refusal:
 
 @dataclass(slots=True, eq=False)
 class Registering:
-    """One registration asked for. Its value is unique to it: by it a lost reply is resolved. ``then`` hears, once, the
-    registration, or why it is refused."""
+    """One requested registration. Its value is unique, which resolves a lost reply. ``then`` receives, once, the
+    registration or the refusal."""
 
     wanted: RegistrationWanted
     then: Callable[[Registering, Registration | Refusal], None]
@@ -72,13 +72,13 @@ class Registering:
         return self.wanted.consumer
 
     def tell(self, outcome: Registration | Refusal) -> None:
-        """The outcome, for whoever asked."""
+        """Passes the outcome to the requester."""
         self.told = True
         self.then(self, outcome)
 
 
 def too_large(value: bytes) -> Refusal | None:
-    """Whether a registration would be longer than what a coordinator reads: nobody could ever decide its group."""
+    """Refuses a registration longer than a coordinator reads, because it would block every decision about its group."""
     if len(value) <= fields.MAX_VALUE_BYTES:
         return None
     message = f"the registration takes {len(value)} bytes, more than the {fields.MAX_VALUE_BYTES} allowed"
@@ -93,15 +93,15 @@ def registration_value(register: Register, gateway: int, address: str, now_ms: i
 
 
 def made_id(group: str, address: str, now_ms: int) -> str:
-    """``<group>_<host>-<epoch ms>-<8 hex>``, as consumers make them for themselves."""
+    """``<group>_<host>-<epoch ms>-<8 hex>``, the form in which consumers name themselves."""
     host = re.sub(r"[^a-zA-Z0-9._-]", "-", address.rpartition(":")[0])
     tail = f"-{now_ms}-{secrets.token_hex(4)}"
     return f"{group}_{host}"[: 249 - len(tail)] + tail
 
 
 def read_member(group: str, consumer: str, node: ReadResult, channel: ReadResult) -> tuple[Registration, Terms] | None:
-    """The member from outside that a registration is of, as whoever was just elected finds it; ``None`` for anybody
-    else's, and for one nobody can read: that is left alone."""
+    """The member from outside that a registration describes, as read by a newly elected coordinator. ``None`` for a
+    ZooKeeper consumer's registration and for an unreadable one, which is left alone."""
     if not isinstance(node, Node) or not isinstance(channel, Node):
         return None
     path = layout.registration(group, consumer)
@@ -111,24 +111,24 @@ def read_member(group: str, consumer: str, node: ReadResult, channel: ReadResult
             return None
         timeout_ms = fields.number(value, "session_timeout_ms", path, at_least=1)
     except MalformedValue:
-        return None  # the coordinator's look reports it
+        return None  # the coordinator's observation reports it
     auto_commit, resume_key = value.get("auto_commit") is not False, fields.plain(value.get("resume_key", ""))
     registration = Registration(group, consumer, node.stat.czxid, channel.stat.version, 0)
     return registration, Terms(timeout_ms / 1000, auto_commit, resume_key)
 
 
 def register_all(store: FencedStore, wanted: Sequence[Registering]) -> None:
-    """Tells each its outcome. What ZooKeeper refuses of one is that one's alone.
+    """Tells each requester its outcome. If ZooKeeper refuses one registration, the others are not affected.
 
-    Raises :class:`Fenced` and :class:`StoreUnavailable`: those not told yet are to be asked for again, and what was
-    made of them meanwhile is found.
+    Raises :class:`Fenced` and :class:`StoreUnavailable`. Then the requesters without an outcome must be tried again;
+    the retry finds what was written for them meanwhile.
     """
     isolated(wanted, partial(_register, store), _refused)
 
 
 def _refused(one: Registering, error: StoreError) -> None:
     if isinstance(error, NoAuth):
-        one.tell(Refusal(Code.NOT_AUTHORISED, f"ZooKeeper does not let the coordinator do it: {error}"))
+        one.tell(Refusal(Code.NOT_AUTHORISED, f"ZooKeeper does not let the coordinator register it: {error}"))
     else:
         one.tell(Refusal(Code.UNAVAILABLE, str(error)))
 
@@ -136,18 +136,18 @@ def _refused(one: Registering, error: StoreError) -> None:
 def _register(store: FencedStore, wanted: Sequence[Registering]) -> None:
     left = [one for one in wanted if not one.told]
     for attempt in range(_ATTEMPTS):
-        if attempt > 0:  # most groups have been there before
+        if attempt > 0:  # most groups exist already
             for group in sorted({one.group for one in left}):
                 ensure_group(store, group)
         left = _write(store, _look_at_all(store, left))
         if not left:
             return
     for one in left:
-        one.tell(Refusal(Code.UNAVAILABLE, "its znodes change under it all the time: ask again"))
+        one.tell(Refusal(Code.UNAVAILABLE, "the consumer's znodes changed at every attempt: ask again"))
 
 
 def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
-    """Those that can be written now; the others have been told."""
+    """Those that can be written now; tells the others their outcome."""
     paths = [layout.registration(one.group, one.consumer) for one in wanted]
     channels = [layout.channel(one.group, one.consumer) for one in wanted]
     nodes = store.read_many([GetData(path) for path in (*paths, *channels)])
@@ -168,7 +168,7 @@ def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Regi
 
 
 def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Registration | Refusal | None:
-    """``None``: it can be written, and ``one.ops`` are what."""
+    """``None`` if it can be written; then ``one.ops`` has the operations."""
     if node is None:
         has_channel = channel is not None
         one.ops = register_ops(one.group, one.consumer, one.wanted.value, has_channel=has_channel, ephemeral=False)
@@ -177,7 +177,7 @@ def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Regist
         return Registration(one.group, one.consumer, node.stat.czxid, channel.version, 0)  # the reply was lost
     if channel is None or not _is_its_own(one.wanted.terms.resume_key, node):
         return _taken(one.consumer, _who(node), node.stat.czxid)
-    # It comes back. Whoever registered in between has written to the channel, and this fails.
+    # The consumer returns. If another has registered in between, it has written to the channel, and this fails.
     set_channel, create = register_ops(one.group, one.consumer, one.wanted.value, ephemeral=False)
     token = SetData(set_channel.path, b"", channel.version)
     one.ops = (token, Delete(layout.registration(one.group, one.consumer)), create)
@@ -206,13 +206,13 @@ def _who(node: Node) -> str:
     try:
         value = fields.load(node.data, "registration")
     except MalformedValue:
-        return "a registration nobody can read has that name"
+        return "an unreadable registration has that name"
     where = value.get("address") or value.get("host") or "an unknown host"
     return f"a consumer at {fields.plain(where)[:100]} ({fields.plain(value.get('client', 'unknown'))[:100]}) has it"
 
 
 def _write(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
-    """Those at fault, to be looked at again; the others are written and told."""
+    """Writes the registrations and tells their outcomes; returns those that failed, to be looked at again."""
     again: list[Registering] = []
     left = iter(wanted)
     for units in packed([one.ops for one in wanted], store.acl_bytes, MAX_REQUEST_BYTES):
@@ -231,7 +231,7 @@ def _write_batch(store: FencedStore, wanted: list[Registering]) -> list[Register
         except MultiFailed as error:
             at_fault = _at_fault(left, error.index)
             gone = [at_fault]
-            if isinstance(error.cause, NoNode):  # mostly the group's own znodes: then it is so for all of them
+            if isinstance(error.cause, NoNode):  # mostly the group's own znodes, which all of them need
                 gone = [one for one in left if one.group == at_fault.group]
                 again += gone
             elif isinstance(error.cause, (NodeExists, BadVersion)):
@@ -249,10 +249,10 @@ def _write_batch(store: FencedStore, wanted: list[Registering]) -> list[Register
 
 
 def _registration(one: Registering, results: Sequence[OpResult]) -> Registration:
-    """All writes of one request have one zxid: what the channel's write was given is the registration's czxid too."""
+    """All writes of one request have one zxid, so the zxid of the channel's write is the registration's czxid."""
     channel = next((result for result in results if isinstance(result, Stat)), None)
     if channel is None:
-        raise KafkaCoordError("ZooKeeper told nothing about the channel it has written")
+        raise KafkaCoordError("ZooKeeper returned no result for the channel that was written")
     return Registration(one.group, one.consumer, channel.mzxid, channel.version, 0)
 
 
@@ -261,4 +261,4 @@ def _at_fault(wanted: Sequence[Registering], index: int) -> Registering:
         index -= len(one.ops)
         if index < 0:
             return one
-    raise IndexError("a multi failed at an operation it does not have")
+    raise IndexError("ZooKeeper named an operation that the multi does not have")

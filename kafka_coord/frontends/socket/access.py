@@ -1,4 +1,4 @@
-"""Who may register in which group: a file of users, each with a shared secret or a TLS certificate's name.
+"""The users file: who may register in which group, by shared secret or TLS certificate name.
 
 ::
 
@@ -10,7 +10,7 @@
     certificate = "worker.example.org"
     groups = [".*"]
 
-Without the file everybody may register in every group, as whoever reaches ZooKeeper may where that has no ACLs.
+Without the file everybody may register in every group, as in a ZooKeeper without ACLs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FIELDS = frozenset({"secret_sha256", "certificate", "groups"})
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One user: who proves to be it, and the groups it may be a member of (regular expressions, full match)."""
+    """One user: its credentials, and the groups it may be a member of (regular expressions, full match)."""
 
     name: str
     secret_sha256: str | None
@@ -45,7 +45,7 @@ class User:
     groups: tuple[re.Pattern[str], ...]
 
     def is_proven(self, secret: str | None, certificate: str | None) -> bool:
-        """Whether whoever has this secret and this certificate is the user."""
+        """Whether this secret or this certificate proves that the client is the user."""
         if self.certificate is not None and certificate == self.certificate:
             return True
         if self.secret_sha256 is None or secret is None:
@@ -54,7 +54,7 @@ class User:
 
 
 class Access:
-    """The users of a file. Raises :class:`SettingsError` for one that cannot be used."""
+    """The users of a file. Raises :class:`SettingsError` if the file cannot be used."""
 
     def __init__(self, users: Mapping[str, User]) -> None:
         self._users = dict(users)
@@ -64,18 +64,19 @@ class Access:
         try:
             raw = path.read_bytes()
         except OSError as error:
-            raise SettingsError(f"{path}: cannot be read: {error}") from None
+            raise SettingsError(f"{path}: cannot read the users file: {error}") from None
         written = parse_toml(raw, f"users file {path}")
         users = written.get("users")
         if set(written) != {"users"} or not isinstance(users, dict) or not users:
-            raise SettingsError(f"{path}: use tables [users.NAME], one at least, and nothing else")
+            raise SettingsError(f"{path}: use tables [users.NAME], at least one, and nothing else")
         return cls({name: _user(name, value, f"{path}: users.{name}") for name, value in users.items()})
 
     def why_not(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
-        """``None`` for who may be a member of the group. ``certificate`` is the common name of the connection's."""
+        """Why a client may not be a member of the group, or ``None``. ``certificate`` is its certificate's common
+        name."""
         proven = [user for user in self._users.values() if user.is_proven(secret, certificate)]
         if not proven:
-            return Refusal(Code.NOT_AUTHENTICATED, "no user is known by this secret or certificate")
+            return Refusal(Code.NOT_AUTHENTICATED, "no user has this secret or certificate")
         if not any(pattern.fullmatch(group) for user in proven for pattern in user.groups):
             names = ", ".join(user.name for user in proven)
             return Refusal(Code.NOT_AUTHORISED, f"user {names} may not be a member of group {group!r}")
@@ -83,7 +84,7 @@ class Access:
 
 
 class DenialLog:
-    """Says who was denied and why, never with what secret: ``MOST`` lines in ``PERIOD_S`` seconds, others counted."""
+    """Logs who was denied and why, never the secret: ``MOST`` lines in ``PERIOD_S`` seconds, then only a count."""
 
     MOST, PERIOD_S = 10, 60.0
 
@@ -92,10 +93,10 @@ class DenialLog:
         self._count = 0
 
     def note(self, address: str, code: str, reason: str, now: float) -> None:
-        """``now`` in monotonic seconds."""
+        """``now`` is monotonic seconds."""
         if now >= self._since + self.PERIOD_S:
             if self._count > self.MOST:
-                log.warning("denied access to socket consumers in the period before: %d more", self._count - self.MOST)
+                log.warning("denied access to socket consumers: %d more in the last period", self._count - self.MOST)
             self._since, self._count = now, 0
         self._count += 1
         if self._count <= self.MOST:
@@ -107,11 +108,11 @@ def _user(name: str, value: Any, where: str) -> User:
         raise SettingsError(f"{where}: use {', '.join(sorted(_FIELDS))}")
     secret, certificate, groups = value.get("secret_sha256"), value.get("certificate"), value.get("groups")
     if secret is None and certificate is None:
-        raise SettingsError(f"{where}: needs secret_sha256 or certificate, or nobody can be it")
+        raise SettingsError(f"{where}: add secret_sha256 or certificate; without either nobody can be this user")
     if secret is not None and not (isinstance(secret, str) and _SHA256.fullmatch(secret)):
         raise SettingsError(f"{where}.secret_sha256: use 64 hexadecimal digits: printf %s SECRET | sha256sum")
     if certificate is not None and not (isinstance(certificate, str) and certificate):
-        raise SettingsError(f"{where}.certificate: use the common name of its certificate")
+        raise SettingsError(f"{where}.certificate: use the common name of the user's certificate")
     if not isinstance(groups, list) or not groups or not all(isinstance(group, str) for group in groups):
         raise SettingsError(f"{where}.groups: use an array of regular expressions over group names")
     try:

@@ -1,18 +1,18 @@
-"""How many may register at a time: whoever comes beyond that is told when to come again, and has a place then."""
+"""The rate limit of registrations: a client above it is told when to retry, and keeps a reserved place until then."""
 
 from __future__ import annotations
 
 from kafka_coord.frontends.socket.connection import Connection
 
 _BURST_S = 1.0
-"""What nobody used of the last second may be used at once."""
+"""Capacity unused in the last second may be used at once."""
 
 
 class Admission:
     """``per_s`` registrations a second. All times are monotonic seconds.
 
-    Places are given in the order of asking, each so much later than the one before; to ask again sooner than told does
-    not help, and whoever comes at its time is let in, however many have come since.
+    Clients get places in the order in which they ask, evenly spaced in time. Retrying before one's place gains nothing.
+    A client that retries at its place is admitted, however many have come since.
     """
 
     def __init__(self, per_s: int, now: float) -> None:
@@ -20,15 +20,16 @@ class Admission:
         self._next = now - _BURST_S
 
     def too_early_s(self, connection: Connection, longest_s: float, now: float) -> float:
-        """As :meth:`wait_s`, and keeps no place: how long whoever asks before its place, or has no hope of one, still
-        has to wait; 0 for anybody else. It costs nothing to find out, so it is asked before anything is read."""
+        """How long a client still has to wait that asks before its place or has no chance of one; 0 for all others.
+
+        Like :meth:`wait_s`, but reserves no place. It is cheap, so it is called before the request is decoded."""
         if connection.place is not None:
             return max(0.0, connection.place - now)
         return longest_s if self._next - now > longest_s else 0.0
 
     def wait_s(self, connection: Connection, longest_s: float, now: float) -> float:
-        """0 to go on at once; otherwise after how long to ask again on that connection, at most ``longest_s``. Where
-        the next place is farther away than that, none is kept."""
+        """0 to proceed at once; otherwise how long to wait before asking again on this connection, at most
+        ``longest_s``. Reserves no place if the next one is farther away than that."""
         if connection.place is not None:
             left_s = connection.place - now
             if left_s <= 0:

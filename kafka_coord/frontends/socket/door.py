@@ -1,4 +1,4 @@
-"""Who may register now, and what is written for whoever may."""
+"""Decides whether a client may register now, and builds the znode's value if it may."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from kafka_coord.model.names import legal
 from kafka_coord.zk.store import Clock
 
 _LONGEST_WAIT = 0.3
-"""Of its session timeout: after more silence than that a consumer may think that nobody is there."""
+"""As a fraction of the session timeout. After a longer silence a consumer may think that the instance is down."""
 
 _LONGEST_REST_S = 5.0
-"""How long nothing is read of a connection that asked too early."""
+"""How long the gateway reads nothing from a connection that asked too early."""
 
 
 def _nonce() -> str:
@@ -31,8 +31,8 @@ def _nonce() -> str:
 
 
 class Door:
-    """``instance`` is the broker id; without ``access`` everybody may register in every group; ``nonce`` makes what no
-    two registrations have in common."""
+    """``instance`` is the broker id. Without ``access`` everybody may register in every group. ``nonce`` makes the
+    value that is unique to each registration."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Door:
     def registration(
         self, connection: Connection, request: int, frame: fields.Json, has_room: Callable[[str, str, int], bool]
     ) -> RegistrationWanted | Refusal:
-        """What to write, or why not. Raises :class:`MalformedValue`."""
+        """The registration to write, or why it is refused. Raises :class:`MalformedValue`."""
         early = self._too_early(connection, frame)
         if early is not None:
             return early
@@ -72,7 +72,7 @@ class Door:
         return too_large(value) or wanted
 
     def why_no_member(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
-        """Why whoever has these may be no member of the group."""
+        """Why a client with these credentials may not be a member of the group."""
         return self._access.why_not(group, secret, certificate) if self._access is not None else None
 
     def _why_not(
@@ -101,8 +101,8 @@ class Door:
         return None
 
     def _too_early(self, connection: Connection, frame: fields.Json) -> Refusal | None:
-        """Refuses a registration that comes before its place, unread; nothing more of the connection is read until
-        then. So a flood of registrations costs hardly anything."""
+        """Refuses a registration that comes before its place, without decoding it, and stops reading from the
+        connection until then. So a flood of registrations costs hardly anything."""
         timeout_ms = frame.get("session_timeout_ms")
         longest_s = timeout_ms / 1000 * _LONGEST_WAIT if isinstance(timeout_ms, int) else 0.0
         wait_s = self._admission.too_early_s(connection, longest_s, self._clock.monotonic())
@@ -118,7 +118,7 @@ class Door:
 
 
 def _slow_down(wait_s: float) -> Refusal:
-    message = "many are registering: come again on this connection"
+    message = "too many consumers are registering: retry on this connection after retry_ms"
     return Refusal(Code.SLOW_DOWN, message, (("retry_ms", math.ceil(wait_s * 1000)),))
 
 

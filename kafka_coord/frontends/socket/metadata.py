@@ -1,4 +1,4 @@
-"""What any instance tells about the cluster: Kafka's brokers, the instances, and who coordinates."""
+"""The cluster metadata that any instance serves: Kafka's brokers, the instances, and the coordinator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class MetadataDirectory:
-    """Reads it at most once in ``age_s`` seconds, however many ask. One thread."""
+    """Caches the metadata for ``age_s`` seconds, however many clients ask. One thread."""
 
     def __init__(self, store: Store, instance: int, age_s: float) -> None:
         self._store = store
@@ -27,11 +27,11 @@ class MetadataDirectory:
         self._reported: frozenset[Unreadable] = frozenset()
 
     def forget(self) -> None:
-        """Makes the next :meth:`look` read again."""
+        """Drops the cache: the next :meth:`look` reads again."""
         self._read_at = float("-inf")
 
     def known_coordinator(self) -> Coordinator | None:
-        """Who coordinated at the last look; asks nothing."""
+        """The coordinator as of the last look; sends no request."""
         return self._metadata.coordinator if self._metadata is not None else None
 
     def look(self) -> ClusterMetadata:
@@ -54,7 +54,7 @@ class MetadataDirectory:
         found = decode_brokers(names, nodes[: len(names)])
         for one in found.unreadable:
             if one not in self._reported:
-                log.warning("left out a broker path=%s reason=%s", one.path, one.reason)
+                log.warning("skipped a broker path=%s reason=%s", one.path, one.reason)
         self._reported = frozenset(found.unreadable)
         return ClusterMetadata(
             instance=self._instance,
@@ -90,6 +90,6 @@ def _coordinator(node: ReadResult) -> Coordinator | None:
     try:
         info = CoordinatorInfo.from_json(fields.load(node.data, layout.COORDINATOR), layout.COORDINATOR)
     except MalformedValue as error:
-        log.warning("cannot tell who coordinates: %s", error)
+        log.warning("cannot tell which instance is the coordinator: %s", error)
         return None
     return Coordinator(info.broker_id, info.epoch, info.endpoints.get("channel"))

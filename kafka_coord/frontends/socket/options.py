@@ -1,4 +1,4 @@
-"""What can be set about the socket channel of an instance."""
+"""The options of an instance's socket channel."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """Limits. Durations in ms.
+    """Limits and intervals. Durations in ms.
 
-    ``least_session_timeout_ms`` … ``most_session_timeout_ms``: what a consumer may ask for. ``most_consumers``: of one
-    instance. ``registrations_per_s``: more are told when to come again, so that those who are members are not kept
-    waiting, and one rebalance serves many. ``unregistered_ms``: how long a connection may take to register or ask for
-    the cluster's metadata. ``commit_interval_ms``: how long offsets that came with pings are collected before they are
-    written together. ``metadata_age_ms``: how old the brokers may be that are told.
+    ``least_session_timeout_ms`` … ``most_session_timeout_ms``: the session timeouts that a consumer may ask for.
+    ``most_consumers``: the most consumers of one instance. ``registrations_per_s``: consumers above this rate are told
+    when to retry, so that members are not kept waiting and one rebalance serves many. ``unregistered_ms``: how long a
+    connection may stay without registering or asking for metadata. ``commit_interval_ms``: how long offsets from ping
+    replies are collected before they are written together. ``metadata_age_ms``: the most that metadata may be out of
+    date.
     """
 
     least_session_timeout_ms: int = 1_000

@@ -1,4 +1,4 @@
-"""What a gateway counts about its consumers. One thread writes, any may read."""
+"""A gateway's counters about its consumers. One thread writes them, any thread may read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def _none() -> list[int]:
 
 @dataclass(slots=True)
 class Statistics:
-    """Since the process began. ``round_trips`` counts pings by how long their answer took: up to each of
-    :data:`ROUND_TRIP_BOUNDS_S` (seconds), and more; ``round_trips_s`` is their sum."""
+    """Counts since the process began. ``round_trips`` is a histogram of ping round trips with the upper bounds
+    :data:`ROUND_TRIP_BOUNDS_S` (seconds) and one bucket above them; ``round_trips_s`` is their sum."""
 
     registered: int = 0
     resumed: int = 0

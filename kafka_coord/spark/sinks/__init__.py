@@ -1,7 +1,7 @@
-"""Where a query's rows go so that each record's are there exactly once, whatever crashes and whoever owns what.
+"""Sinks that store each record of a query exactly once, through crashes and rebalances.
 
-The offsets that were written are noted in the sink itself, in the same atomic step as their rows: what a crash has
-Spark repeat is recognised and left out.
+A sink stores the offsets it has written in the same atomic step as their rows. After a crash Spark repeats a batch; the
+sink recognises the rows it has already and skips them.
 """
 
 from kafka_coord.spark.sinks.batches import Batch, exactly_once, offsets_of

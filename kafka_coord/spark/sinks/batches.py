@@ -1,4 +1,4 @@
-"""A micro-batch as offsets: which it holds, which of its rows are not stored yet, and a key for it."""
+"""A micro-batch as offsets: the ranges it covers, its rows that are not stored yet, and its key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 KEY_COLUMNS = {"topic": "string", "partition": "int", "offset": "bigint"}
-"""What tells one record from all others, as Spark's Kafka source names and types it."""
+"""The columns that identify a record, with the names and types of Spark's Kafka source."""
 
 _MOST_IN_A_CONDITION = 100
 
@@ -24,8 +24,8 @@ ForeachBatch = Callable[["DataFrame", int], None]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What your own function receives: the ``rows`` that are not stored yet, the ``ranges`` to store together with
-    their effect, and the batch's ``key``, the same for every repetition with the same ranges.
+    """The argument of your own function: the ``rows`` that are not stored yet, the ``ranges`` to store together with
+    their effect, and the batch's ``key``, which is the same for every repetition with the same ranges.
     """
 
     rows: DataFrame
@@ -35,17 +35,17 @@ class Batch:
 
 
 def exactly_once(group: str, write: Callable[[Batch], None], done: Callable[[], OffsetRanges]) -> ForeachBatch:
-    """A function for ``foreachBatch`` that calls ``write`` with the rows that are not ``done`` yet, and not at all
-    where all are.
+    """A function for ``foreachBatch`` that calls ``write`` with the rows that are not ``done`` yet. If all are done, it
+    does not call ``write``.
 
-    ``done`` reads what is stored in the place that ``write`` writes to. The effect is exactly once if ``write`` stores
-    ``batch.ranges`` in the same transaction as its effect. Where several applications share the group, that transaction
-    must also fail if another one has stored any of the ranges meanwhile.
+    ``done`` reads the offsets stored in the place that ``write`` writes to. The effect is exactly once if ``write``
+    stores ``batch.ranges`` in the same transaction as its effect. If several applications share the group, that
+    transaction must also fail when another application has stored any of the ranges meanwhile.
     """
     legal("group", group)
 
     def each_batch(rows: DataFrame, batch_id: int) -> None:
-        rows = rows.persist()  # read once, for its offsets and for its effect
+        rows = rows.persist()  # read once, both for its offsets and for its effect
         try:
             there = offsets_of(rows)
             before = done() & there
@@ -59,7 +59,7 @@ def exactly_once(group: str, write: Callable[[Batch], None], done: Callable[[], 
 
 
 def require_key_columns(rows: DataFrame) -> None:
-    """Raises :class:`SettingsError` where a column that identifies a record is missing or of another type."""
+    """Raises :class:`SettingsError` if a column that identifies a record is missing or has another type."""
     types = dict(rows.dtypes)
     wrong = [
         f"{name} {kind} (is {types.get(name, 'missing')})"
@@ -74,10 +74,10 @@ def require_key_columns(rows: DataFrame) -> None:
 
 
 def offsets_of(rows: DataFrame) -> OffsetRanges:
-    """What a batch covers: of each partition, everything from its lowest to its highest offset. Runs a Spark job.
+    """The offsets that a batch covers: for each partition, from its lowest to its highest. Runs a Spark job.
 
-    Gaps count as covered where transactions, compaction or a filter left no row: a batch holds one contiguous range of
-    each partition, as this source and Spark's own guarantee.
+    Gaps that transactions, compaction or a filter left count as covered: a batch holds one contiguous range of each
+    partition, which both this source and Spark's own guarantee.
     """
     from pyspark.sql import functions as f
 
@@ -97,7 +97,7 @@ def outside(rows: DataFrame, ranges: OffsetRanges) -> DataFrame:
         return rows
     if len(listed) <= _MOST_IN_A_CONDITION:
         return rows.where(~reduce(lambda a, b: a | b, (_within(*one) for one in listed)))
-    # A condition of thousands of terms takes the optimizer longer than the rows take.
+    # The optimizer takes longer over a condition of thousands of terms than Spark takes over the rows.
     values = ", ".join(f"('{topic}', {partition}, {start}L, {end}L)" for topic, partition, start, end in listed)
     table = rows.sparkSession.sql(f"SELECT * FROM VALUES {values} AS done(t, p, low, high)")  # noqa: S608 - legal names
     same = (rows["topic"] == table["t"]) & (rows["partition"] == table["p"])

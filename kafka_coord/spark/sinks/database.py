@@ -1,7 +1,7 @@
-"""A database table that holds every record once: rows and the offsets they are from, in one transaction.
+"""A database table that holds every record once: one transaction stores the rows and their offsets.
 
-Over a DB-API 2 connection that a function of the caller's makes, to SQLite or PostgreSQL. The offsets are kept beside
-the rows, in ``kafka_coord_offsets``, one line for each stretch of a partition.
+It uses a DB-API 2 connection to SQLite or PostgreSQL, which a function of the caller opens. The offsets are in the
+table ``kafka_coord_offsets`` beside the rows, one row for each contiguous range of a partition.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Connect = Callable[[], Any]
 
 
 class DatabaseTable:
-    """Appends batches to an existing ``table`` (or ``schema.table``), whose columns are the batch's by name.
+    """Appends batches to an existing ``table`` (or ``schema.table``) that has the batch's column names.
 
-    Rows come through Spark's driver, a partition of the batch at a time. Several applications, and the ghost of one
-    that was given up too early, may write at a time: their transactions go one after the other (a lock on the offsets),
-    and whoever comes later leaves out what is there already. Raises :class:`SettingsError` for a name that is none.
+    Rows come through Spark's driver, one partition of the batch at a time. Several applications may write concurrently,
+    even one that was declared dead too early: a lock on the offsets serialises their transactions, and each skips what
+    the table already has. Raises :class:`SettingsError` for an illegal table name.
     """
 
     def __init__(self, connect: Connect, table: str, *, group: str) -> None:
@@ -66,14 +66,14 @@ class DatabaseTable:
         return append
 
     def covered(self) -> OffsetRanges:
-        """The offsets whose records, or their absence, the table holds."""
+        """The offsets that the table has dealt with: each record is stored or does not exist."""
         with self._transaction() as statements:
             return self._covered(statements)
 
     def _write(self, batch: Batch) -> None:
         names = batch.rows.columns
         if wrong := [name for name in names if not _IDENTIFIER.fullmatch(name)]:
-            raise SettingsError(f"column {wrong[0]!r} of the batch cannot be a database's: give it an alias")
+            raise SettingsError(f"column {wrong[0]!r} of the batch is no legal database column: give it an alias")
         columns = ", ".join(f'"{name}"' for name in names)
         marks = ", ".join("?" * len(names))
         at = [names.index(name) for name in ("topic", "partition", "offset")]
@@ -90,7 +90,7 @@ class DatabaseTable:
         return OffsetRanges.of((str(t), int(p), int(first), int(end)) for t, p, first, end in rows)
 
     def _note(self, statements: _Statements, ranges: OffsetRanges) -> None:
-        """The line that ends where a stretch begins grows; others are new."""
+        """Extends the range that ends where a new one begins; inserts the others."""
         for topic, partition, start, end in ranges.rows():
             key = (self._table, self._group, topic, partition)
             if statements.one(_GROW, (end, *key, start)).rowcount == 0:
@@ -98,7 +98,7 @@ class DatabaseTable:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[_Statements]:
-        """All or nothing, and nobody else's meanwhile."""
+        """One transaction that excludes all other writers."""
         connection = self._connect()
         try:
             dialect = _dialect(connection)
@@ -116,7 +116,7 @@ class DatabaseTable:
 
 
 class _Statements:
-    """A cursor whose driver may mark values otherwise than with ``?``."""
+    """A cursor for drivers that may use another placeholder than ``?``."""
 
     def __init__(self, cursor: Any, mark: str) -> None:
         self._cursor = cursor
@@ -131,7 +131,7 @@ class _Statements:
 
 
 class _Dialect(NamedTuple):
-    """How values are marked in a statement, and what begins a transaction that is alone."""
+    """A driver's placeholder, and the statements that begin an exclusive transaction."""
 
     mark: str
     begin: tuple[str, ...]
@@ -141,7 +141,7 @@ _SQLITE = _Dialect("?", ("BEGIN IMMEDIATE", _CREATE))
 _POSTGRESQL = _Dialect(
     "%s",
     (
-        "SELECT pg_advisory_xact_lock(7078654521)",  # CREATE … IF NOT EXISTS of two at a time may fail
+        "SELECT pg_advisory_xact_lock(7078654521)",  # two concurrent CREATE … IF NOT EXISTS may fail
         _CREATE,
         f"LOCK TABLE {OFFSETS_TABLE} IN EXCLUSIVE MODE",
     ),
@@ -151,7 +151,7 @@ _POSTGRESQL = _Dialect(
 def _dialect(connection: Any) -> _Dialect:
     module = type(connection).__module__.partition(".")[0]
     if module == "sqlite3":
-        connection.isolation_level = None  # its own transactions begin too late to lock anything
+        connection.isolation_level = None  # sqlite3's implicit transactions begin too late to lock anything
         return _SQLITE
     if module in {"psycopg", "psycopg2", "pg8000"}:
         return _POSTGRESQL

@@ -1,6 +1,6 @@
-"""What a table's commits need of a directory: to create a file whole or find that it is there, and to make files last.
+"""The file operations that a table's commits need: create a file completely or not at all, and make files durable.
 
-``link(2)`` fails where the name is taken, on local file systems and on NFS; object stores have nothing like it, and are
+``link(2)`` fails if the name is taken, on local file systems and on NFS. Object stores have no such operation and are
 refused.
 """
 
@@ -17,7 +17,7 @@ from kafka_coord.errors import SettingsError
 
 
 def local_directory(path: str | os.PathLike[str]) -> Path:
-    """The directory a path or ``file:`` URI names. Raises :class:`SettingsError` for another file system's."""
+    """The directory that a path or ``file:`` URI names. Raises :class:`SettingsError` for another file system."""
     text = os.fspath(path)
     parts = urlsplit(text)
     if len(parts.scheme) < 2:
@@ -26,12 +26,12 @@ def local_directory(path: str | os.PathLike[str]) -> Path:
         return Path(unquote(parts.path))
     raise SettingsError(
         f"a table cannot be kept at {text!r}: its commits need a directory that all machines have mounted (local for "
-        "one machine, NFS or the like for a cluster); for anything else write to a DatabaseTable"
+        "one machine, NFS or similar for a cluster); use a DatabaseTable for anything else"
     )
 
 
 def create(target: Path, content: bytes) -> bool:
-    """Creates the file with all of its content at once, durably. False: it is there already, and is untouched."""
+    """Creates the file with all of its content at once, durably. False: the file exists already and is unchanged."""
     draft = _draft(target, content)
     try:
         os.link(draft, target)
@@ -44,7 +44,7 @@ def create(target: Path, content: bytes) -> bool:
 
 
 def replace(target: Path, content: bytes) -> None:
-    """Writes the file, in place of one that may be there, at once."""
+    """Writes the file atomically, in place of an existing one."""
     draft = _draft(target, content)
     try:
         draft.replace(target)
@@ -55,7 +55,7 @@ def replace(target: Path, content: bytes) -> None:
 
 
 def make_durable(files: Iterable[Path]) -> None:
-    """Makes files somebody wrote durable, with their names. Raises FileNotFoundError."""
+    """Makes files that another process wrote durable, with their names. Raises FileNotFoundError."""
     folders: set[Path] = set()
     for file in files:
         sync(file)
@@ -74,11 +74,11 @@ def sync(path: Path) -> None:
 
 
 def newest_s(folder: Path) -> float:
-    """When anything in the folder was last written, in seconds since 1970; 0 where there is nothing."""
+    """The newest modification time in the folder, in seconds since 1970; 0 for an empty one."""
     newest = 0.0
     for where, _, names in os.walk(folder):
         for name in (".", *names):
-            with contextlib.suppress(FileNotFoundError):  # a writer renames its files meanwhile
+            with contextlib.suppress(FileNotFoundError):  # a writer may rename its files meanwhile
                 newest = max(newest, os.stat(os.path.join(where, name)).st_mtime)
     return newest
 
@@ -91,7 +91,7 @@ def _draft(target: Path, content: bytes) -> Path:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-    except OSError:  # a full disk: leave no half of a file
+    except OSError:  # a full disk: leave no partial file
         draft.unlink(missing_ok=True)
         raise
     return draft

@@ -1,4 +1,4 @@
-"""The log of a table's commits: read it, go on in it."""
+"""The log of a table's commits: read it and append to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STATE = "state.json"
 
 
 class Overtaken(Exception):
-    """Somebody committed first. ``state`` is the table now."""
+    """Another writer committed first. ``state`` is the table's present state."""
 
     def __init__(self, state: TableState) -> None:
         super().__init__(f"the table is at commit {state.number} already")
@@ -24,22 +24,22 @@ class Overtaken(Exception):
 
 
 class TableLog:
-    """Reads and writes a table's ``_commits``. Remembers what it read: commits never change. One thread's."""
+    """Reads and writes a table's ``_commits``, on one thread. Caches what it read: commits never change."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known = TableState()
 
     def load(self) -> TableState:
-        """The table as it is now. Raises :class:`MalformedValue` for a log that cannot be read."""
+        """The table's present state. Raises :class:`MalformedValue` for a log that cannot be read."""
         first = self._known.number < 0
         state = self._refreshed(self._kept() if first else self._known)
         if first and (newest := self._newest()) > state.number:
-            state = self._refreshed(state)  # or it came meanwhile
+            state = self._refreshed(state)  # another writer may have committed it meanwhile
             if newest > state.number:
                 raise MalformedValue(
                     str(self._folder / commit_name(state.number + 1)),
-                    f"the commit is missing, though there is one of number {newest}: restore the file",
+                    f"the commit is missing although commit {newest} exists: restore the file",
                 )
         self._known = state
         return state
@@ -53,9 +53,9 @@ class TableLog:
         return max((int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit()), default=-1)
 
     def commit(self, state: TableState, commit: Commit) -> TableState:
-        """The state after ``commit``, made as the successor of ``state``.
+        """Appends ``commit`` as the successor of ``state``; returns the new state.
 
-        Raises :class:`Overtaken` if that is not the newest: nothing was committed.
+        Raises :class:`Overtaken` if ``state`` is no longer the newest. Then nothing was committed.
         """
         number = state.number + 1
         if not files.create(self._folder / commit_name(number), commit.encode()):
@@ -72,14 +72,14 @@ class TableLog:
         try:
             return TableState.decode(content, str(self._folder / _STATE))
         except MalformedValue as error:
-            log.warning("reads all commits of the table instead: %s", error)
+            log.warning("reading all commits of the table instead: %s", error)
             return TableState()
 
     def _keep(self, state: TableState) -> None:
         try:
             files.replace(self._folder / _STATE, state.encode())
-        except OSError as error:  # the commit is made; this only saves readers time
-            log.warning("cannot write the state of the table, so readers will be slower: %s", error)
+        except OSError as error:  # the commit exists; the state file only saves readers time
+            log.warning("cannot write the table's state file, so readers will be slower: %s", error)
 
 
 def _read(path: Path) -> bytes | None:

@@ -1,13 +1,13 @@
-"""What a parquet table consists of: its commits, and the state they add up to. Pure.
+"""The metadata of a parquet table: its commits, and the state that they add up to. Pure.
 
 ::
 
-    TABLE/_commits/00000000000000000007.json   Commit number 7, created by whoever came first
-    TABLE/_commits/state.json                  a TableState, so that not all commits have to be read
-    TABLE/data/<piece>/part-….parquet          what one append wrote; counts only once a commit names it
+    TABLE/_commits/00000000000000000007.json   Commit number 7, created by the first writer to get there
+    TABLE/_commits/state.json                  a TableState, so that readers need not read all commits
+    TABLE/data/<piece>/part-….parquet          the rows of one append; valid only once a commit names them
 
-A commit is created as the successor of the one its writer read last. Whoever finds the number taken reads what was
-committed under it and decides again: so every commit was made in full knowledge of those before it.
+A writer creates a commit as the successor of the last one it read. If the number is taken, it reads the commit that has
+it and decides again. So every commit was made with full knowledge of those before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIGITS = 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The parquet ``files`` one append wrote into ``data/<name>``."""
+    """The parquet ``files`` that one append wrote into ``data/<name>``."""
 
     name: str
     files: tuple[str, ...]
@@ -42,8 +42,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One step of a table, at ``at_ms`` since 1970. The offsets ``ranges`` are covered from now on, ``piece`` holds
-    their rows; ``forget`` are covered no longer. A table's first commit names its ``group`` and ``schema`` (Spark's
+    """One step of a table, at ``at_ms`` since 1970. From now on the table covers the offsets ``ranges``, whose rows are
+    in ``piece``, and no longer covers ``forget``. A table's first commit names its ``group`` and ``schema`` (Spark's
     JSON)."""
 
     at_ms: int
@@ -84,7 +84,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table after commit ``number`` (-1: there is none yet)."""
+    """A table after commit ``number`` (-1: before the first)."""
 
     number: int = -1
     group: str = ""
@@ -93,7 +93,7 @@ class TableState:
     pieces: tuple[Piece, ...] = ()
 
     def after(self, commit: Commit) -> TableState:
-        """The state with one more commit."""
+        """The state after one more commit."""
         return replace(
             self,
             number=self.number + 1,
@@ -105,7 +105,7 @@ class TableState:
 
     @property
     def rows(self) -> int:
-        """How many the table holds."""
+        """How many rows the table has."""
         return sum(piece.rows for piece in self.pieces)
 
     def encode(self) -> bytes:
@@ -136,7 +136,7 @@ class TableState:
 
 
 def commit_name(number: int) -> str:
-    """The commit's file."""
+    """The file name of a commit."""
     return f"{number:0{_DIGITS}d}.json"
 
 

@@ -1,8 +1,8 @@
-"""A parquet table that holds every record once, whoever writes it: any number of Spark applications at a time.
+"""A parquet table that holds every record once. Any number of Spark applications may write it concurrently.
 
-An append writes its rows aside first, then commits them with the offsets they cover in one file of the table's log. A
-batch that is repeated after a crash, perhaps cut differently, or whose partition another member of the group has
-written meanwhile, loses what the table covers already before it is committed. Readers see commits and nothing else.
+An append first writes its rows aside, then commits them together with the offsets they cover in one file of the table's
+log. Spark may repeat a batch after a crash, perhaps cut differently, and another member of the group may have written
+the partition meanwhile; the append drops what the table already covers before it commits. Readers see only commits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DATA = "data"
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What became of a batch: the offsets it added and their ``rows``, and those ``repeated`` that the table had."""
+    """The outcome of a batch: the offsets it added, their ``rows``, and the ``repeated`` offsets the table had."""
 
     ranges: OffsetRanges
     repeated: OffsetRanges
@@ -48,11 +48,11 @@ class Appended:
 
 
 class TableWriter:
-    """Appends Arrow tables to a parquet table in a directory; needs no Spark, and may be one of several writers at a
-    time, Spark's among them. All are members of one ``group``. One thread's.
+    """Appends Arrow tables to a parquet table in a directory. Needs no Spark. It may be one of several concurrent
+    writers, Spark among them, all members of one ``group``. Use it on one thread.
 
-    ``path`` has to be mounted at the same place on all machines of a cluster. Raises :class:`SettingsError` for an
-    object store or other file system, and at the first append :class:`RequestRefused` where the table belongs to
+    ``path`` must be mounted at the same place on all machines of a cluster. Raises :class:`SettingsError` for an
+    object store or other file system, and on the first append :class:`RequestRefused` if the table belongs to
     another group.
     """
 
@@ -62,7 +62,7 @@ class TableWriter:
         self._log = TableLog(self.path / _COMMITS)
 
     def append_arrow(self, rows: pyarrow.Table) -> Appended:
-        """As :meth:`ParquetTable.append`. A consumer commits its offsets to the group after this."""
+        """Like :meth:`ParquetTable.append`. A consumer commits its offsets to the group after this."""
         import pyarrow.parquet as pq
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -73,15 +73,15 @@ class TableWriter:
         return self._append(from_arrow_schema(rows.schema), write)
 
     def state(self) -> TableState:
-        """The table now: its pieces, rows and covered offsets."""
+        """The table's present state: its pieces, rows and covered offsets."""
         return self._log.load()
 
     def covered(self) -> OffsetRanges:
-        """The offsets whose records, or their absence, the table holds."""
+        """The offsets that the table has dealt with: each record is stored or does not exist."""
         return self.state().covered
 
     def read_arrow(self) -> pyarrow.Table:
-        """The committed rows. Raises :class:`NotFound` where there is no table."""
+        """The committed rows. Raises :class:`NotFound` if there is no table."""
         import pyarrow.parquet as pq
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -89,12 +89,12 @@ class TableWriter:
         schema = to_arrow_schema(_struct(state.schema), timezone="UTC")
         if not state.pieces:
             return schema.empty_table()
-        # Said, not found out: Spark writes a time as INT96, by default, whose files would say that it has no time zone.
+        # The schema is stated, not inferred: Spark writes a time as INT96 by default, which suggests no time zone.
         return pq.read_table([str(file) for piece in state.pieces for file in self._files(piece)], schema=schema)
 
     def forget(self, topic: str) -> None:
-        """Take offsets of a topic as never written, because it was deleted and made anew: its next records are
-        others. The rows stay. Raises :class:`NotFound`."""
+        """Treats a topic's offsets as never written, because the topic was deleted and recreated and its next records
+        are new ones. Keeps the rows. Raises :class:`NotFound`."""
         state = self._log.load()
         while True:
             mine = OffsetRanges(
@@ -110,8 +110,8 @@ class TableWriter:
                 return
 
     def sweep(self, *, older_than_s: float = DAY_S) -> int:
-        """Delete what writers left aside that crashed before they committed, if it was last written longer ago than
-        that (longer than any batch takes, in seconds). How many pieces."""
+        """Deletes the pieces of writers that crashed before they committed, if last written more than ``older_than_s``
+        ago. Choose more than any batch takes. Returns how many pieces it deleted."""
         state = self._log.load()
         named = {piece.name for piece in state.pieces}
         before = time.time() - older_than_s
@@ -130,7 +130,7 @@ class TableWriter:
         if state.number < 0:
             if foreign := sorted(path.name for path in self.path.glob("*") if path.name not in {_COMMITS, _DATA}):
                 raise RequestRefused(
-                    f"{self.path} is not a table and not empty (it holds {foreign[0]!r}): name another directory"
+                    f"{self.path} is not a table and not empty (it holds {foreign[0]!r}): choose another directory"
                 )
             try:
                 state = self._log.commit(state, Commit(_now_ms(), group=self._group, schema=wanted))
@@ -138,8 +138,8 @@ class TableWriter:
                 state = overtaken.state
         if state.group != self._group:
             raise RequestRefused(
-                f"the table {self.path} is written by the group {state.group!r}; the group {self._group!r} would write "
-                "every record a second time: name another directory"
+                f"the table {self.path} belongs to the group {state.group!r}; the group {self._group!r} would write "
+                "every record a second time: choose another directory"
             )
         if state.schema != wanted:
             raise SettingsError(
@@ -167,11 +167,11 @@ class TableWriter:
             log.debug("appended rows=%d ranges=%s", piece.rows, there)
             return Appended(there, repeated, piece.rows)
         if repeated:
-            log.info("skips what the table already has ranges=%s", repeated)
+            log.info("skipping what the table already has ranges=%s", repeated)
         return Appended(NO_RANGES, repeated, 0)
 
     def _stage(self, write: Callable[[Path], None]) -> tuple[Piece | None, OffsetRanges]:
-        """Has rows written as a piece that belongs to nothing yet, and says which offsets they are from."""
+        """Writes rows as a piece that no commit names yet; returns it with the offsets of its rows."""
         name = uuid.uuid4().hex
         folder = self.path / _DATA / name
         try:
@@ -187,7 +187,7 @@ class TableWriter:
         return Piece(name, written, count), there
 
     def _restage(self, piece: Piece, without: OffsetRanges) -> Piece | None:
-        """The piece's rows but for these offsets', as another."""
+        """The piece's rows without these offsets, as another piece."""
         import pyarrow.parquet as pq
 
         def write(folder: Path) -> None:
@@ -205,7 +205,7 @@ class TableWriter:
 
 
 class ParquetTable(TableWriter):
-    """The same for the batches of a Spark query."""
+    """A :class:`TableWriter` for the batches of a Spark query."""
 
     def __init__(self, spark: SparkSession, path: str | os.PathLike[str], *, group: str) -> None:
         super().__init__(path, group=group)
@@ -221,21 +221,22 @@ class ParquetTable(TableWriter):
         return append
 
     def append(self, rows: DataFrame) -> Appended:
-        """Add a batch, but for what the table covers already: of each partition, from its lowest to its highest offset.
+        """Appends a batch, without the rows whose offsets the table covers already. A batch covers each partition from
+        its lowest to its highest offset.
 
-        The batch is computed once. If anything fails, a full disk or a lost worker, the table is as it was. Raises
-        :class:`SettingsError` where the columns are not the table's.
+        The batch is computed once. If anything fails, such as a full disk or a lost worker, the table is unchanged.
+        Raises :class:`SettingsError` if the columns are not the table's.
         """
         require_key_columns(rows)
         return self._append(rows.schema, lambda folder: rows.write.parquet(folder.as_uri()))
 
     def read(self) -> DataFrame:
-        """The table as of now; later commits do not change what this reads."""
+        """The present rows; later commits do not change what this DataFrame reads."""
         return read_table(self._spark, self.path)
 
 
 def read_table(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
-    """The rows of a table as of now: what is committed, and nothing else. Raises :class:`NotFound`."""
+    """The committed rows of a table, as of now. Raises :class:`NotFound`."""
     folder = files.local_directory(path)
     state = _there(TableLog(folder / _COMMITS), folder)
     there = [(folder / _DATA / piece.name / file).as_uri() for piece in state.pieces for file in piece.files]
@@ -251,7 +252,7 @@ def _there(log_: TableLog, folder: Path) -> TableState:
 
 
 def _mask(rows: pyarrow.Table, ranges: OffsetRanges) -> Any:
-    """Which rows' offsets are within the ranges: an array of booleans."""
+    """An array of booleans: which rows have offsets within the ranges."""
     import numpy as np
 
     topics = rows["topic"].to_numpy()
@@ -263,7 +264,7 @@ def _mask(rows: pyarrow.Table, ranges: OffsetRanges) -> Any:
 
 
 def _contents(paths: Iterable[Path]) -> tuple[int, OffsetRanges]:
-    """How many rows these files hold, and of which offsets."""
+    """How many rows these files hold, and their offsets."""
     import pyarrow.parquet as pq
 
     count = 0
@@ -284,7 +285,7 @@ def _struct(schema: str) -> StructType:
 
 
 def _plain(schema: StructType) -> str:
-    """Names and types as JSON; whether a value may be missing is no property of the table."""
+    """Names and types as JSON; nullability is no property of the table."""
     return json.dumps(_nullable(schema.jsonValue()))
 
 
