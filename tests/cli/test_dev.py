@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from kafka_coord.channel.client import ask_cluster_metadata
 from kafka_coord.dev.cluster.ports import free_port
@@ -37,6 +38,8 @@ def test_a_cluster_comes_up_works_outlives_the_command_and_goes_down(tmp_path: P
         metadata = ask_cluster_metadata(f"127.0.0.1:{port}")
         assert metadata.coordinator is not None
         assert metadata.coordinator.endpoint == f"127.0.0.1:{port}"
+        assert f"bootstrap.servers={found['instance_servers']}" in up.out
+        serves_kafka_clients(found["instance_servers"])
         again = run("dev", "up", "--brokers", "1", "--dir", directory)
         assert again.code == 9
         assert "is up already" in again.err
@@ -47,3 +50,21 @@ def test_a_cluster_comes_up_works_outlives_the_command_and_goes_down(tmp_path: P
     after = run("dev", "status", "--dir", directory)
     assert after.code == 9
     assert "not serving: zookeeper-1" in after.err
+
+
+def serves_kafka_clients(servers: str) -> None:
+    """The broker behind the instance is advertised at the instance's address, and the instance coordinates groups."""
+    client = Consumer({"bootstrap.servers": servers, "group.id": "any"})
+    try:
+        assert [f"{one.host}:{one.port}" for one in client.list_topics(timeout=30).brokers.values()] == [servers]
+
+        def answers() -> bool:
+            try:
+                (found,) = client.committed([TopicPartition("flights", 0)], 5)
+            except KafkaException:
+                return False
+            return found.error is None and found.offset < 0
+
+        eventually(answers, within_s=60)
+    finally:
+        client.close()

@@ -15,7 +15,7 @@ import pytest
 
 from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.identity import ProcessIdentity, boot_id
-from kafka_coord.dev.cluster.kafka import KafkaBroker
+from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.record import ClusterRecord, ServerRecord, load, processes_mentioning, save
@@ -81,22 +81,30 @@ def dev_cluster(tmp_path: Path) -> Iterator[Callable[..., DevCluster]]:
 
 def test_a_cluster_comes_up_again_on_its_data_and_ports(dev_cluster: Callable[..., DevCluster]) -> None:
     said: list[str] = []
-    with dev_cluster(on_progress=said.append) as cluster:
+    shape = {
+        "coordinators": True,
+        "coordinator_command": registering,
+        "kafka_settings": KafkaSettings(for_instances=True),
+    }
+    with dev_cluster(on_progress=said.append, **shape) as cluster:
         first = cluster.status()
         TopicAdmin(cluster.bootstrap_servers).create("kept", partitions=3)
     assert first.up
     assert {(server.name, server.state) for server in first.servers} == {
         ("zookeeper-1", "standalone"),
         ("kafka-1", "controller"),
+        ("coordinator-1", "registered"),
     }
-    assert [line.split()[0] for line in said] == ["starting", "starting", "writing"]
+    assert [line.split()[0] for line in said] == ["starting", "starting", "writing", "starting"]
     stopped = dev_cluster().status()
     assert stopped.down
     assert {server.state for server in stopped.servers} == {"stopped"}
 
-    with dev_cluster() as cluster:
+    with dev_cluster(**shape) as cluster:
         again = cluster.status()
-        assert (again.zookeeper, again.bootstrap_servers) == (first.zookeeper, first.bootstrap_servers)
+        assert (again.zookeeper, again.bootstrap_servers, again.instance_servers) == (
+            *(first.zookeeper, first.bootstrap_servers, first.instance_servers),
+        )
         assert TopicAdmin(cluster.bootstrap_servers).partition_count("kept") == 3
         view = cluster.kafka.broker(1).view()
         assert view is not None

@@ -93,6 +93,11 @@ class DevCluster:
         """Its brokers, as Kafka clients take them."""
         return self.kafka.bootstrap_servers
 
+    @property
+    def instance_servers(self) -> str:
+        """Its instances, as Kafka clients take them; empty where they do not serve Kafka clients."""
+        return self.kafka.instance_servers
+
     def coordinator(self, broker_id: int) -> Coordinator:
         """The coordinator beside a broker. Raises :class:`DevClusterError` if it was brought up without."""
         if broker_id not in self._coordinators:
@@ -225,6 +230,7 @@ class DevCluster:
             self._ensemble.connect_string,
             brokers=self._broker_count,
             ports=[port(f"kafka-{number}") for number in range(1, self._broker_count + 1)],
+            instance_ports=[port(f"coordinator-{number}") for number in range(1, self._broker_count + 1)],
             settings=settings,
         )
         if self._with_coordinators:
@@ -245,7 +251,13 @@ class DevCluster:
         servers = [_record("zookeeper", server) for server in self.ensemble.servers]
         servers += [_record("kafka", broker) for broker in self.kafka.brokers]
         servers += [
-            ServerRecord(beside.name, "coordinator", beside.process.log, None, beside.process.identity)
+            ServerRecord(
+                beside.name,
+                "coordinator",
+                beside.process.log,
+                beside.broker.instance_port or None,
+                beside.process.identity,
+            )
             for beside in self._coordinators.values()
         ]
         record.save(self.directory, ClusterRecord(tuple(servers), boot_id(), KAFKA_VERSION))

@@ -19,8 +19,13 @@ _REGISTRATION_TIMEOUT_S = 40.0
 
 
 def serve_command(broker: KafkaBroker) -> Sequence[str]:
-    """``kafka-coord serve`` beside ``broker``, by this very Python."""
-    return serve_beside(broker.broker_id, broker.zookeeper)
+    """``kafka-coord serve`` beside ``broker``, by this very Python; for Kafka clients too if the broker has a listener
+    for that.
+    """
+    serve = serve_beside(broker.broker_id, broker.zookeeper)
+    if broker.instance_port:
+        serve += ["--listen-kafka", broker.instance_address, "--broker-listener", broker.listener_address]
+    return serve
 
 
 def serve_beside(broker_id: int, zookeeper: str) -> list[str]:

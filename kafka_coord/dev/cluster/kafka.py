@@ -49,13 +49,14 @@ class KafkaBroker(JvmServer):
         zookeeper: str,
         *,
         port: int | None = None,
+        instance_port: int | None = None,
         settings: KafkaSettings | None = None,
     ) -> None:
         super().__init__(f"kafka-{broker_id}", directory, port=port, log_level=(settings or KafkaSettings()).log_level)
         self.broker_id = broker_id
         self.zookeeper = zookeeper
         self.settings = settings or KafkaSettings()
-        self.instance_port = free_port() if self.settings.for_instances else 0
+        self.instance_port = (instance_port or free_port()) if self.settings.for_instances else 0
         """Where an instance beside it listens for Kafka clients."""
         self.listener_port = free_port() if self.settings.for_instances else 0
         """Where it listens for that instance."""
@@ -64,6 +65,16 @@ class KafkaBroker(JvmServer):
     def address(self) -> str:
         """Where clients reach it, as ``host:port``."""
         return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def instance_address(self) -> str:
+        """Where Kafka clients reach the instance beside it."""
+        return f"{LOOPBACK}:{self.instance_port}"
+
+    @property
+    def listener_address(self) -> str:
+        """Where that instance reaches it."""
+        return f"{LOOPBACK}:{self.listener_port}"
 
     def launch(self) -> None:
         """Start the process without waiting for it, but not before an earlier one's registration is gone.
@@ -130,8 +141,8 @@ class KafkaBroker(JvmServer):
         }
         if self.settings.for_instances:
             lines |= {
-                "listeners": f"PLAINTEXT://{self.address},COORD://{LOOPBACK}:{self.listener_port}",
-                "advertised.listeners": f"PLAINTEXT://{self.address},COORD://{LOOPBACK}:{self.instance_port}",
+                "listeners": f"PLAINTEXT://{self.address},COORD://{self.listener_address}",
+                "advertised.listeners": f"PLAINTEXT://{self.address},COORD://{self.instance_address}",
                 "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,COORD:PLAINTEXT",
                 "inter.broker.listener.name": "PLAINTEXT",
             }
@@ -148,11 +159,11 @@ class KafkaCluster(Startable):
         *,
         brokers: int = 3,
         ports: Sequence[int | None] = (),
+        instance_ports: Sequence[int | None] = (),
         settings: KafkaSettings | None = None,
     ) -> None:
-        wanted = list(ports) or [None] * brokers
-        if len(wanted) != brokers:
-            raise DevClusterError(f"{len(wanted)} ports given for {brokers} brokers; give one each or none")
+        own = _one_each(ports, brokers)
+        beside = _one_each(instance_ports, brokers)
         settings = settings or KafkaSettings(replication=min(brokers, 3))
         self.zookeeper = zookeeper
         self.brokers = tuple(
@@ -161,15 +172,21 @@ class KafkaCluster(Startable):
                 broker_id,
                 zookeeper,
                 port=port,
+                instance_port=instance_port,
                 settings=settings,
             )
-            for broker_id, port in enumerate(wanted, start=1)
+            for broker_id, (port, instance_port) in enumerate(zip(own, beside, strict=True), start=1)
         )
 
     @property
     def bootstrap_servers(self) -> str:
         """All brokers, as Kafka clients take them: ``host:port,host:port,…``."""
         return ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def instance_servers(self) -> str:
+        """The instances beside them, as Kafka clients take them; empty where brokers have no listener for them."""
+        return ",".join(broker.instance_address for broker in self.brokers if broker.instance_port)
 
     def broker(self, broker_id: int) -> KafkaBroker:
         """The broker with this id. Raises :class:`DevClusterError` if there is none."""
@@ -199,3 +216,9 @@ class KafkaCluster(Startable):
         """End all brokers as a crash would."""
         for broker in self.brokers:
             broker.kill()
+
+
+def _one_each(ports: Sequence[int | None], brokers: int) -> Sequence[int | None]:
+    if ports and len(ports) != brokers:
+        raise DevClusterError(f"{len(ports)} ports given for {brokers} brokers; give one each or none")
+    return ports or [None] * brokers

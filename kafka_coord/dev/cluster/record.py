@@ -20,8 +20,8 @@ KINDS = ("coordinator", "kafka", "zookeeper")
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """One server: ``kind`` is one of :data:`KINDS`, ``port`` None for a server without one of its own, ``process``
-    None if it was stopped.
+    """One server: ``kind`` is one of :data:`KINDS`, ``port`` where Kafka or ZooKeeper clients reach it, None if they do
+    not, ``process`` None if it was stopped.
     """
 
     name: str

@@ -17,7 +17,7 @@ from kafka_coord.zk import layout
 class ServerStatus:
     """One server: ``pid`` None if it does not run, ``state`` a word or two (``leader``, ``broker``, ``stopped``, …).
 
-    ``address`` is None for a server without a port of its own.
+    ``address`` is None for a coordinator that does not serve Kafka clients.
     """
 
     name: str
@@ -31,11 +31,14 @@ class ServerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """A cluster: where to reach it, and each of its servers. Without servers: there is none in ``directory``."""
+    """A cluster: where to reach it, and each of its servers. Without servers: there is none in ``directory``.
+    ``instance_servers``: see :attr:`~kafka_coord.dev.cluster.cluster.DevCluster.instance_servers`.
+    """
 
     directory: Path
     zookeeper: str
     bootstrap_servers: str
+    instance_servers: str
     kafka_version: str
     servers: tuple[ServerStatus, ...]
 
@@ -58,13 +61,14 @@ def read_status(directory: Path) -> ClusterStatus:
     directory = directory.absolute()
     found = record.load(directory)
     if found is None:
-        return ClusterStatus(directory, "", "", "", ())
+        return ClusterStatus(directory, "", "", "", "", ())
     running = set(found.running())
     zookeeper = _addresses(found, "zookeeper")
     return ClusterStatus(
         directory=directory,
         zookeeper=zookeeper,
         bootstrap_servers=_addresses(found, "kafka"),
+        instance_servers=_addresses(found, "coordinator"),
         kafka_version=found.kafka_version,
         servers=tuple(_status(server, server in running, zookeeper) for server in found.servers),
     )
@@ -100,4 +104,4 @@ def _ask(server: ServerRecord, zookeeper: str) -> tuple[bool, str]:
 
 
 def _addresses(found: ClusterRecord, kind: str) -> str:
-    return ",".join(f"{LOOPBACK}:{server.port}" for server in found.of_kind(kind))
+    return ",".join(f"{LOOPBACK}:{server.port}" for server in found.of_kind(kind) if server.port is not None)

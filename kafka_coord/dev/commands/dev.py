@@ -62,7 +62,12 @@ def dev() -> None:
 @dev.command()
 @click.option("--brokers", type=click.IntRange(1, 20), default=3, show_default=True, metavar="N")
 @click.option("--zookeepers", type=click.IntRange(1, 7), default=1, show_default=True, metavar="N")
-@click.option("--coordinators/--no-coordinators", default=True, show_default=True, help="One beside each broker.")
+@click.option(
+    "--coordinators/--no-coordinators",
+    default=True,
+    show_default=True,
+    help="One beside each broker; Kafka clients can use them.",
+)
 @click.option(
     "--channel-port",
     type=click.IntRange(1, 65_000),
@@ -92,7 +97,7 @@ def up(
     """
     from kafka_coord.dev.cluster.cluster import DevCluster
     from kafka_coord.dev.cluster.coordinator import serve_command
-    from kafka_coord.dev.cluster.kafka import KafkaBroker
+    from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 
     def channel(broker_id: int) -> str:
         return f"127.0.0.1:{(channel_port or 0) + broker_id - 1}"
@@ -107,6 +112,7 @@ def up(
         zookeepers=zookeepers,
         coordinators=coordinators,
         coordinator_command=serve,
+        kafka_settings=KafkaSettings(replication=min(brokers, 3), for_instances=coordinators),
         on_progress=note,
     )
     found = cluster.up(timeout_s)
@@ -119,6 +125,10 @@ def up(
         if channel_port is not None and coordinators:
             bootstrap = ",".join(channel(number) for number in range(1, brokers + 1))
             click.echo(f"kafka-coord consume --group delays --topic flights --bootstrap {bootstrap}")
+        if found.instance_servers:
+            click.echo(
+                f"any Kafka client consumes in a coordinated group with bootstrap.servers={found.instance_servers}"
+            )
         click.echo(f"kafka-coord dev down --dir {directory}")
 
 
@@ -173,6 +183,7 @@ def _show(output: Format, found: ClusterStatus) -> None:
         "directory": str(found.directory),
         "zookeeper": found.zookeeper,
         "bootstrap_servers": found.bootstrap_servers,
+        "instance_servers": found.instance_servers,
         "kafka_version": found.kafka_version,
         "up": found.up,
         "servers": servers,
