@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Options = TypeVar("Options", bound="DataclassInstance")
 
 _PARTS = ("throughput", "micro-batches", "handover", "soak")
+_GROUPS_PARTS = ("requests", "passing", "join", "loading", "moving", "idle")
 _HTML = "kafka_coord.bench.html"
 _BARS = (Column("met"), Column("name", "BAR"), Column("wanted"), Column("found"))
 
@@ -64,6 +65,7 @@ def bench() -> None:
     kafka-coord bench offsets
     kafka-coord bench consume
     kafka-coord bench spark
+    kafka-coord bench groups
     """
 
 
@@ -418,6 +420,61 @@ def consume(
         repeat=repeat,
     )
     _measure(run_consume_bench, options, directory, output)
+
+
+@bench.command()
+@click.option(
+    "--only",
+    type=click.Choice([*_GROUPS_PARTS]),
+    multiple=True,
+    help="Only this part; repeatable.",
+)
+@click.option(
+    "--compare",
+    type=click.Choice(["kafka"]),
+    help="Measure the broker's own group coordinator as well, in turn.",
+)
+@click.option("--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="Of each measurement. [default: 4]")
+@click.option("--rounds", type=click.IntRange(1, 1_000), metavar="N", help="Of these, in turn. [default: 2]")
+@click.option("--joins", type=click.IntRange(1, 1_000), metavar="N", help="How often a member joins. [default: 5]")
+@click.option("--records", type=click.IntRange(1_000), metavar="N", help="That are loaded. [default: 1,000,000]")
+@click.option("--groups", type=click.IntRange(50), metavar="N", help="That move. [default: 10,000]")
+@click.option("--connections", type=click.IntRange(10, 9_000), metavar="N", help="Idle ones. [default: 5,000]")
+@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@directory_option
+@html_option
+@output_option
+def groups(
+    only: tuple[str, ...],
+    compare: str | None,
+    smoke: bool,
+    directory: Path | None,
+    output: Format,
+    **given: float | None,
+) -> None:
+    """Measure the listener for stock Kafka clients, beside the coordinator of the broker itself.
+
+    The bench starts ZooKeeper, one broker and an instance beside it (two of each for the part "moving"), and sends
+    requests prepared beforehand. CPU is that of the process that answers, as the kernel counts it.
+
+    \b
+    requests  commits, fetches of offsets and heartbeats: CPU for each, and the p99 at 1,000 a second
+    passing   fetches of records through the instance: MB for each second of CPU, and the latency that is added
+    join      a member joins a group of ten with 900 partitions (librdkafka's defaults)
+    loading   an instance starts with a million records in one partition of the groups log
+    moving    a broker with its instance is killed; 10,000 groups move to another
+    idle      5,000 members that send heartbeats and nothing else
+
+    \b
+    kafka-coord bench groups --compare kafka
+    kafka-coord bench groups --only requests --compare kafka --rounds 5 -o json
+    """
+    from kafka_coord.dev.bench.kafka_groups.options import SMOKE, KafkaGroupsOptions, Part
+    from kafka_coord.dev.bench.kafka_groups.run import run_kafka_groups_bench
+
+    options = SMOKE if smoke else KafkaGroupsOptions()
+    options = _with(options, parts=tuple(Part(part) for part in only), compare=compare is not None, **given)
+    _measure(run_kafka_groups_bench, options, directory, output)
 
 
 def _size(written: str) -> tuple[int, int]:

@@ -1,0 +1,111 @@
+"""Sends prepared requests over many connections: as fast as answers come, or so many a second."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.dev.bench.kafka_groups.client import RawClient, request_bytes, without_errors
+from kafka_coord.errors import BrokerError
+from kafka_coord.wire.frames import answer_start
+from kafka_coord.wire.messages import message
+
+_BUFFER = 1 << 20
+_COMPARED = 64 << 10
+"""Of a longer answer only the length is compared."""
+_WITHIN_S = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A connection with one request under way at most. The answer has to have ``size`` bytes, and to be ``answer``
+    where that is given: it was looked at before."""
+
+    client: RawClient
+    request: bytes
+    size: int
+    answer: bytes | None = None
+    due: float = 0.0
+    got: int = 0
+
+    @classmethod
+    def of(cls, client: RawClient, name: str, version: int, value: Any) -> Lane:
+        """Asks once; the answer has to tell of no error, and every later one has to be the same."""
+        request = request_bytes(name, version, value)
+        client.send(request)
+        answer = client.frame()
+        form = message(f"{name}Response")
+        without_errors(form.decode(answer[4:], version, answer_start(form, version)), name)
+        return cls(client, request, len(answer), answer if len(answer) <= _COMPARED else None)
+
+    def send(self, due: float) -> None:
+        self.due, self.got = due, 0
+        self.client.socket.sendall(self.request)
+
+    def receive(self, into: memoryview) -> bool:
+        """Takes what is there; whether the answer is whole."""
+        found = self.client.socket.recv_into(into)
+        if found == 0:
+            raise BrokerError(f"{self.client.address} closed the connection")
+        self.got += found
+        if self.got < self.size:
+            return False
+        if self.got > self.size or (self.answer is not None and found == self.size and into[:found] != self.answer):
+            raise BrokerError(f"{self.client.address}: an answer is not what it was before")
+        return True
+
+
+def saturate(lanes: Sequence[Lane], seconds: float) -> int:
+    """One request after the other on each; how many were answered."""
+    poll, by_number = select.epoll(), {lane.client.socket.fileno(): lane for lane in lanes}
+    into, count = memoryview(bytearray(_BUFFER)), 0
+    try:
+        for number, lane in by_number.items():
+            poll.register(number, select.EPOLLIN)
+            lane.send(0.0)
+        end, under_way = time.perf_counter() + seconds, len(lanes)
+        while under_way:
+            ready = poll.poll(_WITHIN_S)
+            if not ready:
+                raise BrokerError(f"{lanes[0].client.address}: no answer within {_WITHIN_S:g} s")
+            goes_on = time.perf_counter() < end
+            for number, _ in ready:
+                lane = by_number[number]
+                if lane.receive(into):
+                    count += 1
+                    if goes_on:
+                        lane.send(0.0)
+                    else:
+                        under_way -= 1
+    finally:
+        poll.close()
+    return count
+
+
+def pace(lanes: Sequence[Lane], per_s: float, seconds: float) -> list[float]:
+    """So many requests a second, each on the lane that has been idle longest; what each took, in ms, from when it was
+    due: one that had to wait for a lane took longer."""
+    numbers = {lane.client.socket.fileno(): lane for lane in lanes}
+    idle, took = deque(lanes), list[float]()
+    into = memoryview(bytearray(_BUFFER))
+    began = time.perf_counter()
+    total, sent = round(per_s * seconds), 0
+    while len(took) < total:
+        now = time.perf_counter()
+        while sent < total and idle and began + sent / per_s <= now:
+            idle.popleft().send(began + sent / per_s)
+            sent += 1
+        wait = began + sent / per_s - time.perf_counter() if sent < total and idle else _WITHIN_S
+        ready, _, _ = select.select(list(numbers), [], [], max(0.0, wait))
+        if not ready and wait >= _WITHIN_S:
+            raise BrokerError(f"{lanes[0].client.address}: no answer within {_WITHIN_S:g} s")
+        for number in ready:
+            lane = numbers[number]
+            if lane.receive(into):
+                took.append((time.perf_counter() - lane.due) * 1000)
+                idle.append(lane)
+    return took

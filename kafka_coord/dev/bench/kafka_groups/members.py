@@ -1,0 +1,101 @@
+"""Members of client-assigned groups, one connection each: joined and synced, without a client's library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.dev.bench.kafka_groups.client import RawClient, request_bytes, without_errors
+from kafka_coord.dev.bench.waiting import awaited
+from kafka_coord.groups.errors import Error
+from kafka_coord.wire.messages import message
+
+TOPIC = "flights"
+_FIND, _JOIN, _SYNC, COMMIT, FETCH, HEARTBEAT = 3, 3, 2, 9, 9, 4
+_SESSION_MS = 600_000
+_WITHIN_S = 60.0
+_MOVING = frozenset({Error.NOT_COORDINATOR, Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE})
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """``generation`` and ``member_id`` are there once it has joined."""
+
+    client: RawClient
+    group: str
+    member_id: str = ""
+    generation: int = -1
+
+    def join_request(self) -> bytes:
+        form = message("JoinGroupRequest")
+        subscription = message("ConsumerProtocolSubscription")(topics=(TOPIC,), user_data=None)
+        metadata = b"\0\0" + bytes(message("ConsumerProtocolSubscription").encode(subscription, 0))
+        protocol = form.struct("JoinGroupRequestProtocol")(name="range", metadata=metadata)
+        value = form(
+            group_id=self.group,
+            session_timeout_ms=_SESSION_MS,
+            rebalance_timeout_ms=_SESSION_MS,
+            member_id=self.member_id,
+            protocol_type="consumer",
+            protocols=(protocol,),
+        )
+        return request_bytes("JoinGroup", _JOIN, value)
+
+    def commit(self, partitions: int, offset: int) -> Any:
+        """The request: one offset for each of the topic's first ``partitions``."""
+        form = message("OffsetCommitRequest")
+        part = form.struct("OffsetCommitRequestPartition")
+        parts = tuple(
+            part(partition_index=n, committed_offset=offset, committed_metadata="") for n in range(partitions)
+        )
+        topic = form.struct("OffsetCommitRequestTopic")(name=TOPIC, partitions=parts)
+        return form(
+            group_id=self.group,
+            generation_id_or_member_epoch=self.generation,
+            member_id=self.member_id,
+            topics=(topic,),
+        )
+
+    def heartbeat(self) -> Any:
+        return message("HeartbeatRequest")(group_id=self.group, generation_id=self.generation, member_id=self.member_id)
+
+
+def offset_fetch(groups: Iterable[str], partitions: int) -> Any:
+    """The request for the offsets of the topic's first ``partitions`` in each group."""
+    form = message("OffsetFetchRequest")
+    topic = form.struct("OffsetFetchRequestTopics")(name=TOPIC, partition_indexes=tuple(range(partitions)))
+    one = form.struct("OffsetFetchRequestGroup")
+    return form(groups=tuple(one(group_id=group, topics=(topic,)) for group in groups))
+
+
+def await_coordinator(address: str, groups: Sequence[str], within_s: float = _WITHIN_S) -> None:
+    """Waits until the one at ``address`` coordinates all these groups."""
+    with RawClient(address) as client:
+
+        def coordinates() -> bool:
+            # Kafka makes its log of offsets when it is first asked for a coordinator.
+            client.ask("FindCoordinator", _FIND, message("FindCoordinatorRequest")(key=groups[0]))
+            answer = client.ask("OffsetFetch", FETCH, offset_fetch(groups, 1))
+            codes = {one.error_code for one in answer.groups}
+            if codes - _MOVING - {Error.NONE}:
+                without_errors(answer, "OffsetFetch")
+            return codes == {Error.NONE}
+
+        awaited(coordinates, within_s, f"{len(groups)} groups coordinated at {address}")
+
+
+def join_all(members: Sequence[Member]) -> None:
+    """All join at once, within the delay of a group's first rebalance, and so are in one generation; the first of each
+    group leads it, and assigns nothing."""
+    for member in members:
+        member.client.send(member.join_request())
+    for member in members:
+        joined = without_errors(member.client.answer("JoinGroup", _JOIN), "JoinGroup")
+        member.member_id, member.generation = joined.member_id, joined.generation_id
+    for member in members:
+        form = message("SyncGroupRequest")
+        value = form(group_id=member.group, generation_id=member.generation, member_id=member.member_id)
+        member.client.send(request_bytes("SyncGroup", _SYNC, value))
+    for member in members:
+        without_errors(member.client.answer("SyncGroup", _SYNC), "SyncGroup")

@@ -1,0 +1,58 @@
+"""What is asked of the bench of Kafka clients' groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Part(StrEnum):
+    """What can be measured by itself."""
+
+    REQUESTS = "requests"
+    PASSING = "passing"
+    JOIN = "join"
+    LOADING = "loading"
+    MOVING = "moving"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaGroupsOptions:
+    """``compare``: with the broker's own coordinator, in turn. ``rounds`` of ``seconds`` for each figure of requests,
+    ``per_s`` of them where latency is measured. ``backlog_mb`` are passed on over and over, ``records`` loaded,
+    ``groups`` move, ``connections`` are idle; one member joins and leaves ``joins`` times a group of ``members`` with
+    ``partitions``. ``judged``: whether the figures are held against the bars."""
+
+    parts: tuple[Part, ...] = tuple(Part)
+    compare: bool = False
+    warm_up_s: float = 3.0
+    rounds: int = 2
+    seconds: float = 4.0
+    per_s: float = 1_000.0
+    backlog_mb: int = 256
+    joins: int = 5
+    members: int = 10
+    partitions: int = 900
+    records: int = 1_000_000
+    groups: int = 10_000
+    connections: int = 5_000
+    judged: bool = True
+
+    def to_json(self) -> Mapping[str, Any]:
+        return asdict(self) | {"parts": [str(part) for part in self.parts]}
+
+
+SMOKE = KafkaGroupsOptions(
+    parts=(Part.REQUESTS, Part.PASSING, Part.LOADING, Part.IDLE),
+    warm_up_s=0.1,
+    rounds=1,
+    seconds=0.3,
+    per_s=200.0,
+    backlog_mb=4,
+    records=2_000,
+    connections=20,
+    judged=False,
+)

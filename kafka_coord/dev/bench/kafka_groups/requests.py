@@ -1,0 +1,145 @@
+"""Commits, fetches of offsets and heartbeats: how many a core answers, and how long one takes at a moderate rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka_coord.dev.bench.kafka_groups.client import RawClient
+from kafka_coord.dev.bench.kafka_groups.lanes import Lane, pace, saturate
+from kafka_coord.dev.bench.kafka_groups.members import (
+    COMMIT,
+    FETCH,
+    HEARTBEAT,
+    TOPIC,
+    Member,
+    await_coordinator,
+    join_all,
+    offset_fetch,
+)
+from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions
+from kafka_coord.dev.bench.kafka_groups.servers import Servers, Usage
+from kafka_coord.dev.bench.report import Bar, Drawing, Spread, Table
+from kafka_coord.dev.cluster.process import OnProgress
+
+INSTANCE, KAFKA = "instance", "kafka"
+_CONNECTIONS, _PARTITIONS = 16, 10
+_OF_KAFKAS, _TIMES_P99 = 0.5, 1.5
+
+
+@dataclass(slots=True)
+class Answered:
+    """What one coordinator did with one kind of request, over all rounds."""
+
+    request: str
+    by: str
+    count: int = 0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    behind_cpu_s: float = 0.0
+    """Of the broker behind an instance."""
+    ms: list[float] = field(default_factory=list)
+
+    @property
+    def cpu_us(self) -> float:
+        return 1e6 * self.cpu_s / self.count
+
+    def row(self) -> Mapping[str, Any]:
+        spread = Spread.some(self.ms)
+        return {
+            "request": self.request,
+            "answered_by": self.by,
+            "per_s": round(self.count / self.wall_s),
+            "cpu_us": round(self.cpu_us, 1),
+            "broker_cpu_us": round(1e6 * self.behind_cpu_s / self.count, 1),
+            "per_core": round(1e6 / self.cpu_us),
+            "paced_p50_ms": round(spread.median, 2),
+            "paced_p99_ms": round(spread.p99, 2),
+        }
+
+
+_MAKERS: Mapping[str, tuple[int, Callable[[Member], Any]]] = {
+    "OffsetCommit": (COMMIT, lambda member: member.commit(_PARTITIONS, 1)),
+    "OffsetFetch": (FETCH, lambda member: offset_fetch([member.group], _PARTITIONS)),
+    "Heartbeat": (HEARTBEAT, lambda member: member.heartbeat()),
+}
+
+
+def measure_requests(
+    servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
+) -> tuple[list[Table], list[Bar]]:
+    """One member a group and a connection; both coordinators in turn, each kind of request after the other."""
+    servers.make_topic(TOPIC, _PARTITIONS)
+    sides = {INSTANCE: servers.instance.address}
+    if options.compare:
+        sides[KAFKA] = servers.broker.address
+    found = [Answered(request, by) for request in _MAKERS for by in sides]
+    with ExitStack() as running:
+        lanes = {by: _lanes(address, running) for by, address in sides.items()}
+        for by in sides:  # what a JVM runs often is compiled first
+            for request in _MAKERS:
+                saturate(lanes[by][request], options.warm_up_s)
+        for _ in range(options.rounds):
+            for one in found:
+                _saturated(one, lanes[one.by][one.request], servers, options.seconds)
+        for _ in range(options.rounds):
+            for one in found:
+                one.ms += pace(lanes[one.by][one.request], options.per_s, 2 * options.seconds)
+    for one in found:
+        row = one.row()
+        on_progress(
+            f"{one.request} by {one.by}: {row['cpu_us']} µs of CPU, "
+            f"{row['paced_p99_ms']} ms (p99) at {options.per_s:,}/s"
+        )
+    rows = [one.row() for one in found]
+    drawn = (
+        Drawing(("request", "answered_by"), "cpu_us"),
+        Drawing(("request", "answered_by"), "paced_p50_ms", "paced_p99_ms"),
+    )
+    return [Table("requests", rows, drawn)], request_bars(found, options.per_s)
+
+
+def _lanes(address: str, running: ExitStack) -> Mapping[str, Sequence[Lane]]:
+    """For each kind of request its lanes; the connections are the same."""
+    groups = [f"requests-{number}" for number in range(_CONNECTIONS)]
+    await_coordinator(address, groups)
+    members = [Member(running.enter_context(RawClient(address)), group) for group in groups]
+    join_all(members)
+    return {
+        request: [Lane.of(member.client, request, version, make(member)) for member in members]
+        for request, (version, make) in _MAKERS.items()
+    }
+
+
+def _saturated(one: Answered, lanes: Sequence[Lane], servers: Servers, seconds: float) -> None:
+    broker = Usage.of(servers.broker.pid)
+    answers = broker if one.by == KAFKA else Usage.of(servers.instance.process.pid)
+    one.count += saturate(lanes, seconds)
+    one.wall_s += seconds
+    one.cpu_s += answers.cpu_s()
+    one.behind_cpu_s += broker.cpu_s()
+
+
+def request_bars(found: Sequence[Answered], per_s: float) -> list[Bar]:
+    """Each kind of request of an instance beside the broker's own."""
+    bars = []
+    theirs = {one.request: one for one in found if one.by == KAFKA}
+    for ours in found:
+        if ours.by == KAFKA or ours.request not in theirs:
+            continue
+        kafka = theirs[ours.request]
+        ratio = kafka.cpu_us / ours.cpu_us
+        p99, limit = Spread.some(ours.ms).p99, _TIMES_P99 * Spread.some(kafka.ms).p99
+        wanted = f"at least {_OF_KAFKAS:g} times Kafka's"
+        bars.append(Bar(f"{ours.request} per core", wanted, f"{ratio:.2f} times", ratio >= _OF_KAFKAS))
+        bars.append(
+            Bar(
+                f"{ours.request} p99 at {per_s:,.0f}/s",
+                f"at most {_TIMES_P99:g} times Kafka's: {limit:.2f} ms",
+                f"{p99:.2f} ms",
+                p99 <= limit,
+            )
+        )
+    return bars

@@ -1,0 +1,35 @@
+"""The bench of the listener for stock Kafka clients, from beginning to end: part after part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions, Part
+from kafka_coord.dev.bench.kafka_groups.requests import measure_requests
+from kafka_coord.dev.bench.kafka_groups.servers import Servers, started
+from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Table
+from kafka_coord.dev.cluster.jars import KAFKA_VERSION
+from kafka_coord.dev.cluster.process import OnProgress
+from kafka_coord.spark.java import find_java
+
+Found = tuple[list[Table], list[Bar]]
+_WITH_ONE_BROKER: Mapping[Part, Callable[[Servers, KafkaGroupsOptions, OnProgress], Found]] = {
+    Part.REQUESTS: measure_requests,
+}
+
+
+def run_kafka_groups_bench(options: KafkaGroupsOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
+    """Runs it in ``directory``. Raises :class:`~kafka_coord.errors.KafkaCoordError`."""
+    setup = Setup.here(java=find_java().version, kafka=KAFKA_VERSION)
+    tables: list[Table] = []
+    bars: list[Bar] = []
+    chosen = [part for part in _WITH_ONE_BROKER if part in options.parts]
+    if chosen:
+        on_progress("starting ZooKeeper, a broker and an instance")
+        with started(directory / "one") as servers:
+            for part in chosen:
+                found = _WITH_ONE_BROKER[part](servers, options, on_progress)
+                tables += found[0]
+                bars += found[1]
+    return BenchReport("groups", setup, options.to_json(), tables, bars if options.judged else [])

@@ -1,0 +1,140 @@
+"""The servers of the bench: ZooKeeper, brokers, and an instance beside each, every one a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka_coord.dev.bench.kafka_groups.client import RawClient
+from kafka_coord.dev.bench.kafka_groups.members import await_coordinator
+from kafka_coord.dev.cluster.coordinator import serve_beside
+from kafka_coord.dev.cluster.identity import cpu_seconds, stat_fields
+from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.ports import LOOPBACK
+from kafka_coord.dev.cluster.process import ChildProcess
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.errors import BrokerError
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.grouplog.term import PARTITIONS
+
+_SETTINGS = {
+    "offsets.topic.num.partitions": str(PARTITIONS),
+    "group.initial.rebalance.delay.ms": "3000",
+    "num.network.threads": "3",
+    "num.io.threads": "8",
+}
+"""Kafka's defaults, where those of a development cluster would be unfair or mean something else."""
+
+
+def group_in(partition: int, number: int = 0) -> str:
+    """The ``number``-th name of a group that is in this partition of the groups log."""
+    at = 0
+    while True:
+        name = f"bench-{at}"
+        if partition_of(name) == partition:
+            if number == 0:
+                return name
+            number -= 1
+        at += 1
+
+
+def groups_everywhere() -> list[str]:
+    """A group in each partition of the groups log."""
+    return [group_in(partition) for partition in range(PARTITIONS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU seconds so far, of one process."""
+
+    pid: int
+    at_first_s: float
+
+    @classmethod
+    def of(cls, pid: int | None) -> Usage:
+        return cls(pid or 0, _cpu_s(pid or 0))
+
+    def cpu_s(self) -> float:
+        """Used since."""
+        return _cpu_s(self.pid) - self.at_first_s
+
+
+def _cpu_s(pid: int) -> float:
+    fields = stat_fields(pid)
+    return 0.0 if fields is None else cpu_seconds(fields)
+
+
+class KafkaInstance:
+    """One ``serve`` process beside a broker, with its listener for Kafka clients."""
+
+    def __init__(self, directory: Path, broker: KafkaBroker) -> None:
+        self.broker = broker
+        self.address = f"{LOOPBACK}:{broker.instance_port}"
+        self.log = directory / f"instance-{broker.broker_id}.log"
+        behind = f"{LOOPBACK}:{broker.listener_port}"
+        command = [
+            *serve_beside(broker.broker_id, broker.zookeeper),
+            *("--listen-kafka", self.address, "--broker-listener", behind),
+        ]
+        self.process = ChildProcess(f"instance-{broker.broker_id}", command, self.log)
+
+    def memory_mib(self) -> float:
+        """Resident now."""
+        status = Path("/proc", str(self.process.pid), "status").read_text(encoding="ascii", errors="replace")
+        kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(kib) / 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """``zookeeper`` is a connect string."""
+
+    zookeeper: str
+    cluster: KafkaCluster
+    instances: Mapping[int, KafkaInstance]
+
+    @property
+    def broker(self) -> KafkaBroker:
+        return self.cluster.brokers[0]
+
+    @property
+    def instance(self) -> KafkaInstance:
+        return self.instances[self.broker.broker_id]
+
+    def make_topic(self, name: str, partitions: int) -> None:
+        TopicAdmin(self.broker.address).create(name, partitions)
+
+
+@contextmanager
+def started(directory: Path, brokers: int = 1) -> Iterator[Servers]:
+    """All of them running; with one broker its instance coordinates every group by then."""
+    directory.mkdir(parents=True, exist_ok=True)
+    settings = KafkaSettings(replication=brokers, heap_mb=512, for_instances=True, properties=_SETTINGS)
+    with ExitStack() as running:
+        zookeeper = running.enter_context(
+            ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(heap_mb=256))
+        )
+        cluster = running.enter_context(
+            KafkaCluster(directory, zookeeper.connect_string, brokers=brokers, settings=settings)
+        )
+        instances = {broker.broker_id: KafkaInstance(directory, broker) for broker in cluster.brokers}
+        for instance in instances.values():
+            running.callback(instance.process.stop)
+            instance.process.start()
+        found = Servers(zookeeper.connect_string, cluster, instances)
+        for instance in instances.values():
+            instance.process.wait_until(lambda one=instance: _listens(one), 60.0)  # type: ignore[misc]
+        if brokers == 1:
+            await_coordinator(found.instance.address, groups_everywhere())
+        yield found
+
+
+def _listens(instance: KafkaInstance) -> bool:
+    try:
+        RawClient(instance.address).close()
+    except BrokerError:
+        return False
+    return True
