@@ -49,6 +49,11 @@ def asked(store: Store, request: Request, timeout_s: float) -> dict[str, Any]:
     }
 
 
+def done(kind: str, group: str, message: str) -> dict[str, Any]:
+    """The answer, as a row, to what a group's own coordinator was asked without a request in ZooKeeper."""
+    return {"request": None, "type": kind, "group": group, "result": "done", "message": message}
+
+
 def show_answers(output: Format, answers: list[dict[str, Any]]) -> None:
     """People get one sentence, programs the whole answer."""
     if output is Format.TABLE:

@@ -22,6 +22,9 @@ def group_document(row: GroupRow) -> dict[str, Any]:
         "assignor": row.assignor,
         "pending": row.pending,
         "unreadable": row.unreadable,
+        "kind": str(row.kind),
+        "coordinator": row.coordinator,
+        "log_partition": row.log_partition,
     }
 
 
@@ -31,6 +34,7 @@ def describe_document(found: GroupDescription, chosen: Mapping[str, bool]) -> di
         "group": found.group,
         "state": str(found.state),
         "generation": found.generation,
+        "kind": str(found.kind),
     }
     if chosen["state"]:
         document |= {
@@ -38,11 +42,12 @@ def describe_document(found: GroupDescription, chosen: Mapping[str, bool]) -> di
             "decided_at": iso_time(found.decided_at_ms),
             "reason": found.reason,
             "coordinator": found.coordinator,
+            "log_partition": found.log_partition,
             "assignor": found.assignor,
             "member_count": sum(member.registered for member in found.members),
             "pending": found.pending,
-            "rebalance_timeout_ms": found.settings.rebalance_timeout_ms,
-            "offsets_retention_ms": found.settings.offsets_retention_ms,
+            "rebalance_timeout_ms": found.settings.rebalance_timeout_ms if found.settings else None,
+            "offsets_retention_ms": found.settings.offsets_retention_ms if found.settings else None,
             "paused": pause_document(found.pause) | {"everywhere": found.paused_everywhere} if found.pause else None,
         }
     if chosen["members"]:
@@ -64,7 +69,7 @@ def member_document(member: MemberRow) -> dict[str, Any]:
         "registered": member.registered,
         "host": member.host,
         "client": member.client,
-        "channel": "zookeeper" if member.gateway is None else "socket",
+        "channel": member.channel,
         "gateway": member.gateway,
         "address": member.address,
         "heard_ms_ago": member.heard_ms_ago,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import MalformedValue, NotFound
@@ -33,11 +34,22 @@ Presences = Callable[[str], Mapping[tuple[str, str], int]]
 raises ``OSError`` and :class:`MalformedValue`."""
 
 
+class GroupKind(StrEnum):
+    """Who decides which member gets which partition."""
+
+    MANAGED = "managed"
+    """The coordinator."""
+    CLIENT_ASSIGNED = "client-assigned"
+    """One of the members, which are stock Kafka clients."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """One group in a list. ``pending`` counts the commands that wait for an acknowledgement."""
+    """One group in a list. ``pending`` counts the commands that wait for an acknowledgement; ``coordinator`` is the
+    broker id of the instance that coordinates it; ``log_partition`` is a client-assigned one's in the groups log."""
 
     group: str
+    kind: GroupKind
     state: GroupState
     generation: int | None
     members: int
@@ -45,13 +57,16 @@ class GroupRow:
     assignor: str
     pending: int
     unreadable: int
+    coordinator: int | None
+    log_partition: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
     """One member, live or (``registered`` false) only remembered: its place kept, or its partitions not yet released.
 
-    ``since_ms`` is when it registered (ms since 1970); ``target`` what it is to own; ``gateway`` the instance that
+    ``channel`` is how it is connected: ``zookeeper``, ``socket`` or ``kafka``; ``since_ms`` is when it registered (ms
+    since 1970); ``target`` what it is to own; ``gateway`` the instance that
     registered it and ``address`` where it was, for one that takes part over a socket; ``heard_ms_ago`` how long ago the
     coordinator heard something of that one, if it could be asked.
     """
@@ -60,6 +75,7 @@ class MemberRow:
     registered: bool
     host: str | None
     client: str | None
+    channel: str
     gateway: int | None
     address: str | None
     incarnation: int
@@ -78,11 +94,13 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """Everything about one group. ``status`` is the planner's sentence: what is waited for, what is wrong;
+    """Everything about one group. ``status`` is the planner's sentence: what is waited for, what is wrong; ``settings``
+    are ``None`` where the coordinator does not tell them;
     ``lag_note`` says why some end offsets are unknown, where some are; ``heard_note`` why it is unknown when something
     was heard of consumers without ZooKeeper."""
 
     group: str
+    kind: GroupKind
     state: GroupState
     status: str
     generation: int | None
@@ -90,7 +108,8 @@ class GroupDescription:
     decided_at_ms: int | None
     assignor: str
     coordinator: int | None
-    settings: GroupSettings
+    log_partition: int | None
+    settings: GroupSettings | None
     pause: Pause | None
     paused_everywhere: bool
     members: tuple[MemberRow, ...]
@@ -112,7 +131,7 @@ def list_groups(store: Store) -> tuple[Cluster, tuple[GroupRow, ...]]:
     committed = read_all_committed(store, snapshots, cluster.topics)
     commands = Counter(one.path.split("/")[3] for one in read_waiting(store, snapshots).unreadable)
     rows = (
-        group_row(snapshot, also_unreadable=len(committed[group].unreadable) + commands[group])
+        group_row(snapshot, cluster, also_unreadable=len(committed[group].unreadable) + commands[group])
         for group, snapshot in sorted(snapshots.items())
     )
     return cluster, tuple(rows)
@@ -150,6 +169,7 @@ def describe_group(
         members, heard_note = _with_presence(group, members, cluster.coordinator, presences)
     return GroupDescription(
         group=group,
+        kind=GroupKind.MANAGED,
         state=judged.state,
         status=judged.summary,
         generation=target.generation if target else None,
@@ -157,6 +177,7 @@ def describe_group(
         decided_at_ms=target.timestamp_ms if target else None,
         assignor=_assignor(snapshot),
         coordinator=cluster.coordinator.broker_id if cluster.coordinator else None,
+        log_partition=None,
         settings=seen.settings,
         pause=seen.pause,
         paused_everywhere=snapshot.paused_everywhere is not None,
@@ -209,6 +230,7 @@ def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> t
                 registered=registered,
                 host=member.host if member else None,
                 client=member.client if member else None,
+                channel="zookeeper" if member is None or member.gateway is None else "socket",
                 gateway=member.gateway if member else None,
                 address=member.address if member else None,
                 incarnation=member.incarnation if member else ledger.incarnation if ledger else 0,
@@ -227,11 +249,12 @@ def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> t
     return tuple(rows)
 
 
-def group_row(snapshot: GroupSnapshot, also_unreadable: int = 0) -> GroupRow:
+def group_row(snapshot: GroupSnapshot, cluster: Cluster, also_unreadable: int = 0) -> GroupRow:
     """The group in brief. ``also_unreadable`` counts the offsets and commands that cannot be read."""
     seen = snapshot.observation
     return GroupRow(
         group=snapshot.group,
+        kind=GroupKind.MANAGED,
         state=group_state(seen),
         generation=seen.assignment.generation if seen.assignment else None,
         members=len(seen.members),
@@ -239,6 +262,7 @@ def group_row(snapshot: GroupSnapshot, also_unreadable: int = 0) -> GroupRow:
         assignor=_assignor(snapshot),
         pending=sum(map(len, snapshot.pending.values())),
         unreadable=len(seen.unreadable) + also_unreadable,
+        coordinator=cluster.coordinator.broker_id if cluster.coordinator else None,
     )
 
 

@@ -50,7 +50,7 @@ def read_overview(store: Store, names: Sequence[str], end_offsets: EndOffsets | 
     """All groups in brief and the named ones (by default the busiest) in detail; a name may not exist (yet)."""
     cluster = read_cluster(store)
     snapshots = read_groups(store, names or cluster.groups, cluster)
-    rows = tuple(group_row(snapshot) for _, snapshot in sorted(snapshots.items()))
+    rows = tuple(group_row(snapshot, cluster) for _, snapshot in sorted(snapshots.items()))
     ranked = sorted((row for row in rows if row.state in _BUSY), key=lambda row: (_BUSY.index(row.state), row.group))
     detailed = [row.group for row in ranked[:DETAILED]]
     waiting = read_waiting(store, snapshots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
@@ -13,14 +14,26 @@ MAX_BYTES = 1 << 20
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str]:
     """The topics that these subscriptions name; what cannot be read names none."""
-    form = message("ConsumerProtocolSubscription")
-    found: set[str] = set()
-    for data in metadata:
-        if len(data) > MAX_BYTES:
-            continue
-        try:
-            version = min(int.from_bytes(data[:2], "big", signed=True), form.versions.last)
-            found.update(form.decode(data, max(version, 0), 2).topics)
-        except BadMessage:
-            continue
-    return frozenset(found)
+    return frozenset(topic for data in metadata if (found := subscription(data)) for topic in found.topics)
+
+
+def subscription(data: bytes) -> Any:
+    """A member's subscription; ``None`` where it cannot be read."""
+    return _read("ConsumerProtocolSubscription", data)
+
+
+def assignment(data: bytes) -> Any:
+    """What a member was assigned; ``None`` where it cannot be read."""
+    return _read("ConsumerProtocolAssignment", data)
+
+
+def _read(name: str, data: bytes) -> Any:
+    """Later versions are read as the newest that is known: fields are only ever added."""
+    form = message(name)
+    if not 2 <= len(data) <= MAX_BYTES:
+        return None
+    version = min(int.from_bytes(data[:2], "big", signed=True), form.versions.last)
+    try:
+        return form.decode(data, max(version, 0), 2)
+    except BadMessage:
+        return None

@@ -30,6 +30,11 @@ def broker_topic(topic: str) -> str:
     return f"{BROKER_TOPICS}/{topic}"
 
 
+def partition_state(topic: str, partition: int) -> str:
+    """Kafka's own znode that says who leads a partition."""
+    return f"{BROKER_TOPICS}/{topic}/partitions/{partition}/state"
+
+
 def instance(broker_id: int) -> str:
     """A running instance, elected or not."""
     return f"{COORDINATORS}/{broker_id}"

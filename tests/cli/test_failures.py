@@ -26,8 +26,8 @@ def one_line(err: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("groups", "describe", "a/b"), 2, "group name 'a/b' is not legal: use 1 to 249 of"),
-        (("groups", "describe", ".."), 2, "is not legal"),
+        (("groups", "rebalance", "a/b"), 2, "group name 'a/b' is not legal: use 1 to 249 of"),
+        (("groups", "rebalance", ".."), 2, "is not legal"),
         (("groups", "evict", "g", "c\x1b[2J"), 2, "consumer name 'c\\x1b[2J' is not legal"),
         (("--zookeeper", "zk:port", "groups", "list"), 2, "zk:port"),
         (("--config", "/no/such.toml", "groups", "list"), 2, "/no/such.toml cannot be read"),

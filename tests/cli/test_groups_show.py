@@ -36,6 +36,7 @@ def test_offsets_as_json_are_what_docs_operations_promises(rebalancing: Tree, co
         "group": "delays",
         "state": "Rebalancing",
         "generation": 3,
+        "kind": "managed",
         "offsets": [
             row | {"partition": 0, "owner": "c1", "committed_offset": 100},
             row | {"partition": 1, "owner": "c1", "committed_offset": 0},
@@ -96,9 +97,11 @@ def test_state_as_json(rebalancing: Tree, coord: Run) -> None:
         "group": "delays",
         "state": "Rebalancing",
         "generation": 3,
+        "kind": "managed",
         "decided_at": "2024-11-20T00:00:00.000Z",
         "reason": "member c2 joined",
         "coordinator": 1,
+        "log_partition": None,
         "assignor": "sticky",
         "member_count": 2,
         "pending": 1,
@@ -145,9 +148,12 @@ def test_list_counts_and_filters(rebalancing: Tree, coord: Run) -> None:
         "assignor": "sticky",
         "pending": 1,
         "unreadable": 0,
+        "kind": "managed",
+        "coordinator": 1,
+        "log_partition": None,
     }
     only = coord("groups", "list", "--state", "rebalancing", "-o", "tsv").out.splitlines()
-    assert only[1:] == ["delays\tRebalancing\t3\t2\t4\tsticky\t1\t0"]
+    assert only[1:] == ["delays\tRebalancing\t3\t2\t4\tsticky\t1\t0\tmanaged\t1"]
 
 
 def test_output_and_zookeeper_may_come_by_variable_and_before_the_command(rebalancing: Tree, zk_hosts: str) -> None:
@@ -161,6 +167,17 @@ def test_a_place_where_nothing_ever_ran_says_so(coord: Run) -> None:
     ran = coord("groups", "list")
     assert ran.code == 0
     assert "no coordinator has ever run here" in ran.err
+
+
+@pytest.mark.parametrize(
+    "command", [("describe",), ("delete", "--yes"), ("reset-offsets", "--all-topics", "--to-latest")]
+)
+def test_a_name_no_managed_group_can_have_is_refused_where_no_kafka_client_is_served(
+    rebalancing: Tree, coord: Run, command: tuple[str, ...]
+) -> None:
+    ran = coord("groups", command[0], "a/b", *command[1:])
+    assert ran.code == 2
+    assert "group name 'a/b' is not legal: use 1 to 249 of" in ran.err
 
 
 def test_offsets_of_a_topic_that_was_recreated_do_not_count(tree: Tree, coord: Run) -> None:

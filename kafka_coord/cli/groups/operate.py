@@ -8,18 +8,22 @@ from typing import Any
 
 import click
 
-from kafka_coord.cli.asking import asked, asking_options, confirm, reason_option, show_answers
+from kafka_coord.cli.asking import asked, asking_options, confirm, done, reason_option, show_answers
 from kafka_coord.cli.connection import connection_options, open_store
+from kafka_coord.cli.groups.kinds import AnyName, any_group_argument, kind_of, kind_option
 from kafka_coord.cli.groups.partitions import parse_scope
 from kafka_coord.cli.options import CONSUMER, GROUP, group_argument, output_option, timeout_option, who
 from kafka_coord.cli.output import Column, Format, Section, show
 from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.errors import MalformedValue, NotFound, SettingsError
-from kafka_coord.model import GroupSettings, Request, RequestType
+from kafka_coord.model import GroupSettings, PartitionSet, Request, RequestType
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor import operate
+from kafka_coord.monitor.client_groups.changes import delete_group
+from kafka_coord.monitor.client_groups.changes import delete_offsets as delete_client_offsets
+from kafka_coord.monitor.client_groups.groups import is_client_group, read_client_group
 from kafka_coord.monitor.cluster import read_cluster
-from kafka_coord.monitor.groups import snapshot_of
+from kafka_coord.monitor.groups import GroupKind, snapshot_of
 from kafka_coord.monitor.offsets import read_committed
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
@@ -158,10 +162,11 @@ def settings(
 
 
 @click.command()
-@click.argument("groups", type=GROUP, nargs=-1, required=True, metavar="GROUP…")
+@click.argument("groups", type=AnyName(), nargs=-1, required=True, metavar="GROUP…")
+@kind_option
 @yes_option
 @asking_options
-def delete(groups: tuple[str, ...], yes: bool, timeout_s: float, output: Format) -> None:
+def delete(groups: tuple[str, ...], kind: str | None, yes: bool, timeout_s: float, output: Format) -> None:
     """Remove groups with their offsets, history and settings; refused while a group has members.
 
     \b
@@ -169,24 +174,39 @@ def delete(groups: tuple[str, ...], yes: bool, timeout_s: float, output: Format)
     """
     confirm(f"Delete {', '.join(groups)} with all committed offsets?", yes=yes)
     with open_store() as store:
-        known = read_cluster(store).groups
-        missing = [group for group in groups if group not in known]
+        kinds = {group: kind_of(store, group, kind) for group in groups}
+        managed = set(read_cluster(store).groups)
+        missing = [
+            group
+            for group, found in kinds.items()
+            if (group not in managed if found is GroupKind.MANAGED else not is_client_group(store, group))
+        ]
         if missing:
             raise NotFound(f"no group {', '.join(missing)}; nothing was deleted")
         answers = [
-            asked(store, Request(RequestType.DELETE_GROUP, group=group, by=who()), timeout_s) for group in groups
+            asked(store, Request(RequestType.DELETE_GROUP, group=group, by=who()), timeout_s)
+            if found is GroupKind.MANAGED
+            else done("delete-group", group, delete_group(store, group, timeout_s))
+            for group, found in kinds.items()
         ]
     show_answers(output, answers)
 
 
 @click.command("delete-offsets")
-@group_argument
+@any_group_argument
+@kind_option
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1-3]", help="A topic, or some of its partitions.")
 @click.option("--all-topics", is_flag=True, help="Every topic the group has an offset for.")
 @yes_option
 @asking_options
 def delete_offsets(
-    group: str, topics: tuple[str, ...], all_topics: bool, yes: bool, timeout_s: float, output: Format
+    group: str,
+    kind: str | None,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    yes: bool,
+    timeout_s: float,
+    output: Format,
 ) -> None:
     """Forget committed offsets; refused while a member owns one of the partitions.
 
@@ -195,11 +215,19 @@ def delete_offsets(
     """
     scope = parse_scope(topics, all_topics=all_topics)
     with open_store() as store:
-        cluster, _ = snapshot_of(store, group)
-        committed = read_committed(store, group, cluster.topics)
-        chosen = scope.choose(committed.stored, group)
+        managed = kind_of(store, group, kind) is GroupKind.MANAGED
+        if managed:
+            cluster, _ = snapshot_of(store, group)
+            stored = read_committed(store, group, cluster.topics).stored
+        else:
+            stored = PartitionSet.of(read_client_group(store, group).committed)
+        chosen = scope.choose(stored, group)
         confirm(f"Forget the offsets of group {group} for {chosen}?", yes=yes)
-        answer = asked(store, Request(RequestType.DELETE_OFFSETS, group=group, partitions=chosen, by=who()), timeout_s)
+        if managed:
+            request = Request(RequestType.DELETE_OFFSETS, group=group, partitions=chosen, by=who())
+            answer = asked(store, request, timeout_s)
+        else:
+            answer = done("delete-offsets", group, delete_client_offsets(store, group, chosen, timeout_s))
     show_answers(output, [answer])
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,19 @@ import click
 
 from kafka_coord.cli.asking import asked, asking_options, reason_option
 from kafka_coord.cli.connection import current_settings, open_store
+from kafka_coord.cli.groups.kinds import any_group_argument, kind_of, kind_option
 from kafka_coord.cli.groups.partitions import all_partitions, parse_scope
 from kafka_coord.cli.lag import BrokerLog
-from kafka_coord.cli.options import group_argument, who
+from kafka_coord.cli.options import who
 from kafka_coord.cli.output import Column, Format, Section, note, number, show
 from kafka_coord.errors import NotFound, RequestRefused, SettingsError
 from kafka_coord.model import PartitionSet, Request, RequestType, TopicPartition
-from kafka_coord.monitor.cluster import Cluster
-from kafka_coord.monitor.groups import snapshot_of
+from kafka_coord.monitor.client_groups.changes import write_offsets
+from kafka_coord.monitor.client_groups.groups import read_client_group
+from kafka_coord.monitor.cluster import Cluster, read_cluster
+from kafka_coord.monitor.groups import GroupKind, snapshot_of
 from kafka_coord.monitor.offsets import holders, partitions_of, read_committed
 from kafka_coord.monitor.reset import ResetRow, Rule, RuleKind, compute, duration_ms, read_csv, time_ms
-from kafka_coord.monitor.snapshot import GroupSnapshot
 from kafka_coord.zk.store import Store
 
 IN_ONE_REQUEST = 2_000
@@ -39,8 +42,21 @@ _COLUMNS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Resettable:
+    """A group of either kind as far as a reset needs it. ``known`` are the partitions it has to do with, ``owners`` who
+    owns which; ``write`` sets offsets and gives a sentence."""
+
+    cluster: Cluster
+    committed: Mapping[TopicPartition, int]
+    known: PartitionSet
+    owners: Mapping[TopicPartition, str]
+    write: Callable[[Mapping[TopicPartition, int]], str]
+
+
 @click.command("reset-offsets")
-@group_argument
+@any_group_argument
+@kind_option
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1-3]", help="A topic, or some of its partitions.")
 @click.option("--all-topics", is_flag=True, help="Every topic the group subscribes to or has offsets for.")
 @click.option("--to-earliest", is_flag=True, help="To the first record in the log.")
@@ -58,6 +74,7 @@ _COLUMNS = (
 @asking_options
 def reset_offsets(
     group: str,
+    kind: str | None,
     topics: tuple[str, ...],
     all_topics: bool,
     to_earliest: bool,
@@ -107,21 +124,48 @@ def reset_offsets(
     scope = parse_scope(topics, all_topics=all_topics) if explicit is None else None
     settings = current_settings()
     with open_store(settings) as store:
-        cluster, snapshot = snapshot_of(store, group)
-        committed = read_committed(store, group, cluster.topics)
+        found = _resettable(store, group, kind, reason, timeout_s)
+        there = all_partitions(found.cluster.topics)
         if explicit is not None:
             wanted = PartitionSet.of(explicit)
-            _require_existing(wanted, cluster)
+            _require_existing(wanted, there)
         elif scope is not None:
-            known = partitions_of(snapshot.observation, committed) & all_partitions(cluster.topics)
-            wanted = scope.choose(all_partitions(cluster.topics) if topics else known, group)
+            wanted = scope.choose(there if topics else found.known & there, group)
         with BrokerLog(store, settings) as log:
-            rows = compute(rule, wanted, committed.offsets, log, explicit)
+            rows = compute(rule, wanted, found.committed, log, explicit)
         if execute:
-            _execute(store, group, snapshot, rows, reason, timeout_s)
-    _show(output, group, snapshot, rows, export=export)
+            _execute(group, found, rows)
+    _show(output, group, found.owners, rows, export=export)
     if not execute and not export:
         note("nothing was changed; --execute does it")
+
+
+def _resettable(store: Store, group: str, kind: str | None, reason: str, timeout_s: float) -> _Resettable:
+    if kind_of(store, group, kind) is GroupKind.CLIENT_ASSIGNED:
+        client, cluster = read_client_group(store, group), read_cluster(store)
+        return _Resettable(
+            cluster,
+            client.committed,
+            client.partitions(cluster.topics),
+            client.held,
+            lambda offsets: f"done: {write_offsets(store, group, offsets, timeout_s)}",
+        )
+
+    def ask_for(offsets: Mapping[TopicPartition, int]) -> str:
+        """Asks the coordinator: only it knows that it starts nobody on these partitions meanwhile."""
+        request = Request(RequestType.RESET_OFFSETS, group=group, offsets=offsets, reason=reason, by=who())
+        answer = asked(store, request, timeout_s)
+        return f"{answer['result']}: {answer['message']}"
+
+    cluster, snapshot = snapshot_of(store, group)
+    committed = read_committed(store, group, cluster.topics)
+    return _Resettable(
+        cluster,
+        committed.offsets,
+        partitions_of(snapshot.observation, committed),
+        {tp: owner for tp, (owner, _) in holders(snapshot.observation.ledgers.values()).items()},
+        ask_for,
+    )
 
 
 def _rule(given: Mapping[RuleKind, Any], by_duration: str | None, to_datetime: str | None) -> Rule:
@@ -153,18 +197,14 @@ def _read_file(name: str, group: str) -> dict[TopicPartition, int]:
         raise SettingsError(f"--from-file {name!r} is not text") from None
 
 
-def _require_existing(wanted: PartitionSet, cluster: Cluster) -> None:
-    missing = wanted - all_partitions(cluster.topics)
+def _require_existing(wanted: PartitionSet, there: PartitionSet) -> None:
+    missing = wanted - there
     if missing:
         raise NotFound(f"the file names partitions that do not exist: {missing}; nothing was changed")
 
 
-def _execute(
-    store: Store, group: str, snapshot: GroupSnapshot, rows: tuple[ResetRow, ...], reason: str, timeout_s: float
-) -> None:
-    """Asks the coordinator: only it knows that it starts nobody on these partitions meanwhile."""
-    held = holders(snapshot.observation.ledgers.values())
-    owned = {tp: held[tp][0] for row in rows if (tp := TopicPartition(row.topic, row.partition)) in held}
+def _execute(group: str, found: _Resettable, rows: tuple[ResetRow, ...]) -> None:
+    owned = {tp: found.owners[tp] for row in rows if (tp := TopicPartition(row.topic, row.partition)) in found.owners}
     if owned:
         owners = ", ".join(sorted(set(owned.values())))
         raise RequestRefused(
@@ -173,26 +213,25 @@ def _execute(
         )
     done = 0
     for part in _parts(rows):
-        offsets = {TopicPartition(row.topic, row.partition): row.new_offset for row in part}
-        request = Request(RequestType.RESET_OFFSETS, group=group, offsets=offsets, reason=reason, by=who())
         try:
-            answer = asked(store, request, timeout_s)
+            sentence = found.write({TopicPartition(row.topic, row.partition): row.new_offset for row in part})
         except RequestRefused as error:
             raise RequestRefused(f"{error}" + (f"; {done} partitions were reset before" if done else "")) from error
         done += len(part)
-        note(f"{answer['result']}: {answer['message']}")
+        note(sentence)
 
 
 def _parts(rows: tuple[ResetRow, ...]) -> Iterator[tuple[ResetRow, ...]]:
     return (rows[at : at + IN_ONE_REQUEST] for at in range(0, len(rows), IN_ONE_REQUEST))
 
 
-def _show(output: Format, group: str, snapshot: GroupSnapshot, rows: tuple[ResetRow, ...], *, export: bool) -> None:
+def _show(
+    output: Format, group: str, owners: Mapping[TopicPartition, str], rows: tuple[ResetRow, ...], *, export: bool
+) -> None:
     if export:
         for row in rows:
             click.echo(f"{row.topic},{row.partition},{row.new_offset}")
         return
-    held = holders(snapshot.observation.ledgers.values())
     documents = [
         {
             "group": group,
@@ -200,7 +239,7 @@ def _show(output: Format, group: str, snapshot: GroupSnapshot, rows: tuple[Reset
             "partition": row.partition,
             "current_offset": row.current_offset,
             "new_offset": row.new_offset,
-            "owner": held.get(TopicPartition(row.topic, row.partition), (None,))[0],
+            "owner": owners.get(TopicPartition(row.topic, row.partition)),
             "note": row.note or None,
         }
         for row in rows

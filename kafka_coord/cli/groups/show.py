@@ -8,13 +8,16 @@ import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.documents import describe_document, group_document
+from kafka_coord.cli.groups.kinds import any_group_argument, kind_of, kind_option
 from kafka_coord.cli.lag import BrokerLog, end_offsets_reader
-from kafka_coord.cli.options import group_argument, output_option
+from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, cell, duration, iso_time, note, number, show
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.model import Unreadable
-from kafka_coord.monitor.cluster import Cluster
-from kafka_coord.monitor.groups import GroupDescription, MemberRow, describe_group, list_groups
+from kafka_coord.monitor.client_groups.front import read_front
+from kafka_coord.monitor.client_groups.groups import ClientGroups, describe_client_group, list_client_groups
+from kafka_coord.monitor.cluster import Cluster, read_cluster
+from kafka_coord.monitor.groups import GroupDescription, GroupKind, MemberRow, describe_group, list_groups
 from kafka_coord.monitor.presence import read_presences
 
 _LIST = (
@@ -26,6 +29,8 @@ _LIST = (
     Column("assignor"),
     number("pending"),
     number("unreadable"),
+    Column("kind"),
+    number("coordinator"),
 )
 
 _OFFSETS = (
@@ -90,6 +95,9 @@ _STATES = (GroupState.STABLE, GroupState.REBALANCING, GroupState.PAUSED, GroupSt
 def list_command(states: tuple[str, ...], output: Format) -> None:
     """All groups, with their state.
 
+    KIND is managed where the coordinator assigns partitions, client-assigned where the members, stock Kafka clients,
+    do so themselves. COORDINATOR is the broker id of the instance that coordinates the group.
+
     \b
     Stable        every member owns its target, every command is acknowledged
     Rebalancing   something is still to be stopped, started or acknowledged
@@ -101,26 +109,34 @@ def list_command(states: tuple[str, ...], output: Format) -> None:
     kafka-coord groups list --state Rebalancing -o tsv
     """
     with open_store() as store:
-        cluster, rows = list_groups(store)
+        cluster, managed = list_groups(store)
+        front = read_front(store)
+    clients = list_client_groups(front) if front.is_used else ClientGroups((), ())
+    rows = sorted((*managed, *clients.rows), key=lambda row: (row.group, row.kind))
     wanted = {state.lower() for state in states}
     documents = [group_document(row) for row in rows if not wanted or row.state.lower() in wanted]
     show(output, documents, [Section("groups", _LIST, documents)])
     if not cluster.initialised:
         note("no coordinator has ever run here: /consumers/groups does not exist below this chroot")
     report_unreadable(cluster.unreadable)
+    for sentence in clients.missing:
+        note(sentence)
     if cluster.undecided and cluster.initialised:
         note(nobody_decides(cluster))
 
 
 @click.command()
-@group_argument
+@any_group_argument
+@kind_option
 @click.option("--members", is_flag=True, help="The members and what each owns.")
 @click.option("--offsets", is_flag=True, help="Owner, committed offset, end offset and lag of each partition.")
 @click.option("--state", is_flag=True, help="State, generation, coordinator, assignor, settings.")
 @click.option("--verbose", "-v", is_flag=True, help="Everything known about each member.")
 @output_option
 @connection_options
-def describe(group: str, members: bool, offsets: bool, state: bool, verbose: bool, output: Format) -> None:
+def describe(
+    group: str, kind: str | None, members: bool, offsets: bool, state: bool, verbose: bool, output: Format
+) -> None:
     """One group: its state, its members, its offsets and their lag. Without a choice, all three.
 
     The lag is counted against the brokers' end offsets at this moment; where a broker cannot be asked
@@ -136,12 +152,11 @@ def describe(group: str, members: bool, offsets: bool, state: bool, verbose: boo
         chosen = dict.fromkeys(chosen, True)
     settings = current_settings()
     with open_store(settings) as store, BrokerLog(store, settings) as log:
-        found = describe_group(
-            store,
-            group,
-            end_offsets_reader(log) if chosen["offsets"] else None,
-            read_presences if chosen["members"] else None,
-        )
+        ends = end_offsets_reader(log) if chosen["offsets"] else None
+        if kind_of(store, group, kind) is GroupKind.MANAGED:
+            found = describe_group(store, group, ends, read_presences if chosen["members"] else None)
+        else:
+            found = describe_client_group(store, group, read_cluster(store).topics, ends)
     document = describe_document(found, chosen)
     show(output, document, _sections(found, document, chosen, verbose=verbose))
     if chosen["offsets"]:
@@ -170,17 +185,19 @@ def _sections(found: GroupDescription, document: Any, chosen: dict[str, bool], *
 def _facts(found: GroupDescription) -> list[dict[str, Any]]:
     facts = {
         "group": found.group,
+        "kind": str(found.kind),
         "state": str(found.state),
         "status": found.status,
         "generation": found.generation,
         "decided": iso_time(found.decided_at_ms),
         "reason": found.reason,
         "coordinator": found.coordinator,
+        "log partition": found.log_partition,
         "assignor": found.assignor,
         "members": len([member for member in found.members if member.registered]),
         "pending commands": found.pending,
-        "rebalance timeout": duration(found.settings.rebalance_timeout_ms),
-        "offsets retention": duration(found.settings.offsets_retention_ms),
+        "rebalance timeout": duration(found.settings.rebalance_timeout_ms) if found.settings else None,
+        "offsets retention": duration(found.settings.offsets_retention_ms) if found.settings else None,
     }
     if found.pause is not None:
         where = "everywhere" if found.paused_everywhere else "this group"
@@ -219,8 +236,8 @@ def nobody_decides(cluster: Cluster) -> str:
 
 
 def channel(member: MemberRow) -> str:
-    """How the member is connected: by its own ZooKeeper session, or by a socket to an instance."""
-    return "zookeeper" if member.gateway is None else f"socket via {member.gateway}"
+    """How the member is connected: by its own ZooKeeper session, by a socket to an instance, or as a Kafka client."""
+    return member.channel if member.gateway is None else f"socket via {member.gateway}"
 
 
 def report_unreadable(unreadable: tuple[Unreadable, ...]) -> None:

@@ -1,0 +1,57 @@
+"""Which kind of group a name means: a managed one in ZooKeeper, or a client-assigned one of the groups log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafka_coord.errors import NotFound
+from kafka_coord.model.names import is_legal, legal
+from kafka_coord.monitor.groups import GroupKind, snapshot_of
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Store
+
+if TYPE_CHECKING:
+    _NameType = click.ParamType[str]
+else:
+    _NameType = click.ParamType  # generic only in newer releases of click
+
+
+class AnyName(_NameType):
+    """The name of a group of either kind: Kafka clients may use any characters."""
+
+    name = "group"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        del param, ctx
+        return str(value) if value else legal("group", value)
+
+
+any_group_argument = click.argument("group", type=AnyName())
+kind_option = click.option(
+    "--kind",
+    type=click.Choice([str(one) for one in GroupKind]),
+    help="Of two groups with this name, which one. [default: the managed one]",
+)
+
+
+def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
+    """The kind asked for; else managed, where there is such a group; else client-assigned, where Kafka clients are
+    served.
+
+    Raises :class:`NotFound` with the names there are, and :class:`InvalidName`.
+    """
+    from kafka_coord.monitor.client_groups.front import read_front
+
+    if wanted == GroupKind.MANAGED:
+        legal("group", group)
+    if wanted is not None:
+        return GroupKind(wanted)
+    if is_legal(group) and store.exists(layout.group(group)) is not None:
+        return GroupKind.MANAGED
+    if read_front(store).is_used:
+        return GroupKind.CLIENT_ASSIGNED
+    legal("group", group)
+    snapshot_of(store, group)
+    raise NotFound(f"no group {group!r}")

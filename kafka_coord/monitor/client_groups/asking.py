@@ -1,0 +1,114 @@
+"""Asks the instances over Kafka's protocol, several at a time and never for long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kafka_coord.errors import BrokerError
+from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.groups.errors import Error
+from kafka_coord.monitor.client_groups.front import read_front
+from kafka_coord.zk.store import Store
+
+T = TypeVar("T")
+
+TIMEOUT_S = 3.0
+"""For one answer."""
+_AGAIN_S = 0.2
+_MOVING = frozenset({Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR})
+
+
+def named(code: int) -> str:
+    """An error of Kafka's by name, where it is one a coordinator answers with."""
+    return Error(code).name if code in Error.__members__.values() else f"error {code}"
+
+
+Ask = Callable[[str, int, Any], Awaitable[Any]]
+"""(name of the request, version, message) → the answer's message."""
+
+
+class Moving(Exception):
+    """The group's coordinator is about to change, or loads the group."""
+
+    def __init__(self, error: int) -> None:
+        super().__init__(named(error))
+
+
+def unless_moving(code: int) -> int:
+    """The code, where it is final. Raises :class:`Moving`."""
+    if code in _MOVING:
+        raise Moving(code)
+    return code
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """An instance that could not be asked, and why."""
+
+    broker_id: int
+    address: str
+    reason: str
+
+
+def ask_each(
+    addresses: Mapping[int, str], conversation: Callable[[Ask], Awaitable[T]]
+) -> tuple[dict[int, T], tuple[Silent, ...]]:
+    """Holds the conversation with every instance at once; the results by broker id, and who could not be asked."""
+
+    async def hold(address: str) -> T | str:
+        try:
+            return await _held(address, conversation)
+        except BrokerError as error:
+            return str(error)
+
+    async def hold_all() -> list[T | str]:
+        return await asyncio.gather(*(hold(address) for address in addresses.values()))
+
+    results = asyncio.run(hold_all())
+    told, silent = {}, []
+    for (broker_id, address), result in zip(addresses.items(), results, strict=True):
+        if isinstance(result, str):
+            silent.append(Silent(broker_id, address, result))
+        else:
+            told[broker_id] = result
+    return told, tuple(silent)
+
+
+def ask_coordinator(
+    store: Store, group: str, conversation: Callable[[Ask], Awaitable[T]], timeout_s: float = 10.0
+) -> tuple[int, T]:
+    """Holds the conversation with the instance that coordinates the group: its broker id, and the result.
+
+    While the conversation raises :class:`Moving`, the coordinator is looked for again and asked anew. Raises
+    :class:`BrokerError` where it cannot be asked, or still moves after ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        broker_id, address = read_front(store).coordinator_of(group)
+        try:
+            return broker_id, asyncio.run(_held(address, conversation))
+        except Moving as moving:
+            if time.monotonic() >= deadline:
+                raise BrokerError(
+                    f"instance {broker_id} at {address} does not serve group {group!r} after {timeout_s:g} s: {moving}"
+                ) from None
+        time.sleep(_AGAIN_S)
+
+
+async def _held(address: str, conversation: Callable[[Ask], Awaitable[T]]) -> T:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise BrokerError(f"{address!r} is no host:port")
+    connection = BrokerConnection(host.strip("[]"), int(port))
+
+    async def ask(name: str, version: int, value: Any) -> Any:
+        return await connection.ask(name, version, value, TIMEOUT_S)
+
+    try:
+        return await conversation(ask)
+    finally:
+        connection.close()

@@ -1,0 +1,95 @@
+"""What operators change about client-assigned groups: their offsets, and whether they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kafka_coord.errors import BrokerError, NotFound, RequestRefused
+from kafka_coord.groups.errors import Error
+from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.monitor.client_groups.asking import Ask, ask_coordinator, named, unless_moving
+from kafka_coord.wire.messages import message
+from kafka_coord.zk.store import Store
+
+_COMMIT, _DELETE_OFFSETS, _DELETE = 7, 0, 2
+
+_REFUSED = {
+    Error.UNKNOWN_MEMBER_ID: "it has members; stop them first",
+    Error.ILLEGAL_GENERATION: "it has members; stop them first",
+    Error.REBALANCE_IN_PROGRESS: "it has members; stop them first",
+    Error.NON_EMPTY_GROUP: "it has members; stop them first",
+    Error.GROUP_SUBSCRIBED_TO_TOPIC: "its members subscribe to the topic; stop them first",
+    Error.UNKNOWN_TOPIC_OR_PARTITION: "the brokers do not know the partition",
+}
+
+
+def write_offsets(store: Store, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float) -> str:
+    """Sets committed offsets of a group without members; a sentence about it. Raises :class:`RequestRefused`,
+    :class:`BrokerError`."""
+    request = _by_topic(
+        "OffsetCommitRequest",
+        group,
+        offsets,
+        lambda offset: {"committed_offset": offset, "committed_metadata": ""},
+    )
+    _ask_about_partitions(store, group, "OffsetCommit", _COMMIT, request, timeout_s)
+    return f"{len(offsets)} partitions of group {group} reset"
+
+
+def delete_offsets(store: Store, group: str, partitions: PartitionSet, timeout_s: float) -> str:
+    """Forgets committed offsets; a sentence about it. Raises as :func:`write_offsets`."""
+    request = _by_topic("OffsetDeleteRequest", group, dict.fromkeys(partitions, 0), lambda _: {})
+    _ask_about_partitions(store, group, "OffsetDelete", _DELETE_OFFSETS, request, timeout_s)
+    return f"offsets of {len(partitions)} partitions of group {group} deleted"
+
+
+def delete_group(store: Store, group: str, timeout_s: float) -> str:
+    """Removes a group without members; a sentence about it. Raises as :func:`write_offsets`, and :class:`NotFound`."""
+
+    async def delete(ask: Ask) -> int:
+        answer = await ask("DeleteGroups", _DELETE, message("DeleteGroupsRequest")(groups_names=(group,)))
+        return unless_moving(answer.results[0].error_code)
+
+    _, code = ask_coordinator(store, group, delete, timeout_s)
+    _raise(group, code, "")
+    return f"group {group} deleted"
+
+
+def _ask_about_partitions(store: Store, group: str, name: str, version: int, request: Any, timeout_s: float) -> None:
+    async def change(ask: Ask) -> list[tuple[int, str]]:
+        answer = await ask(name, version, request)
+        codes = [(getattr(answer, "error_code", 0), "")]
+        codes += [
+            (part.error_code, f"{topic.name}-{part.partition_index}: ")
+            for topic in answer.topics
+            for part in topic.partitions
+        ]
+        return [(code, where) for code, where in codes if unless_moving(code)]
+
+    _, errors = ask_coordinator(store, group, change, timeout_s)
+    for code, where in errors:
+        _raise(group, code, where)
+
+
+def _raise(group: str, code: int, where: str) -> None:
+    if not code:
+        return
+    if code == Error.GROUP_ID_NOT_FOUND:
+        raise NotFound(f"no group {group!r}")
+    if code in _REFUSED:
+        raise RequestRefused(f"{where}group {group!r}: {_REFUSED[Error(code)]}")
+    raise BrokerError(f"{where}group {group!r} was not changed: its coordinator answers {named(code)}")
+
+
+def _by_topic(
+    name: str, group: str, values: Mapping[TopicPartition, int], fields_of: Callable[[int], dict[str, Any]]
+) -> Any:
+    """A request that names partitions by topic."""
+    form = message(name)
+    of_topic, of_partition = form.struct(f"{name}Topic"), form.struct(f"{name}Partition")
+    topics: dict[str, list[Any]] = {}
+    for (topic, partition), value in values.items():
+        topics.setdefault(topic, []).append(of_partition(partition_index=partition, **fields_of(value)))
+    named_topics = tuple(of_topic(name=topic, partitions=tuple(parts)) for topic, parts in topics.items())
+    return form(group_id=group, topics=named_topics)

@@ -1,0 +1,93 @@
+"""Which instance coordinates which client-assigned groups, as ZooKeeper says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka_coord.errors import BrokerError, MalformedValue
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.grouplog.term import TOPIC
+from kafka_coord.model import CoordinatorInfo, Unreadable
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.reading import Reading, split
+from kafka_coord.zk import layout
+from kafka_coord.zk.brokers import broker_number
+from kafka_coord.zk.store import GetChildren, GetData, Node, Store
+
+ENDPOINT = "kafka"
+"""The name under which an instance publishes where it serves Kafka clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """``addresses`` are where the running instances serve Kafka clients, by broker id; ``leaders`` the brokers that
+    lead the partitions of the groups log, by partition (-1: nobody does)."""
+
+    addresses: Mapping[int, str]
+    leaders: Mapping[int, int]
+    unreadable: tuple[Unreadable, ...] = ()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether Kafka clients are served, or ever were."""
+        return bool(self.addresses or self.leaders)
+
+    def coordinator_of(self, group: str) -> tuple[int, str]:
+        """Broker id and address of the instance that coordinates the group. Raises :class:`BrokerError`."""
+        partition = partition_of(group)
+        problem = self.problem(partition)
+        if problem:
+            raise BrokerError(f"group {group!r} has no coordinator: {problem}")
+        leader = self.leaders[partition]
+        return leader, self.addresses[leader]
+
+    def problem(self, partition: int) -> str:
+        """Why nobody coordinates the groups of a partition; "" where somebody does."""
+        leader = self.leaders.get(partition)
+        if leader is None:
+            return f"partition {partition} of {TOPIC} does not exist"
+        if leader < 0:
+            return f"partition {partition} of {TOPIC} has no live leader"
+        if leader not in self.addresses:
+            return f"no instance that serves Kafka clients runs beside broker {leader}"
+        return ""
+
+
+def read_front(store: Store) -> Front:
+    """Two rounds of reads."""
+    reading = Reading(store)
+    log = f"{layout.broker_topic(TOPIC)}/partitions"
+    instances, partitions = reading.many([GetChildren(layout.COORDINATORS), GetChildren(log)])
+    ids = _numbers(instances)
+    numbers = _numbers(partitions)
+    found = reading.many(
+        [GetData(layout.instance(number)) for number in ids]
+        + [GetData(layout.partition_state(TOPIC, number)) for number in numbers]
+    )
+    instance_nodes, states = split(found, len(ids), len(numbers))
+    addresses = {}
+    for number, node in zip(ids, instance_nodes, strict=True):
+        info = reading.decode(
+            layout.instance(number), node, lambda value, _, where: CoordinatorInfo.from_json(value, where)
+        )
+        if info is not None and ENDPOINT in info.endpoints:
+            addresses[number] = info.endpoints[ENDPOINT]
+    leaders = {number: _leader(reading, number, node) for number, node in zip(numbers, states, strict=True)}
+    return Front(addresses, leaders, tuple(reading.unreadable))
+
+
+def _leader(reading: Reading, partition: int, node: object) -> int:
+    if not isinstance(node, Node):
+        return -1
+    where = layout.partition_state(TOPIC, partition)
+    try:
+        return fields.number(fields.load_object(node.data, where), "leader", where)
+    except MalformedValue as error:
+        reading.refuse(error.where, error.reason)
+        return -1
+
+
+def _numbers(listing: object) -> tuple[int, ...]:
+    names = listing if isinstance(listing, tuple) else ()
+    return tuple(sorted(number for name in names if (number := broker_number(name)) is not None))

@@ -1,0 +1,269 @@
+"""Client-assigned groups: all of them in brief, or everything about one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_coord.coordinator.steps import GroupState
+from kafka_coord.errors import BrokerError, NotFound
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.grouplog.term import TOPIC
+from kafka_coord.model import Mode, PartitionSet, TopicInfo, TopicPartition
+from kafka_coord.model.partitions import MAX_PARTITION
+from kafka_coord.monitor.client_groups.asking import Ask, Silent, ask_coordinator, ask_each, named, unless_moving
+from kafka_coord.monitor.client_groups.front import Front
+from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupKind, GroupRow, MemberRow
+from kafka_coord.monitor.offsets import OffsetRow, lag_of
+from kafka_coord.wire.consumer_protocol import assignment, subscription
+from kafka_coord.wire.messages import message
+from kafka_coord.zk.store import Store
+
+CONSUMER = "consumer"
+"""The protocol type of consumers: only their metadata can be read here."""
+_LIST, _DESCRIBE, _FETCH_OFFSETS = 4, 5, 7
+_IN_ONE_REQUEST = 200
+_STATES = {
+    "Stable": GroupState.STABLE,
+    "PreparingRebalance": GroupState.REBALANCING,
+    "CompletingRebalance": GroupState.REBALANCING,
+    "Empty": GroupState.EMPTY,
+}
+_STATUS = {
+    "Stable": "every member knows its assignment",
+    "PreparingRebalance": "PreparingRebalance: waits for its members to join",
+    "CompletingRebalance": "CompletingRebalance: waits for the leading member's assignment",
+    "Empty": "no members; offsets are kept until their retention ends",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGroup:
+    """A client-assigned group as its coordinator describes it. ``kafka_state`` is Kafka's word."""
+
+    group: str
+    coordinator: int
+    kafka_state: str
+    protocol_type: str
+    assignor: str
+    members: tuple[MemberRow, ...]
+    committed: Mapping[TopicPartition, int]
+
+    @property
+    def log_partition(self) -> int:
+        return partition_of(self.group)
+
+    @property
+    def state(self) -> GroupState:
+        return _STATES.get(self.kafka_state, GroupState.DEAD)
+
+    @property
+    def held(self) -> dict[TopicPartition, str]:
+        """Which member each assigned partition belongs to."""
+        return {tp: member.consumer for member in self.members for tp in member.owned}
+
+    def partitions(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
+        """Every partition it has to do with: subscribed to, assigned, or with an offset."""
+        wanted = {topic for member in self.members for topic in member.subscription.split(", ")} & topics.keys()
+        subscribed = PartitionSet({topic: topics[topic].partitions for topic in wanted})
+        return PartitionSet.of(self.committed) | PartitionSet.of(self.held) | subscribed
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGroups:
+    """``missing`` are sentences: which groups cannot be shown, and why."""
+
+    rows: tuple[GroupRow, ...]
+    missing: tuple[str, ...]
+
+
+def list_client_groups(front: Front) -> ClientGroups:
+    """All of them, in order of name: asked of all instances at once."""
+    told, silent = ask_each(front.addresses, _list)
+    rows: dict[str, GroupRow] = {}
+    missing = []
+    for broker_id, (loading, groups) in told.items():
+        if loading:
+            missing.append(f"instance {broker_id} still loads groups: some may be missing, look again in a moment")
+        for group in groups:
+            row = _row(group, broker_id)
+            # While a partition changes hands two instances may name its groups: the leader's is right.
+            if group.group_id not in rows or front.leaders.get(partition_of(group.group_id)) == broker_id:
+                rows[group.group_id] = row
+    missing += _unserved(front, silent)
+    return ClientGroups(tuple(rows[name] for name in sorted(rows)), tuple(missing))
+
+
+async def _list(ask: Ask) -> tuple[bool, list[Any]]:
+    """Whether it still loads groups, and those it has, described."""
+    listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")())
+    names = [group.group_id for group in listed.groups]
+    groups = []
+    for at in range(0, len(names), _IN_ONE_REQUEST):
+        wanted = message("DescribeGroupsRequest")(groups=tuple(names[at : at + _IN_ONE_REQUEST]))
+        groups += (await ask("DescribeGroups", _DESCRIBE, wanted)).groups
+    return bool(listed.error_code), [one for one in groups if not one.error_code and one.group_state in _STATES]
+
+
+def _unserved(front: Front, silent: tuple[Silent, ...]) -> Iterator[str]:
+    """Why the groups of some partitions of the log are not shown."""
+    reasons: dict[str, list[int]] = {}
+    unreached = {one.broker_id: f"instance {one.broker_id} cannot be asked: {one.reason}" for one in silent}
+    for partition, leader in front.leaders.items():
+        reason = front.problem(partition).replace(f"partition {partition} of {TOPIC}", "the partition")
+        if reason or leader in unreached:
+            reasons.setdefault(reason or unreached[leader], []).append(partition)
+    for reason, partitions in reasons.items():
+        yield f"NOT SHOWN are the client-assigned groups in {PartitionSet({TOPIC: partitions})}: {reason}"
+    for one in front.unreadable:
+        yield f"unreadable: {one.path}: {one.reason}"
+
+
+def _row(group: Any, broker_id: int) -> GroupRow:
+    found = _group(group, broker_id, {})
+    return GroupRow(
+        group=found.group,
+        kind=GroupKind.CLIENT_ASSIGNED,
+        state=found.state,
+        generation=None,
+        members=len(found.members),
+        partitions=sum(len(member.owned) for member in found.members),
+        assignor=found.assignor,
+        pending=0,
+        unreadable=0,
+        coordinator=broker_id,
+        log_partition=found.log_partition,
+    )
+
+
+def read_client_group(store: Store, group: str) -> ClientGroup:
+    """The group and its offsets. Raises :class:`NotFound` where there is none, :class:`BrokerError`."""
+
+    async def read(ask: Ask) -> tuple[Any, Any]:
+        found = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
+        (described,) = found.groups
+        wanted = message("OffsetFetchRequest")(group_id=group, topics=None)
+        offsets = await ask("OffsetFetch", _FETCH_OFFSETS, wanted)
+        for code in (described.error_code, offsets.error_code):
+            if unless_moving(code):
+                raise BrokerError(f"its coordinator does not show group {group!r}: {named(code)}")
+        return described, offsets
+
+    broker_id, (described, offsets) = ask_coordinator(store, group, read)
+    if described.group_state not in _STATES:
+        raise NotFound(f"no group {group!r}")
+    committed = {
+        TopicPartition(topic.name, part.partition_index): part.committed_offset
+        for topic in offsets.topics
+        for part in topic.partitions
+        if part.committed_offset >= 0
+    }
+    return _group(described, broker_id, committed)
+
+
+def is_client_group(store: Store, group: str) -> bool:
+    """Whether there is such a group. Raises :class:`BrokerError` where its coordinator cannot be asked."""
+    try:
+        read_client_group(store, group)
+    except NotFound:
+        return False
+    return True
+
+
+def describe_client_group(
+    store: Store, group: str, topics: Mapping[str, TopicInfo], end_offsets: EndOffsets | None
+) -> GroupDescription:
+    """As :func:`~kafka_coord.monitor.groups.describe_group` describes a managed one."""
+    found = read_client_group(store, group)
+    partitions = found.partitions(topics)
+    ends, note = end_offsets(partitions) if end_offsets is not None else ({}, "")
+    held = found.held
+    offsets = tuple(
+        OffsetRow(
+            topic=tp.topic,
+            partition=tp.partition,
+            owner=held.get(tp),
+            holding="owned" if tp in held else "",
+            committed_offset=found.committed.get(tp),
+            end_offset=ends.get(tp),
+            lag=lag_of(found.committed.get(tp), ends.get(tp)),
+        )
+        for tp in partitions
+    )
+    return GroupDescription(
+        group=group,
+        kind=GroupKind.CLIENT_ASSIGNED,
+        state=found.state,
+        status=_STATUS[found.kafka_state] + _of_type(found.protocol_type),
+        generation=None,
+        reason="",
+        decided_at_ms=None,
+        assignor=found.assignor,
+        coordinator=found.coordinator,
+        log_partition=found.log_partition,
+        settings=None,
+        pause=None,
+        paused_everywhere=False,
+        members=found.members,
+        offsets=offsets,
+        of_earlier_topic=PartitionSet(),
+        lag_note=note,
+        heard_note="",
+        unreadable=(),
+    )
+
+
+def _of_type(protocol_type: str) -> str:
+    return f"; protocol type {protocol_type}" if protocol_type not in {"", CONSUMER} else ""
+
+
+def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, int]) -> ClientGroup:
+    is_consumer = described.protocol_type == CONSUMER
+    members = tuple(_member(one, described.protocol_data, is_consumer=is_consumer) for one in described.members)
+    return ClientGroup(
+        described.group_id,
+        broker_id,
+        described.group_state,
+        described.protocol_type,
+        described.protocol_data,
+        tuple(sorted(members, key=lambda member: member.consumer)),
+        committed,
+    )
+
+
+def _member(one: Any, assignor: str, *, is_consumer: bool) -> MemberRow:
+    """Consumers only: what members of another type subscribe to and own is theirs to know."""
+    subscribed = subscription(one.member_metadata) if is_consumer else None
+    owned = owned_by(one.member_assignment) if is_consumer else PartitionSet()
+    return MemberRow(
+        consumer=one.group_instance_id or one.member_id,
+        registered=True,
+        host=one.client_host.removeprefix("/") or None,
+        client=one.client_id or None,
+        channel="kafka",
+        gateway=None,
+        address=None,
+        incarnation=0,
+        since_ms=None,
+        subscription=", ".join(sorted(subscribed.topics)) if subscribed else "",
+        mode=str(Mode.INCREMENTAL if assignor.startswith("cooperative") else Mode.EAGER),
+        capacity=1,
+        rack=subscribed.rack_id if subscribed else None,
+        rejoin_grace_ms=0,
+        owned=owned,
+        stopping=PartitionSet(),
+        target=owned,
+        pending=(),
+    )
+
+
+def owned_by(data: bytes) -> PartitionSet:
+    """The partitions of a ConsumerProtocol assignment; none where it cannot be read."""
+    found = assignment(data)
+    return PartitionSet.of(
+        (topic.topic, partition)
+        for topic in (found.assigned_partitions if found else ())
+        for partition in topic.partitions
+        if 0 <= partition <= MAX_PARTITION
+    )

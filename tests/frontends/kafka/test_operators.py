@@ -1,0 +1,234 @@
+"""Operators' commands about the groups of stock Kafka clients."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.model import json_fields as fields
+from kafka_coord.monitor.client_groups import asking
+from kafka_coord.zk import layout
+from kafka_coord.zk.instance import InstanceRegistration
+from tests.cli.running import Run, run
+from tests.frontends.kafka.conftest import Front
+from tests.monitor.listening import listening
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+_numbers = itertools.count(1)
+PARTITIONS, RECORDS = 3, 300
+
+
+@contextmanager
+def published(front: Front) -> Iterator[None]:
+    """The instances say in ZooKeeper where they serve Kafka clients, as ``serve`` does."""
+    front.store.ensure_path(layout.COORDINATORS)
+    made = [
+        InstanceRegistration(front.store, broker_id, {"kafka": listener.address}, lambda: None)
+        for broker_id, listener in front.listeners.items()
+    ]
+    for one in made:
+        one.register()
+    try:
+        yield
+    finally:
+        for one in made:
+            one.unregister()
+
+
+@pytest.fixture(scope="module")
+def coord(front: Front) -> Iterator[Run]:
+    with published(front):
+        yield partial(run, zookeeper=front.cluster.zookeeper)
+
+
+@pytest.fixture(scope="module")
+def topic(front: Front) -> str:
+    name = "operated"
+    TopicAdmin(front.cluster.bootstrap_servers).create(name, PARTITIONS, replication=3)
+    producer = Producer({"bootstrap.servers": front.bootstrap})
+    for number in range(RECORDS):
+        producer.produce(name, str(number), partition=number % PARTITIONS)
+    assert producer.flush(60) == 0
+    return name
+
+
+@pytest.fixture
+def group() -> str:
+    return f"operated-{next(_numbers)}"
+
+
+@pytest.fixture
+def member(front: Front, topic: str, group: str) -> Iterator[Callable[[], Consumer]]:
+    """A consumer of the group that holds all partitions; closed at the end."""
+    made: list[Consumer] = []
+
+    def join() -> Consumer:
+        one = Consumer(
+            {
+                "bootstrap.servers": front.bootstrap,
+                "group.id": group,
+                "group.instance.id": "c1",
+                "client.id": "stock",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        one.subscribe([topic])
+        made.append(one)
+        eventually(lambda: one.poll(0.05) or len(one.assignment()) == PARTITIONS)
+        return one
+
+    yield join
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def left(front: Front, topic: str, group: str) -> str:
+    """A group without members that has committed 40 in each partition."""
+    one = Consumer({"bootstrap.servers": front.bootstrap, "group.id": group})
+    one.commit(offsets=[TopicPartition(topic, number, 40) for number in range(PARTITIONS)], asynchronous=False)
+    one.close()
+    return group
+
+
+def committed(coord: Run, group: str) -> dict[int, int]:
+    rows = coord("groups", "describe", group, "--offsets", "-o", "json").json()["offsets"]
+    return {row["partition"]: row["committed_offset"] for row in rows}
+
+
+def test_a_group_with_a_member_is_shown_like_any_other(
+    front: Front, coord: Run, topic: str, group: str, member: Callable[[], Consumer]
+) -> None:
+    joined = member()
+    joined.commit(offsets=[TopicPartition(topic, 0, 30)], asynchronous=False)
+    partition = partition_of(group)
+    coordinator = next(iter(front.listeners.values())).instances.leaders[partition]
+
+    (row,) = [one for one in coord("groups", "list", "-o", "json").json() if one["group"] == group]
+    assert row == {
+        "group": group,
+        "state": "Stable",
+        "generation": None,
+        "members": 1,
+        "partitions": PARTITIONS,
+        "assignor": "range",
+        "pending": 0,
+        "unreadable": 0,
+        "kind": "client-assigned",
+        "coordinator": coordinator,
+        "log_partition": partition,
+    }
+    found = coord("groups", "describe", group, "-o", "json").json()
+    assert (found["kind"], found["coordinator"], found["log_partition"]) == ("client-assigned", coordinator, partition)
+    assert found["state"] == "Stable"
+    (shown,) = found["members"]
+    assert (shown["consumer"], shown["client"], shown["host"], shown["channel"]) == (
+        "c1",
+        "stock",
+        "127.0.0.1",
+        "kafka",
+    )
+    assert (shown["subscription"], shown["owned"]) == (topic, {topic: "0-2"})
+    assert [(one["owner"], one["committed_offset"], one["lag"]) for one in found["offsets"]] == [
+        ("c1", 30, 70),
+        ("c1", None, None),
+        ("c1", None, None),
+    ]
+    assert "client-assigned" in coord("groups", "describe", group).out
+    assert group in coord("groups", "list", "--state", "stable").out
+    assert group not in coord("groups", "list", "--state", "empty").out
+
+
+def test_nothing_is_changed_of_a_group_with_members(
+    coord: Run, topic: str, group: str, member: Callable[[], Consumer]
+) -> None:
+    member().commit(offsets=[TopicPartition(topic, 0, 30)], asynchronous=False)
+    scope = ("--topic", f"{topic}:0")
+    for refused in (
+        coord("groups", "reset-offsets", group, *scope, "--to-earliest", "--execute"),
+        coord("groups", "delete", group, "--yes"),
+        coord("groups", "delete-offsets", group, *scope, "--yes"),
+    ):
+        assert refused.code == 6
+        assert "c1" in refused.err or "stop them first" in refused.err
+    assert committed(coord, group)[0] == 30
+
+
+def test_offsets_are_reset_by_every_rule_and_only_when_told(coord: Run, topic: str, left: str) -> None:
+    reset = partial(coord, "groups", "reset-offsets", left)
+    preview = reset("--all-topics", "--shift-by", "-5")
+    assert "nothing was changed" in preview.err
+    assert committed(coord, left) == {0: 40, 1: 40, 2: 40}
+
+    assert reset("--all-topics", "--shift-by", "-5", "--execute").code == 0
+    assert committed(coord, left) == {0: 35, 1: 35, 2: 35}
+    assert reset("--topic", f"{topic}:1", "--to-latest", "--execute").code == 0
+    assert committed(coord, left) == {0: 35, 1: 100, 2: 35}
+    exported = reset("--all-topics", "--to-current", "--export").out.splitlines()
+    assert exported == [f"{topic},0,35", f"{topic},1,100", f"{topic},2,35"]
+
+
+def test_offsets_and_groups_are_deleted(coord: Run, topic: str, left: str) -> None:
+    assert coord("groups", "delete-offsets", left, "--topic", f"{topic}:1", "--yes").code == 0
+    assert committed(coord, left) == {0: 40, 2: 40}
+    assert coord("groups", "delete", left, "--yes").code == 0
+    assert coord("groups", "describe", left).code == 7
+    assert coord("groups", "delete", left, "--yes").code == 7
+
+
+def test_a_managed_group_of_the_same_name_is_meant_unless_told_otherwise(front: Front, coord: Run, left: str) -> None:
+    places = (layout.group(left), layout.ids(left), layout.owners(left), layout.offsets(left))
+    for path in places:
+        front.store.ensure_path(path)
+    try:
+        kinds = [one["kind"] for one in coord("groups", "list", "-o", "json").json() if one["group"] == left]
+        assert kinds == ["client-assigned", "managed"]
+        assert coord("groups", "describe", left, "-o", "json").json()["kind"] == "managed"
+        other = coord("groups", "describe", left, "--kind", "client-assigned", "-o", "json").json()
+        assert [one["committed_offset"] for one in other["offsets"]] == [40, 40, 40]
+    finally:
+        for path in reversed(places):
+            front.store.delete(path)
+
+
+def test_names_that_only_kafka_allows(front: Front, coord: Run, topic: str) -> None:
+    name = "reports/2026 München"
+    one = Consumer({"bootstrap.servers": front.bootstrap, "group.id": name})
+    one.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    one.close()
+    assert committed(coord, name) == {0: 1}
+    assert coord("groups", "delete", name, "--yes").code == 0
+
+
+@pytest.mark.parametrize("how", ["nobody listens", "silent"])
+def test_an_instance_that_cannot_be_asked_is_named_with_what_it_hides(
+    front: Front, coord: Run, left: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(asking, "TIMEOUT_S", 0.5)
+    coordinator = next(iter(front.listeners.values())).instances.leaders[partition_of(left)]
+    path = layout.instance(coordinator)
+    before = front.store.get(path).data
+    with listening() as silent:
+        address = f"127.0.0.1:{1 if how == 'nobody listens' else silent}"
+        front.store.set(path, fields.dump(fields.load(before, path) | {"endpoints": {"kafka": address}}))
+        try:
+            ran = coord("groups", "list")
+            refused = coord("groups", "describe", left)
+        finally:
+            front.store.set(path, before)
+    assert ran.code == 0
+    assert "NOT SHOWN are the client-assigned groups in __kafka_coord_groups[" in ran.err
+    assert f"instance {coordinator} cannot be asked: {address}: " in ran.err
+    assert left not in ran.out
+    assert refused.code == 5
+    assert address in refused.err
+    assert left in coord("groups", "list").out
