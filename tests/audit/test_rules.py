@@ -9,11 +9,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_coord.model import GroupSettings, Member, Mode, PartitionSet, RequestType, Subscription, TopicPartition
+from kafka_coord.model import (
+    GroupSettings,
+    Ledger,
+    Member,
+    Mode,
+    PartitionSet,
+    RequestType,
+    Subscription,
+    TopicPartition,
+)
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit import AuditFinding, Rule
 from kafka_coord.zk import layout
-from kafka_coord.zk.store import Delete, SetData, Store
+from kafka_coord.zk.store import Create, Delete, SetData, Store
 from tests.audit.scribe import GROUP, TOPIC, Scribe
 from tests.simulation.audited import audit_history
 from tests.simulation.scheduler import VirtualClock
@@ -347,6 +356,44 @@ def test_a_place_may_be_given_up(scribe: Written):
     scribe.ask(RequestType.EVICT, consumer="c1")
     scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
     assert scribe.rules() == set()
+
+
+def damage_registration(scribe: Written) -> None:
+    scribe.somebody.set(layout.registration(GROUP, "c1"), b"nobody can read this")
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "takes_ledger", "found"),
+    [(1, False, set()), (25, False, {Rule.GRACE_BROKEN}), (1, True, {Rule.GRACE_BROKEN})],
+)
+def test_only_a_target_of_a_coordinator_that_could_not_read_a_registration_may_leave_its_place_out(
+    scribe: Written, waits_s: float, takes_ledger: bool, found: set[Rule]
+):
+    place = Member("c1", 0, Subscription.to([TOPIC]), rejoin_grace_ms=30_000)
+    scribe.write(scribe.ledger("c1", {"flights": "0-1"}, place=place))
+    damage_registration(scribe)
+    scribe.end("c1")
+    scribe.wait(waits_s)
+    if takes_ledger:
+        scribe.forget("c1")
+    else:
+        scribe.write(scribe.target(2, {"c2": {"flights": "0-3"}}))
+    assert scribe.rules() - {Rule.UNFENCED_WRITE} == found
+
+
+def test_the_grace_of_one_does_not_count_from_the_end_of_another_that_registered_with_it(scribe: Written):
+    """A gateway registers several consumers in one transaction, and that is the incarnation of each."""
+    place = Member("c3", 0, Subscription.to([TOPIC]), rejoin_grace_ms=5_000)
+    value = fields.dump(place.to_json())
+    both = [layout.registration(GROUP, consumer) for consumer in ("c3", "c4")]
+    scribe.somebody.multi([Create(path, value) for path in both])
+    ledger = Ledger("c3", scribe.somebody.get(both[0]).stat.czxid, place=place)
+    scribe.write(Create(layout.ledger(GROUP, "c3"), fields.dump(ledger.to_json())))
+    scribe.write(Delete(both[0]))
+    scribe.wait(6)
+    scribe.write(Delete(both[1]))
+    scribe.forget("c3")
+    assert Rule.GRACE_BROKEN not in scribe.rules()
 
 
 def test_a_start_of_what_a_kept_place_holds_is_found(scribe: Written):

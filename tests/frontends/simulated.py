@@ -11,7 +11,7 @@ from typing import Any
 
 from kafka_coord.channel.frames import Frame, encode
 from kafka_coord.channel.rpc import Answered, Asked, Event, Refused, Rpc
-from kafka_coord.errors import NoNode, RequestTooLarge
+from kafka_coord.errors import NoAuth, NoNode, RequestTooLarge
 from kafka_coord.frontends.socket.gateway import Gateway
 from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.model import Command, PartitionSet, StartFetcher, StartPoint, StopFetcher, TopicPartition
@@ -127,6 +127,28 @@ class SimulatedHouse:
             while self.store.has_notification():
                 self.store.deliver()
             self.gateway.step()
+
+    def elect_anew(self) -> None:
+        """The instance steps down and is elected again: it knows of its members only what ZooKeeper says."""
+        self.leadership_view.held = None
+        self.turn()
+        self.election.resign()
+        self.leadership_view.held = self.election.elect()
+        assert self.leadership_view.held is not None
+        self.turn()
+
+    def forbid(self, path: str) -> None:
+        """From now on the gateway may not read it."""
+
+        def takes(doing: str) -> None:
+            if doing.startswith("read") and path in doing:
+                raise NoAuth("may not be read", path)
+
+        self.around.takes = takes
+
+    def allow(self) -> None:
+        """Nothing is forbidden any more."""
+        self.around.takes = lambda _doing: None
 
     def consumer(self, name: str = "s1", group: str = "delays") -> SimulatedConsumer:
         return SimulatedConsumer(self, name, group)

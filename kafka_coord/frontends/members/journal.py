@@ -24,6 +24,8 @@ class Journal:
         group, consumer, _ = tell.member
         if tell.happening is Happening.STUCK:
             log.error("cannot send its next command to consumer=%s group=%s reason=%s", consumer, group, tell.detail)
+        elif tell.happening is Happening.NOT_RESUMED:
+            log.error("cannot let consumer=%s group=%s resume yet reason=%s", consumer, group, tell.detail)
         elif tell.happening is Happening.NOT_WRITTEN:
             log.warning("could not write for consumer=%s group=%s reason=%s", consumer, group, tell.detail)
         else:

@@ -239,13 +239,16 @@ class Term:
             self._members_to_read.pop(member, None)
             outstanding = in_order(listing)[0] if isinstance(listing, tuple) else None
             stops = any(one.type is CommandType.STOP_FETCHER for one in outstanding or ())
-            held = _held(member, ledger, stops=stops) if isinstance(ledger, Node) else None
-            self._handle(was.MemberRead(member, held, outstanding))
+            held, fault = None, ""
+            try:
+                held = _held(member, ledger, stops=stops) if isinstance(ledger, Node) else None
+            except MalformedValue as error:
+                fault = str(error) if outstanding is not None else ""
+            self._handle(was.MemberRead(member, held, outstanding, fault))
 
     def _member_unread(self, member: MemberId, error: StoreError) -> None:
-        log.warning("cannot read how far consumer=%s group=%s is: %s", member.consumer, member.group, error)
         self._members_to_read.pop(member, None)
-        self._handle(was.MemberRead(member, None, None))
+        self._handle(was.MemberRead(member, None, None, str(error)))
 
     def _read_commands(self) -> None:
         isolated(list(self._commands_to_read.items()), self._read_some_commands, self._command_unread)
@@ -285,12 +288,11 @@ class Term:
 def _held(member: MemberId, node: Node, *, stops: bool) -> frozenset[TopicPartition]:
     """What its ledger says it holds, and may commit. What is being stopped is its own only while the stop is
     outstanding: an acknowledged one that the coordinator has not released yet belongs to whoever is started next.
-    While nobody can read the ledger, it can commit nothing; the coordinator reports it."""
+
+    Raises :class:`MalformedValue`: nobody can tell what it holds.
+    """
     path = layout.ledger(member.group, member.consumer)
-    try:
-        ledger = Ledger.from_json(fields.load(node.data, path), member.consumer, node.stat.version, path)
-    except MalformedValue:
-        return frozenset()
+    ledger = Ledger.from_json(fields.load(node.data, path), member.consumer, node.stat.version, path)
     if ledger.incarnation != member.incarnation:
         return frozenset()
     return frozenset(ledger.held if stops else ledger.owned)

@@ -21,7 +21,7 @@ from kafka_coord.model.command import parse_command_id
 from kafka_coord.monitor.audit.acknowledgements import acknowledgement_faults
 from kafka_coord.monitor.audit.commands import command_faults, ledger_faults, paused_since
 from kafka_coord.monitor.audit.coordinator_offsets import offset_deleted_faults, offset_set_faults, removal_faults
-from kafka_coord.monitor.audit.departures import eviction_faults, grace_faults
+from kafka_coord.monitor.audit.departures import eviction_faults, grace_faults, may_leave_out
 from kafka_coord.monitor.audit.holding import granted_faults, released_by, released_faults, start_faults
 from kafka_coord.monitor.audit.noting import (
     note_group,
@@ -227,6 +227,7 @@ class Auditor:
             return
         if not any(request.consumer == consumer for request in self.state.asked(group.name, RequestType.EVICT)):
             group.given_up.discard(consumer)
+        self._was_unreadable(group, consumer)
         member = None
         try:
             member = Member.from_json(fields.load(node.data, change.path), consumer, node.czxid, change.path)
@@ -249,9 +250,10 @@ class Auditor:
         """A registration is removed: what is known of its member is as it was before the step."""
         context, key = self._context, (group.name, consumer)
         ledger = group.live(consumer)
+        self._was_unreadable(group, consumer)
         registered = group.registrations.pop(consumer, None)
         if registered is not None:
-            group.gone_since[registered.incarnation] = context.instant
+            group.gone_since[consumer, registered.incarnation] = context.instant
         for tp in ledger.held if ledger is not None else ():
             group.freed[tp] = context.step.zxid
         if context.fence is None or context.fenced_as(*key) or registered is None or key in context.registered:
@@ -263,6 +265,12 @@ class Auditor:
         if consumer in group.commands:
             commands = (*group.outstanding(consumer), *context.dropped.get(key, ()))
             context.oldest_command[key] = min((one.since for one in commands), default=context.instant)
+
+    def _was_unreadable(self, group: GroupState, consumer: str) -> None:
+        """Its registration changes or goes: notes that nobody could read it until now."""
+        registered = group.registrations.get(consumer)
+        if registered is not None and registered.member is None:
+            group.unreadable_until[consumer] = self._context.instant
 
     def _channel(self, place: Place, change: Change) -> None:
         if change.new is None:
@@ -290,7 +298,7 @@ class Auditor:
         if was is not None and ledger is None and self._context.fence is None:
             group.deleted_by_hand[consumer] = was
         if was is not None and (ledger is None or ledger.incarnation != was.incarnation):
-            group.gone_since.pop(was.incarnation, None)
+            group.gone_since.pop((consumer, was.incarnation), None)
         group.unreadable_ledgers.discard(consumer)
         if ledger is not None and self._judging:
             free = ledger.owned - (before.held if before is not None else PartitionSet())
@@ -397,7 +405,8 @@ class Auditor:
         """Whose place a new target does not keep, and whether there may be one."""
         group.removing = False
         for consumer in group.ledgers.keys() - target.members.keys():
-            self._violations(group.name, grace_faults(self.state, self._context, group, consumer))
+            if not may_leave_out(self.state, self._context, group, consumer):
+                self._violations(group.name, grace_faults(self.state, self._context, group, consumer))
         since = paused_since(self.state, group)
         if since is None:
             return

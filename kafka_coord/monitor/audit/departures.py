@@ -64,7 +64,7 @@ def grace_faults(state: ZooKeeperState, context: StepContext, group: GroupState,
         return
     if consumer in group.given_up or consumer in group.unreadable_ledgers:
         return
-    since = group.gone_since.get(ledger.incarnation)
+    since = group.gone_since.get((consumer, ledger.incarnation))
     elapsed = state.elapsed_ms(since, context.step) if since is not None else None
     if elapsed is not None and elapsed + _TOLERANCE_MS < ledger.place.rejoin_grace_ms:
         yield (
@@ -72,3 +72,10 @@ def grace_faults(state: ZooKeeperState, context: StepContext, group: GroupState,
             f"the place of {consumer} was given away {elapsed} ms after it had gone; it is to be kept for"
             f" {ledger.place.rejoin_grace_ms} ms",
         )
+
+
+def may_leave_out(state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str) -> bool:
+    """Whether a new target may be without ``consumer``, whatever its grace: the coordinator may have looked while
+    nobody could read its registration. Such a one is no member, and what its ledger names stays held."""
+    until = group.unreadable_until.get(consumer)
+    return until is not None and not state.must_have_seen(until, context.step)

@@ -85,8 +85,11 @@ class GroupState:
     """Ledgers that somebody deleted: the coordinator may write them back."""
     freed: dict[TopicPartition, int] = field(default_factory=dict)
     """The transaction in which a partition's stop was last acknowledged, or its holder's registration went"""
-    gone_since: dict[int, Instant] = field(default_factory=dict)
-    """Since when the registration of an incarnation is gone, where a ledger keeps a place for it"""
+    gone_since: dict[tuple[str, int], Instant] = field(default_factory=dict)
+    """(consumer, incarnation) → since when its registration is gone, where a ledger keeps a place for it. A gateway
+    registers several consumers in one transaction: these have one incarnation."""
+    unreadable_until: dict[str, Instant] = field(default_factory=dict)
+    """Consumers whose registration could not be read, and when it was put right or went"""
     given_up: set[str] = field(default_factory=set)
     """Consumers whose place an operator, or they themselves, asked not to keep"""
     paused_since: Instant | None = None

@@ -7,7 +7,7 @@ import pytest
 from kafka_coord.frontends.members.machine import instructions as do
 from kafka_coord.frontends.members.machine import stimuli as was
 from kafka_coord.frontends.members.machine.invariants import InvariantBroken
-from kafka_coord.frontends.members.machine.machine import MAX_UNANSWERED_PROBES
+from kafka_coord.frontends.members.machine.machine import MAX_UNANSWERED_PROBES, READ_AGAIN_S
 from kafka_coord.frontends.members.machine.stimuli import MemberId, Terms, Trouble
 from kafka_coord.model.command import CommandType
 from tests.frontends.machine.house import SESSION_S, TERMS, House, tp
@@ -245,6 +245,51 @@ def test_who_waits_to_resume_a_membership_that_ends_is_told() -> None:
     member = house.register()
     house.tell(was.Disconnected(1), was.ResumeWanted(2, 1, member, "k"), was.RegistrationDeleted(member))
     assert house.one(do.RefuseResume).connection == 2
+
+
+def test_who_resumes_waits_while_nobody_can_tell_what_it_holds() -> None:
+    house = House()
+    member = MemberId("delays", "c1", 7)
+    house.tell(was.MemberFound(member, TERMS), was.ResumeWanted(2, 1, member, "k"))
+    for _ in range(3):
+        assert house.one(do.ReadMember).member == member
+        house.tell(was.MemberRead(member, None, (), "its ledger is not JSON"))
+        assert house.taken(do.Resumed) == house.taken(do.RefuseResume) == house.taken(do.ReadMember) == []
+        house.pass_time(READ_AGAIN_S)
+    assert [tell.happening for tell in house.taken(do.Tell)] == [do.Happening.NOT_RESUMED]
+    house.tell(was.MemberRead(member, frozenset({tp(0)}), ()))
+    assert house.one(do.Resumed).connection == 2
+    house.tell(was.LeaveWanted(2, 9, {tp(0): 40}))
+    assert house.one(do.Store).offsets == {tp(0): 40}
+
+
+def test_who_gives_up_waiting_to_resume_is_not_read_again() -> None:
+    house = House()
+    member = MemberId("delays", "c1", 7)
+    house.tell(was.MemberFound(member, TERMS), was.ResumeWanted(2, 1, member, "k"))
+    house.tell(was.MemberRead(member, None, (), "its ledger is not JSON"), was.Disconnected(2))
+    house.taken(do.ReadMember)
+    house.pass_time(2 * READ_AGAIN_S)
+    assert house.taken(do.ReadMember) == []
+
+
+def test_who_resumes_with_the_coordinator_that_started_it_goes_on_without_its_ledger() -> None:
+    house = House()
+    member = house.holding(house.register(), 0)
+    house.tell(was.Disconnected(1), was.ResumeWanted(2, 1, member, "k"))
+    house.tell(was.MemberRead(member, None, (), "its ledger is not JSON"))
+    assert house.one(do.Resumed).connection == 2
+    assert house.state(member).held == {tp(0)}
+
+
+def test_who_resumes_waits_while_nobody_can_tell_what_it_was_sent() -> None:
+    house = House()
+    member = house.holding(house.register(), 0)
+    house.tell(was.Disconnected(1), was.ResumeWanted(2, 1, member, "k"))
+    house.tell(was.MemberRead(member, None, None, "may not be read"))
+    assert house.taken(do.RefuseResume) == []
+    house.tell(was.MemberRead(member, frozenset({tp(0)}), ()))
+    assert house.one(do.Resumed).connection == 2
 
 
 def test_who_registers_again_takes_the_place_of_its_own_earlier_incarnation() -> None:

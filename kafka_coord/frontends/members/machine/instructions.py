@@ -185,6 +185,7 @@ class Happening(StrEnum):
     LEFT = "left"
     EXPIRED = "expired"
     STUCK = "stuck"
+    NOT_RESUMED = "not resumed"
     NOT_WRITTEN = "not written"
 
 

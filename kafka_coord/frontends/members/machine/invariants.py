@@ -41,6 +41,7 @@ def _broken(member: MemberState) -> list[str]:
             for following in member.queue
         ),
         "more than one acknowledgement is under way": len(on_its_way) <= 1,
+        "it is spoken to, and what it holds is not known": member.connection is None or member.held_known,
         "it holds what it has given up": not any(write.gives_up & member.held for write in on_its_way),
         "it was heard of before it was asked": member.heard <= member.last_probe,
         "without a connection it is read or sent something": member.connection is not None

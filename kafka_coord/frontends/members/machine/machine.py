@@ -18,6 +18,8 @@ from kafka_coord.frontends.members.machine.writes import Writes
 
 MAX_UNANSWERED_PROBES = 3
 """One that does not answer is not asked more: its session timeout is running."""
+READ_AGAIN_S = 0.5
+"""How soon a member is read again whose ledger cannot be read: somebody may mend it."""
 MAX_STORY = 5_000
 
 Key = tuple[str, str]
@@ -33,7 +35,8 @@ class MembershipMachine:
       which the gateway looked after its members (:class:`AttentiveClock`). A probe is called heard only once what was
       reported with it and before it is stored.
     - *Safety of offsets.* At most one write of a member is under way; the next goes out when the outcome of that one is
-      known. So no repetition of a write can undo a later one, or what the next owner of a partition committed.
+      known. So no repetition of a write can undo a later one, or what the next owner of a partition committed. A member
+      of which it cannot be told what it holds waits to resume: without that, its offsets would be dropped.
     - *Order.* A member obeys one command at a time, in the order of its channel.
 
     With ``validate`` every invariant is checked after every stimulus; :meth:`story` tells what led to it.
@@ -49,7 +52,7 @@ class MembershipMachine:
         self.clock = AttentiveClock(now)
         self.now = self.clock.at(now)
         self._validate = validate
-        self._deadlines, self._probe_timers = Timers(), Timers()
+        self._deadlines, self._probe_timers, self._reread_timers = Timers(), Timers(), Timers()
         self._out: list[Instruction] = []
         self._story: deque[tuple[float, Key | None, object]] = deque(maxlen=MAX_STORY)
         self._commands = Commands(self)
@@ -91,7 +94,8 @@ class MembershipMachine:
 
     def due(self) -> float:
         """The monotonic time at which :class:`~.stimuli.TimersDue` has an effect next."""
-        at = min(self._deadlines.next_at(), self._probe_timers.next_at(), self._writes.offers_due)
+        timers = (self._deadlines, self._probe_timers, self._reread_timers)
+        at = min(self._writes.offers_due, *(timer.next_at() for timer in timers))
         return self.clock.monotonic(at)
 
     def story(self, group: str, consumer: str) -> list[str]:
@@ -191,7 +195,7 @@ class MembershipMachine:
         self._probe_at(member, self.now + member.probe_interval_s)
 
     def _found(self, found: was.MemberFound) -> None:
-        self._admit(found.member, found.terms)
+        self._admit(found.member, found.terms).held_known = False
 
     def _registration_wanted(self, wanted: was.RegistrationWanted) -> None:
         self.registering[wanted.connection] = wanted
@@ -236,6 +240,9 @@ class MembershipMachine:
         member = self.current(read.member)
         if member is None or member.has_unwritten:
             return
+        if read.fault and (read.outstanding is None or not member.held_known):
+            self._read_again(member, read.fault)
+            return
         for connection, wanted in list(self.resuming.items()):
             if wanted.member != member.id:
                 continue
@@ -243,6 +250,7 @@ class MembershipMachine:
             if read.outstanding is None:
                 self.emit(do.RefuseResume(connection, wanted.request, "it is a member no longer"))
                 continue
+            member.held_known, member.stuck = True, ""
             if read.held is not None:
                 member.held = set(read.held)
                 member.reported = {tp: offset for tp, offset in member.reported.items() if tp in read.held}
@@ -253,6 +261,16 @@ class MembershipMachine:
             self._attach(member, connection)
             self.emit(do.Resumed(connection, wanted.request, member.id, read.outstanding))
             self.emit(do.Tell(Happening.RESUMED, member.id, connection))
+
+    def _read_again(self, member: MemberState, fault: str) -> None:
+        """Whoever wants to resume as it waits until it is known what it holds, or gives up."""
+        if not any(wanted.member == member.id for wanted in self.resuming.values()):
+            return
+        if member.stuck != fault:
+            member.stuck = fault
+            self.emit(do.Tell(Happening.NOT_RESUMED, member.id, None, fault))
+        member.reread_due = self.now + READ_AGAIN_S
+        self._reread_timers.add(member.reread_due, member)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -294,6 +312,9 @@ class MembershipMachine:
         self._writes.write_offers()
         for _, member in self._deadlines.due(self.now):
             self._expire(member)
+        for at, member in self._reread_timers.due(self.now):
+            if at == member.reread_due and self.is_current(member) and not member.has_unwritten:
+                self.written(member)
         for at, member in self._probe_timers.due(self.now):
             if at == member.probe_due and member.connection is not None and self.is_current(member):
                 if len(member.probes) < MAX_UNANSWERED_PROBES:

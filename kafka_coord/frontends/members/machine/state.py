@@ -72,8 +72,10 @@ PendingWrite = OffersWrite | CommitWrite | AcknowledgeWrite | LeaveWrite
 class MemberState:
     """All times are in the machine's own seconds.
 
-    ``deadline`` is when it is expired unless something comes from it. ``held`` are the partitions it acknowledged to
-    fetch, the only ones it may commit. ``reported`` are offsets it reported that no write was made of yet;
+    ``deadline`` is when it is expired unless something comes from it. ``stuck`` is why it is sent no command, or cannot
+    resume. ``held`` are the partitions it acknowledged to
+    fetch, the only ones it may commit; ``held_known``: whether that is known, which it is not of one that an earlier
+    coordinator registered, until it resumes. ``reported`` are offsets it reported that no write was made of yet;
     ``newest_answer`` is the newest probe it answered. ``probes`` are unanswered; those in ``confirming`` went out
     only to say that the one before was heard. ``writes`` wait behind ``writing``, whose outcome is not known.
     """
@@ -93,6 +95,8 @@ class MemberState:
     delivered: Delivered | None = None
     stuck: str = ""
     held: set[TopicPartition] = field(default_factory=set)
+    held_known: bool = True
+    reread_due: float = 0.0
     reported: dict[TopicPartition, int] = field(default_factory=dict)
     newest_answer: int = 0
     writes: deque[PendingWrite] = field(default_factory=deque)

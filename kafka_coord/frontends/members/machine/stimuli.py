@@ -145,11 +145,13 @@ class RegistrationDeleted:
 @dataclass(frozen=True, slots=True)
 class MemberRead:
     """What ZooKeeper says of one that wants to resume: ``held`` is ``None`` where that says nothing new,
-    ``outstanding`` is ``None`` where its channel is gone."""
+    ``outstanding`` is ``None`` where its channel is gone. ``fault`` says what cannot be read: its ledger, or
+    (without ``outstanding``) all of it."""
 
     member: MemberId
     held: frozenset[TopicPartition] | None
     outstanding: tuple[CommandId, ...] | None
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,106 @@
+"""Who resumes goes on with exactly what it holds; pure but for a simulated ZooKeeper."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_coord.channel.rpc import Answered, Refused
+from kafka_coord.model import NO_PARTITIONS, Ledger, PartitionSet, TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from tests.frontends.simulated import TOPIC, SimulatedConsumer, SimulatedHouse
+
+
+def partitions(*numbers: int) -> PartitionSet:
+    return PartitionSet.of(TopicPartition(TOPIC, number) for number in numbers)
+
+
+def write_ledger(consumer: SimulatedConsumer, owned: PartitionSet, stopping: PartitionSet = NO_PARTITIONS) -> bytes:
+    """As the coordinator would."""
+    path = layout.ledger(consumer.group, consumer.name)
+    value = fields.dump(Ledger(consumer.name, consumer.incarnation, owned, stopping, generation=1).to_json())
+    consumer.house.other.ensure_path(path)
+    consumer.house.other.set(path, value)
+    return value
+
+
+def resume(consumer: SimulatedConsumer) -> int:
+    """On a connection of its own."""
+    consumer.connect()
+    wanted = {"group": consumer.group, "consumer_id": consumer.name, "incarnation": consumer.incarnation}
+    return consumer.say("resume", **wanted, resume_key="k")
+
+
+@pytest.mark.parametrize("elected_anew", [False, True])
+def test_who_resumes_after_its_acknowledgement_and_before_the_release_cannot_commit_what_it_gave_up(
+    elected_anew: bool,
+) -> None:
+    house = SimulatedHouse()
+    s1 = house.consumer().register().owning({0: 100, 1: 100})
+    write_ledger(s1, owned=partitions(1), stopping=partitions(0))
+    s1.answer(s1.told_to_stop(0), {0: 140})
+    house.turn(2)
+    assert (s1.commands(), house.offset(0)) == ((), 140)
+
+    if elected_anew:
+        house.elect_anew()
+    asked = resume(s1)
+    house.turn(2)
+    assert isinstance(s1.answer_to(asked), Answered)
+    given_up = s1.say_commit({0: 150})
+    house.turn(2)
+    refused = s1.answer_to(given_up)
+    assert isinstance(refused, Refused)
+    assert refused.code == "bad-value"
+    own = s1.say_commit({1: 130})
+    house.turn(2)
+    assert isinstance(s1.answer_to(own), Answered)
+    assert (house.offset(0), house.offset(1)) == (140, 130)
+
+
+def test_what_is_being_stopped_can_be_committed_until_the_stop_is_acknowledged() -> None:
+    house = SimulatedHouse()
+    s1 = house.consumer().register().owning({0: 100})
+    write_ledger(s1, owned=NO_PARTITIONS, stopping=partitions(0))
+    s1.told_to_stop(0)
+    house.elect_anew()
+    resume(s1)
+    house.turn(2)
+    stop = s1.asked("stop-fetcher")
+    assert stop is not None
+    s1.answer(stop, {0: 140})
+    house.turn(2)
+    assert (s1.commands(), house.offset(0)) == ((), 140)
+
+
+@pytest.mark.parametrize("is_forbidden", [False, True])
+def test_a_leave_after_an_election_stores_what_was_consumed_although_the_ledger_could_not_be_read_at_first(
+    is_forbidden: bool,
+) -> None:
+    house = SimulatedHouse()
+    s1 = house.consumer().register().owning({0: 100})
+    path = layout.ledger(s1.group, s1.name)
+    value = write_ledger(s1, owned=partitions(0))
+    if is_forbidden:
+        house.forbid(path)
+    else:
+        house.other.set(path, b"damaged")
+    house.elect_anew()
+
+    asked = resume(s1)
+    for _ in range(4):
+        house.clock.now += 0.4
+        house.turn(2)
+    assert s1.hear() == []
+
+    house.allow()
+    house.other.set(path, value)
+    house.clock.now += 0.4
+    house.turn(2)
+    house.clock.now += 0.4
+    house.turn(2)
+    assert isinstance(s1.answer_to(asked), Answered)
+    left = s1.say("leave", offsets={TOPIC: {"0": 160}})
+    house.turn(2)
+    assert isinstance(s1.answer_to(left), Answered)
+    assert house.offset(0) == 160
