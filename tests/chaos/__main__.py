@@ -23,7 +23,7 @@ def chaos() -> None:
 
 
 @chaos.command()
-@click.option("--minutes", type=click.FloatRange(1.0, 7 * 24 * 60.0), default=3.0, show_default=True)
+@click.option("--minutes", type=click.FloatRange(0.25, 7 * 24 * 60.0), default=3.0, show_default=True)
 @click.option("--seed", type=int, help="The same seed gives the same faults. [default: from the clock]")
 @click.option(
     "--dir", "directory", type=click.Path(path_type=Path), help="An empty or new directory. [default: a temporary one]"
@@ -32,9 +32,22 @@ def chaos() -> None:
     "--per-s", type=click.FloatRange(1.0), default=400.0, show_default=True, help="Records produced a second."
 )
 @click.option("--spark", is_flag=True, help="A Spark query too, in a group with a plain consumer: half a core more.")
+@click.option(
+    "--clients",
+    type=click.Choice(["library", "kafka"]),
+    default="library",
+    show_default=True,
+    help="kafka: all consumers are stock Kafka clients, in groups that the instances serve.",
+)
 @click.option("--planted", metavar="NAME", help="All coordinators and consumers have this deliberate defect.")
 def run(
-    minutes: float, seed: int | None, directory: Path | None, per_s: float, spark: bool, planted: str | None
+    minutes: float,
+    seed: int | None,
+    directory: Path | None,
+    per_s: float,
+    spark: bool,
+    clients: str,
+    planted: str | None,
 ) -> None:
     """Break everything for so many minutes, and judge what came of it.
 
@@ -43,6 +56,7 @@ def run(
 
     \b
     python -m tests.chaos run --minutes 30 --seed 7 --dir /var/tmp/chaos-7
+    python -m tests.chaos run --clients kafka --minutes 30 --seed 7
     """
     from tests.chaos.run import ChaosRun, Options
     from tests.chaos.skewed import PLANTED
@@ -52,7 +66,7 @@ def run(
     seed = int(time.time()) % 1_000_000 if seed is None else seed
     directory = directory or Path(tempfile.mkdtemp(prefix=f"kafka-coord-chaos-{seed}-"))
     click.echo(f"seed {seed}, {minutes:g} minutes, everything is written to {directory}", err=True)
-    ChaosRun(Options(directory, minutes, seed, per_s, spark), lambda line: click.echo(line, err=True)).run()
+    ChaosRun(Options(directory, minutes, seed, per_s, spark, clients), lambda line: click.echo(line, err=True)).run()
     _judge(directory)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.audit.conftest import logged_server
-from tests.chaos.night import Night, clean_night
+from tests.chaos.night import Night, clean_night, night_of_clients
 
 __all__ = ["logged_server"]
 
@@ -16,3 +16,9 @@ __all__ = ["logged_server"]
 def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
     """A night that is clean as long as the test spoils nothing."""
     return clean_night(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def clients_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    """The same of stock clients."""
+    return night_of_clients(tmp_path, monkeypatch)

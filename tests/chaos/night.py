@@ -21,6 +21,7 @@ from tests.chaos.journal import (
     EventWriter,
     Group,
     Kind,
+    OffsetsWriter,
     Participant,
     Phase,
     ProducedWriter,
@@ -30,6 +31,7 @@ from tests.chaos.journal import (
     Usage,
     consumers,
     events,
+    offsets,
     records,
     write_run,
 )
@@ -62,12 +64,13 @@ class Night:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.directory = directory
         self._clock = Clock()
-        for module in (consumers, events, records):
+        for module in (consumers, events, offsets, records):
             monkeypatch.setattr(module, "time", self._clock)
         self._entries: list[tuple[float, str, Callable[[], object]]] = []
         self._events = EventWriter(directory)
         self._produced = ProducedWriter(directory)
         self._usage = ResourceWriter(directory)
+        self._offsets = OffsetsWriter(directory)
         self._journals: dict[str, ConsumerWriter] = {}
         self.run = Run(
             seed=7,
@@ -111,7 +114,7 @@ class Night:
         for t, _, act in sorted(self._entries, key=lambda entry: entry[0]):
             self._clock.now = BEGAN + t
             act()
-        for writer in (self._events, self._produced, self._usage, *self._journals.values()):
+        for writer in (self._events, self._produced, self._usage, self._offsets, *self._journals.values()):
             writer.close()
         return judge(self.directory)
 
@@ -139,8 +142,10 @@ class Night:
 
         self.add(t, f"{process} opened", act)
 
-    def started(self, t: float, process: str, offsets: Offsets) -> None:
-        self.add(t, f"{process} started {_names(offsets)}", lambda: self._journal(process).started(offsets))
+    def started(self, t: float, process: str, offsets: Offsets, *, asked: float | None = None) -> None:
+        """A stock client ``asked`` where the group was."""
+        since = None if asked is None else BEGAN + asked
+        self.add(t, f"{process} started {_names(offsets)}", lambda: self._journal(process).started(offsets, since))
 
     def stopped(self, t: float, process: str, *partitions: TopicPartition) -> None:
         self.add(t, f"{process} stopped {_names(partitions)}", lambda: self._journal(process).stopped(partitions))
@@ -171,6 +176,13 @@ class Night:
             lambda: self._journal(process).handed(since, BEGAN + t, rows),
         )
 
+    def committing(self, t: float, process: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self.add(t, f"{process} committing {offsets}", lambda: self._journal(process).committing(offsets))
+
+    def looked(self, t: float, offsets: Mapping[TopicPartition, int], *, took: float = 0.1) -> None:
+        """An onlooker was told of these."""
+        self.add(t, f"looked {t}", lambda: self._offsets.told(BEGAN + t - took, "g", offsets))
+
     def committed(self, t: float, process: str, offsets: Mapping[TopicPartition, int]) -> None:
         name = " ".join(f"{partition}={offset}" for partition, offset in offsets.items())
         self.add(t, f"{process} committed {name}", lambda: self._journal(process).committed(offsets))
@@ -187,6 +199,35 @@ class Night:
 
 def _names(partitions: Offsets | Sequence[TopicPartition]) -> str:
     return " ".join(str(partition) for partition in partitions)
+
+
+def night_of_clients(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    """One partition, read by two stock clients one after the other; the first is killed with a commit under way."""
+    night = Night(directory, monkeypatch)
+    night.run = replace(night.run, clients="kafka")
+    night.opened(1, "c1.11")
+    night.produced(2, T0, 0, 100)
+    night.started(2, "c1.11", {T0: None}, asked=1.9)
+    night.handed(4, "c1.11", T0, 0, 50)
+    night.committing(4.1, "c1.11", {T0: 50})
+    night.committed(4.2, "c1.11", {T0: 50})
+    night.looked(5, {T0: 50})
+    night.handed(8, "c1.11", T0, 50, 80)
+    night.committing(8.1, "c1.11", {T0: 80})
+    night.event(8.2, Kind.KILL, "consumer:c1", pid=11)
+    night.opened(9, "c2.12")
+    night.started(15, "c2.12", {T0: 50}, asked=14.9)
+    night.handed(16, "c2.12", T0, 50, 100)
+    night.committing(16.1, "c2.12", {T0: 100})
+    night.committed(16.2, "c2.12", {T0: 100})
+    night.event(5, Kind.BASELINE)
+    night.event(20, Kind.QUIET)
+    night.event(21, Kind.SETTLED, "group:g")
+    night.looked(22, {T0: 100})
+    night.event(40, Kind.ENDED)
+    night.stopped(41, "c2.12", T0)
+    night.closed(41.5, "c2.12")
+    return night
 
 
 def clean_night(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from tests.chaos.journal import Group, Participant
 
-MODULES = {"library": "worker", "third-party": "foreign", "spark": "spark"}
+CONFLUENT, JAVA = "confluent-kafka", "java"
+STOCK = frozenset({CONFLUENT, JAVA})
+"""The kinds that are stock Kafka clients: they know the instances, as their bootstrap servers, and no ZooKeeper."""
+MODULES = {"library": "worker", "third-party": "foreign", "spark": "spark", CONFLUENT: "clients.confluent"}
 """The kinds of consumers, and the module beside this one that is the process of each."""
 
 PREFIX = "chaos-"
@@ -44,6 +48,14 @@ class Part:
     socket: bool = False
     """Whether it takes part over a socket; ``channel`` is where it asks for the coordinator then."""
     channel: str = ""
+    strategy: str = "range"
+    """A stock client's assignor."""
+    static: bool = False
+    """Whether a stock client has its name as ``group.instance.id``."""
+
+    @property
+    def stock(self) -> bool:
+        return self.kind in STOCK
 
     def participant(self) -> Participant:
         return Participant(self.name, self.group, self.described(), self.session_timeout_ms, self.rejoin_grace_ms)
@@ -57,6 +69,8 @@ class Part:
         words += [f"{self.streams} streams"] if self.streams > 1 else []
         words += ["eager"] if self.mode == "eager" else []
         words += ["commits itself"] if self.commit_every else []
+        words += [self.strategy] if self.stock else []
+        words += ["static"] if self.static else []
         words += ["grace"] if self.rejoin_grace_ms else []
         return ", ".join(words)
 
@@ -98,6 +112,22 @@ def cast(*, third_party: bool, spark: bool = False) -> tuple[Part, ...]:
     return tuple(parts)
 
 
+def stock_cast() -> tuple[Part, ...]:
+    """Stock clients: a group for each way to rebalance, to commit and to be a member."""
+    a, b, c = (f"{PREFIX}{letter}" for letter in "abc")
+
+    def member(name: str, group: str, topic: str, **more: Any) -> Part:
+        return Part(name, group, (topic,), kind=CONFLUENT, **more)
+
+    cooperative = {"strategy": "cooperative-sticky", "commit_every": 50}
+    return (
+        *(member(f"eager-{n}", EAGER_GROUP, b, commit_every=100) for n in (1, 2)),
+        *(member(f"cooperative-{n}", "cooperative", a, static=n == 3, **cooperative) for n in (1, 2, 3)),
+        *(member(f"auto-{n}", "auto", c, strategy="roundrobin") for n in (1, 2)),
+        *(member(f"busy-{n}", "busy", c, commit_every=1, batch=1, static=n == 2) for n in (1, 2)),
+    )
+
+
 def groups_of(parts: tuple[Part, ...]) -> tuple[Group, ...]:
     """The groups these are in."""
     names = dict.fromkeys(part.group for part in parts)
@@ -107,7 +137,7 @@ def groups_of(parts: tuple[Part, ...]) -> tuple[Group, ...]:
 def another(like: Part, number: int) -> Part:
     """One more for the same group."""
     kind = "library" if like.kind == "spark" else like.kind  # one Spark is enough for a machine that does all else too
-    return replace(like, name=f"{like.group}-x{number}", kind=kind)
+    return replace(like, name=f"{like.group}-x{number}", kind=kind, static=False)
 
 
 def _group(name: str, parts: list[Part]) -> Group:

@@ -19,11 +19,13 @@ from kafka_coord.errors import DevClusterError, KafkaCoordError
 from kafka_coord.model import Request, RequestType
 from kafka_coord.monitor.requests import await_answer, submit, withdraw
 from tests.chaos import foreign
+from tests.chaos.clients.faults import SMALL_SEGMENTS, ClientsFaults, set_of_log
+from tests.chaos.clients.watching import ClientsWatch
 from tests.chaos.faults import Faults
 from tests.chaos.journal import EventWriter, Kind, Phase, ResourceWriter, Run, Setup, write_run
 from tests.chaos.machine import MachineTimes
-from tests.chaos.parts import EAGER_GROUP, REBALANCE_TIMEOUT_MS, cast, groups_of
-from tests.chaos.schedule import CLEAN_STOP, FROZEN, KILLED, Stretch, schedule
+from tests.chaos.parts import EAGER_GROUP, REBALANCE_TIMEOUT_MS, cast, groups_of, stock_cast
+from tests.chaos.schedule import CLEAN_STOP, FROZEN, KILLED, Stretch, schedule, schedule_of_clients
 from tests.chaos.testbed import KAFKA_SESSION_MS, SERVE_SESSION_MS, SERVERS, Actor, ChaosTestbed
 from tests.chaos.watching import Watch
 
@@ -43,6 +45,8 @@ class Options:
     seed: int = 1
     per_s: float = 400.0
     spark: bool = False
+    clients: str = "library"
+    """``kafka``: all consumers are stock Kafka clients."""
 
 
 class ChaosRun:
@@ -52,7 +56,10 @@ class ChaosRun:
         self._options = options
         self._tell_line = tell
         self._begin = time.monotonic()
-        self._parts = cast(third_party=foreign.SOURCE.is_file(), spark=options.spark)
+        self._of_clients = options.clients == "kafka"
+        self._parts = (
+            stock_cast() if self._of_clients else cast(third_party=foreign.SOURCE.is_file(), spark=options.spark)
+        )
         if not foreign.SOURCE.is_file():
             self._tell(f"no third-party consumer: {foreign.SOURCE} is not there (it comes with a checkout)")
 
@@ -66,18 +73,22 @@ class ChaosRun:
         with (
             EventWriter(options.directory) as events,
             ResourceWriter(options.directory) as resources,
-            ChaosTestbed(options.directory, options.per_s) as testbed,
+            ChaosTestbed(options.directory, options.per_s, for_clients=self._of_clients) as testbed,
         ):
             self._write_run()
             testbed.set_up(self._parts, self._tell)
-            faults = Faults(testbed, events, self._tell)
-            watch = Watch(testbed, events, resources, lambda actor: self._revive(faults, actor))
+            faults = (ClientsFaults if self._of_clients else Faults)(testbed, events, self._tell)
+            watching = ClientsWatch if self._of_clients else Watch
+            watch = watching(testbed, events, resources, lambda actor: self._revive(faults, actor))
             watch.start()
             try:
                 self._require_settled(watch, "at the start")
+                if self._of_clients:
+                    self._compact(testbed)
                 time.sleep(_WARM_S)
                 events.write(Kind.BASELINE)
-                for number, stretch in enumerate(plan := schedule(options.seed, options.minutes), start=1):
+                plan = (schedule_of_clients if self._of_clients else schedule)(options.seed, options.minutes)
+                for number, stretch in enumerate(plan, start=1):
                     self._tell(
                         f"stretch {number} of {len(plan)}: {stretch.seconds:.0f} s, {len(stretch.planned)} faults"
                     )
@@ -92,6 +103,11 @@ class ChaosRun:
                 faults.close()
 
     # --- its parts ---------------------------------------------------------------------------------------------------
+
+    def _compact(self, testbed: ChaosTestbed) -> None:
+        """The groups log, which is there by now, is compacted all the time from here on."""
+        if not set_of_log(testbed.bootstrap, SMALL_SEGMENTS):
+            raise KafkaCoordError("the brokers do not take the settings of the groups log")
 
     def _turmoil(self, stretch: Stretch, faults: Faults) -> None:
         begin = time.monotonic()
@@ -249,6 +265,7 @@ class ChaosRun:
                 ),
                 groups=groups_of(self._parts),
                 consumers=tuple(part.participant() for part in self._parts),
+                clients=self._options.clients,
                 zookeeper_logs=tuple(f"zookeeper-{number}/data" for number in range(1, SERVERS + 1)),
             ),
         )

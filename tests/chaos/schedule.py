@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,12 +85,42 @@ _SORTS = (
 )
 
 
-def turmoil(randomness: random.Random, seconds: float) -> tuple[Planned, ...]:
+# Of stock clients there is no connection to cut but theirs to the instances, which are the instances' links.
+SORTS_OF_CLIENTS = (
+    _Sort(4, Kind.KILL, "consumer", (0.0, 10.0)),
+    _Sort(2, Kind.FREEZE, "consumer", (0.5, 4.0)),
+    _Sort(3, Kind.FREEZE, "consumer", (7.0, 14.0)),
+    _Sort(3, Kind.STOP, "consumer", (0.0, 6.0)),
+    _Sort(1.5, Kind.JOIN, "consumer", (10.0, 30.0)),
+    _Sort(3, Kind.KILL, "serve", (0.0, 10.0)),
+    _Sort(1.5, Kind.FREEZE, "serve", (0.5, 4.0)),
+    _Sort(2, Kind.FREEZE, "serve", (7.0, 14.0)),
+    _Sort(1.5, Kind.STOP, "serve", (0.0, 6.0)),
+    _Sort(1.5, Kind.CUT, "serve", (3.0, 14.0), _BOTH_WAYS),
+    _Sort(1, Kind.CUT, "serve", (3.0, 12.0), _ONE_WAY),
+    _Sort(1, Kind.SLOW, "serve", (5.0, 15.0), {"latency_ms": (40, 150, 400), "bytes_per_s": (0,)}),
+    _Sort(1, Kind.RESET_CONNECTIONS, "serve"),
+    _Sort(1, Kind.EXPIRE, "serve"),
+    _Sort(0.5, Kind.CLOCK, "serve", (5.0, 20.0), _JUMPS),
+    _Sort(1, Kind.KILL, "zookeeper", (0.0, 8.0)),
+    _Sort(0.7, Kind.FREEZE, "zookeeper", (1.0, 10.0)),
+    _Sort(1, Kind.FREEZE, "ensemble", (3.0, 15.0)),
+    _Sort(2.5, Kind.KILL, "kafka", (0.0, 8.0)),
+    _Sort(2, Kind.FREEZE, "kafka", (2.0, 12.0)),
+    _Sort(1, Kind.STOP, "kafka", (0.0, 4.0)),
+    _Sort(1.2, Kind.CUT, "kafka", (5.0, 12.0), _BOTH_WAYS),
+    _Sort(4, Kind.LEADERS_MOVED, "log"),
+    _Sort(1.5, Kind.FEW_REPLICAS, "log", (2.0, 8.0)),
+    _Sort(0.6, Kind.PARTITIONS_ADDED, "topic"),
+)
+
+
+def turmoil(randomness: random.Random, seconds: float, sorts: Sequence[_Sort] = _SORTS) -> tuple[Planned, ...]:
     """Faults for a stretch of that many seconds, in order. They may overlap."""
     found: list[Planned] = []
     at_s = randomness.uniform(0.0, 1.0)
     while at_s < seconds:
-        sort = randomness.choices(_SORTS, [sort.weight for sort in _SORTS])[0]
+        sort = randomness.choices(sorts, [sort.weight for sort in sorts])[0]
         found.append(
             Planned(
                 at_s,
@@ -134,4 +165,19 @@ def schedule(seed: int, minutes: float) -> tuple[Stretch, ...]:
         seconds = max(20.0, total_s / count - _MEASURING_S - _ROLLING_S * len(rolling))
         then = (CLEAN_STOP, KILLED, FROZEN, *rolling)
         stretches.append(Stretch(turmoil(randomness, seconds), seconds, then))
+    return tuple(stretches)
+
+
+def schedule_of_clients(seed: int, minutes: float) -> tuple[Stretch, ...]:
+    """The same for stock clients: turmoil, each followed by a calm; in the first calm all that serves is restarted, one
+    after the other. A run of less than two minutes has no such restarts.
+    """
+    randomness = random.Random(seed)
+    total_s = minutes * 60.0
+    count = max(1, round(total_s / (_LONGEST_STRETCH_S + _MEASURING_S)))
+    stretches = []
+    for number in range(count):
+        then = ROLLING if number == 0 and minutes >= 2.0 else ()
+        seconds = max(15.0, total_s / count - _ROLLING_S * (1 + len(then)))
+        stretches.append(Stretch(turmoil(randomness, seconds, SORTS_OF_CLIENTS), seconds, then))
     return tuple(stretches)

@@ -6,7 +6,16 @@ import random
 from collections import Counter
 
 from tests.chaos.journal import Kind
-from tests.chaos.schedule import CLEAN_STOP, FROZEN, KILLED, ROLLING, schedule, turmoil
+from tests.chaos.schedule import (
+    CLEAN_STOP,
+    FROZEN,
+    KILLED,
+    ROLLING,
+    SORTS_OF_CLIENTS,
+    schedule,
+    schedule_of_clients,
+    turmoil,
+)
 
 
 def test_a_seed_gives_the_same_faults_each_time() -> None:
@@ -24,6 +33,15 @@ def test_an_hour_has_every_kind_of_fault() -> None:
         assert any(one.kind is kind for one in planned), kind
     assert any(one.kind is Kind.PARTITIONS_ADDED for one in planned)
     assert any(one.kind is Kind.TOPIC_ADDED for one in planned)
+
+
+def test_an_hour_with_stock_clients_has_every_trouble_of_the_groups_log() -> None:
+    planned = turmoil(random.Random(1), 3600.0, SORTS_OF_CLIENTS)
+    seen = {(one.kind, one.role) for one in planned}
+    for role in ("consumer", "serve", "kafka"):
+        assert {(Kind.KILL, role), (Kind.FREEZE, role), (Kind.STOP, role)} <= seen
+    assert {(Kind.LEADERS_MOVED, "log"), (Kind.FEW_REPLICAS, "log"), (Kind.FREEZE, "ensemble")} <= seen
+    assert schedule_of_clients(7, 30.0) == schedule_of_clients(7, 30.0)
 
 
 def test_faults_come_in_order_and_end_within_their_stretch() -> None:

@@ -47,6 +47,7 @@ _KAFKA = KafkaSettings(
     replication=3,
     properties={"min.insync.replicas": "2", "unclean.leader.election.enable": "false"},
 )
+_COMPACTING = {"log.cleaner.backoff.ms": "1000", "log.cleaner.enable": "true"}
 _READY_S = 120.0
 
 
@@ -96,14 +97,26 @@ class Actor:
             link.mend()
 
 
+@dataclass(frozen=True, slots=True)
+class _Front:
+    """An instance's listener for Kafka clients: its port, the clients' way to it, and its way to its broker."""
+
+    listens: int
+    clients: Link
+    broker: Link
+
+
 class ChaosTestbed:
     """Everything a run consists of. ``with`` ends all of it, however the run ends."""
 
-    def __init__(self, directory: Path, per_s: float) -> None:
+    def __init__(self, directory: Path, per_s: float, *, for_clients: bool = False) -> None:
         self.directory = directory.absolute()
         self.lock = threading.Lock()
         self.actors: list[Actor] = []
         self._per_s = per_s
+        self._for_clients = for_clients
+        """Whether the instances serve stock Kafka clients, which are all consumers then, and the producer."""
+        self._fronts: dict[int, _Front] = {}
         self._network = Network()
         self._left = ExitStack()
         self._ghosts: dict[int, int | None] = {}
@@ -127,6 +140,11 @@ class ChaosTestbed:
     @property
     def bootstrap(self) -> str:
         return ",".join(broker.address for broker in self._brokers)
+
+    @property
+    def instances(self) -> str:
+        """Where stock clients find the instances: through their links."""
+        return ",".join(_hosts(front.clients) for front in self._fronts.values())
 
     def zookeeper_leader(self) -> Actor | None:
         """The server that leads now, by its own word."""
@@ -177,11 +195,13 @@ class ChaosTestbed:
     def add_consumer(self, part: Part) -> Actor:
         """A consumer of this description, not started yet, and busy."""
         # One without ZooKeeper has no link of its own: what is between it and a coordinator is the coordinator's.
-        link = self._network.link([server.port for server in self._zookeepers]) if not part.socket else None
+        without = part.socket or part.stock
+        link = self._network.link([server.port for server in self._zookeepers]) if not without else None
+        bootstrap = self.instances if part.stock else self.bootstrap
         part = replace(part, channel=",".join(self._channels.values()))
         skew = self._skew_file(f"consumer-{part.name}")
         module = f"tests.chaos.{MODULES[part.kind]}"
-        arguments = ["--zookeeper", _hosts(link) if link is not None else "none", "--bootstrap", self.bootstrap]
+        arguments = ["--zookeeper", _hosts(link) if link is not None else "none", "--bootstrap", bootstrap]
         arguments += ["--part", part.to_argument(), "--directory", str(self.directory)]
         process = ChildProcess(part.name, _skewed(skew, module, arguments), self._log(f"consumer-{part.name}"))
         written = self.directory / "consumers"
@@ -273,7 +293,19 @@ class ChaosTestbed:
         brokers = []
         for number in range(1, SERVERS + 1):
             link = self._network.link([server.port for server in self._zookeepers])
-            broker = KafkaBroker(self.directory / f"kafka-{number}", number, _hosts(link), settings=_KAFKA)
+            broker = KafkaBroker(
+                self.directory / f"kafka-{number}",
+                number,
+                _hosts(link),
+                settings=replace(_KAFKA, for_instances=True, properties={**_KAFKA.properties, **_COMPACTING})
+                if self._for_clients
+                else _KAFKA,
+            )
+            if self._for_clients:
+                listens = free_port()
+                clients = self._network.link([listens])
+                broker.instance_port = clients.ports[0]  # what the broker advertises
+                self._fronts[number] = _Front(listens, clients, self._network.link([broker.listener_port]))
             self._add(_server("kafka", str(number), broker, (link,)))
             brokers.append(broker)
         return tuple(brokers)
@@ -287,6 +319,10 @@ class ChaosTestbed:
         arguments = ["serve", "--broker-id", str(number), "--zookeeper", _hosts(link)]
         arguments += ["--session-timeout-ms", str(SERVE_SESSION_MS)]
         arguments += ["--listen-channel", f"{LOOPBACK}:{listens}", "--advertise-channel", _hosts(channel)]
+        links = [link, channel]
+        if front := self._fronts.get(number):
+            arguments += ["--listen-kafka", f"{LOOPBACK}:{front.listens}", "--broker-listener", _hosts(front.broker)]
+            links += [front.clients, front.broker]
         process = ChildProcess(
             f"serve-{number}", _skewed(skew, "kafka_coord.cli.main", arguments), self._log(f"serve-{number}")
         )
@@ -294,10 +330,11 @@ class ChaosTestbed:
         def registered() -> bool:
             return self.session_at(layout.instance(number)) not in {None, self._ghosts.get(number)}
 
-        self._add(Actor("serve", str(number), process, process.start, registered, (link, channel), skew))
+        self._add(Actor("serve", str(number), process, process.start, registered, tuple(links), skew))
 
     def _make_producer(self) -> None:
-        arguments = ["--bootstrap", self.bootstrap, "--directory", str(self.directory), "--per-s", str(self._per_s)]
+        bootstrap = self.instances or self.bootstrap
+        arguments = ["--bootstrap", bootstrap, "--directory", str(self.directory), "--per-s", str(self._per_s)]
         module = "tests.chaos.producing"
         process = ChildProcess("producer", [sys.executable, "-m", module, *arguments], self._log("producer"))
         self._add(Actor("producer", "1", process, process.start, lambda: True))

@@ -6,6 +6,7 @@
     DIR/events.jsonl                     Event: all that was done to the system, and all that was measured
     DIR/produced.jsonl                   Produced: what brokers acknowledged
     DIR/consumers/<name>.<pid>.jsonl     ConsumerLine: one process' own life, from ``opened`` to ``closed``
+    DIR/offsets.jsonl                    OffsetsRead: what an onlooker was told of the offsets of stock clients' groups
     DIR/resources.jsonl                  Usage: memory, threads, descriptors per process; znodes of the ensemble
 
 Every file but run.json is appended to, unbuffered, a line in one write: what a process wrote survives its ``kill -9``,
@@ -16,6 +17,7 @@ and at most its last line is torn. A torn line is left out by readers. All ``t``
 from tests.chaos.journal.consumers import (
     Closed,
     Committed,
+    Committing,
     ConsumerJournal,
     ConsumerLine,
     ConsumerWriter,
@@ -29,6 +31,7 @@ from tests.chaos.journal.consumers import (
     read_consumers,
 )
 from tests.chaos.journal.events import Event, EventWriter, Kind, Phase, read_events
+from tests.chaos.journal.offsets import OffsetsRead, OffsetsWriter, read_offsets
 from tests.chaos.journal.records import Produced, ProducedWriter, Stretch, read_produced, stretches
 from tests.chaos.journal.resources import ResourceWriter, Usage, read_resources
 from tests.chaos.journal.run import Group, Participant, Run, Setup, read_run, write_run
@@ -36,6 +39,7 @@ from tests.chaos.journal.run import Group, Participant, Run, Setup, read_run, wr
 __all__ = [
     "Closed",
     "Committed",
+    "Committing",
     "ConsumerJournal",
     "ConsumerLine",
     "ConsumerWriter",
@@ -45,6 +49,8 @@ __all__ = [
     "Handed",
     "Kind",
     "Lost",
+    "OffsetsRead",
+    "OffsetsWriter",
     "Opened",
     "Participant",
     "Phase",
@@ -61,6 +67,7 @@ __all__ = [
     "read_consumer",
     "read_consumers",
     "read_events",
+    "read_offsets",
     "read_produced",
     "read_resources",
     "read_run",

@@ -27,10 +27,15 @@ class Opened(NamedTuple):
 
 
 class Started(NamedTuple):
-    """Partitions were assigned: where each continues, None where that is unknown (the start or the end of its log)."""
+    """Partitions were assigned: where each continues, None where that is unknown (the start or the end of its log).
+
+    ``since`` is when a stock client asked for these offsets; None means that nothing is committed then. Without
+    ``since`` a stock client had no answer.
+    """
 
     t: float
     offsets: Mapping[TopicPartition, int | None]
+    since: float | None = None
 
 
 class Stopped(NamedTuple):
@@ -63,6 +68,13 @@ class Handed(NamedTuple):
     runs: tuple[Stretch, ...]
 
 
+class Committing(NamedTuple):
+    """A stock client is about to ask for this commit. Whether it is acknowledged is in the next ``committed``."""
+
+    t: float
+    offsets: Mapping[TopicPartition, int]
+
+
 class Committed(NamedTuple):
     """A commit was acknowledged: of each partition, the offset of the next record to read."""
 
@@ -76,7 +88,7 @@ class Closed(NamedTuple):
     t: float
 
 
-ConsumerLine = Opened | Started | Stopped | Lost | Rejoined | Handed | Committed | Closed
+ConsumerLine = Opened | Started | Stopped | Lost | Rejoined | Handed | Committing | Committed | Closed
 
 
 class ConsumerWriter(Appending):
@@ -100,9 +112,10 @@ class ConsumerWriter(Appending):
         Appending.__init__(writer, path)
         return writer
 
-    def started(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+    def started(self, offsets: Mapping[TopicPartition, int | None], since: float | None = None) -> None:
         """From ``on_start``; the offset is ``consumer.position(partition)`` there."""
-        self._write("started", o=[[*partition, offset] for partition, offset in offsets.items()])
+        asked = {} if since is None else {"s": since}
+        self._write("started", o=[[*partition, offset] for partition, offset in offsets.items()], **asked)
 
     def stopped(self, partitions: Iterable[TopicPartition]) -> None:
         """From ``on_stop``."""
@@ -120,6 +133,10 @@ class ConsumerWriter(Appending):
         runs = stretches(records)
         if runs:
             self.append({"t": t, "k": "handed", "s": since, "r": plain(runs)})
+
+    def committing(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Before a stock client asks for a commit."""
+        self._write("committing", o=[[*partition, offset] for partition, offset in offsets.items()])
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """A commit that came back without an error."""
@@ -186,8 +203,10 @@ def _consumer_line(value: Mapping[str, Any]) -> ConsumerLine:
             return Handed(t, value["s"], stretches_of(value["r"]))
         case "committed":
             return Committed(t, {TopicPartition(topic, p): offset for topic, p, offset in value["o"]})
+        case "committing":
+            return Committing(t, {TopicPartition(topic, p): offset for topic, p, offset in value["o"]})
         case "started":
-            return Started(t, {TopicPartition(topic, p): offset for topic, p, offset in value["o"]})
+            return Started(t, {TopicPartition(topic, p): offset for topic, p, offset in value["o"]}, value.get("s"))
         case "stopped":
             return Stopped(t, frozenset(TopicPartition(*partition) for partition in value["p"]))
         case "lost":

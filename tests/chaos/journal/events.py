@@ -56,6 +56,10 @@ class Kind(StrEnum):
     RESIGN = "resign"
     PAUSE = "pause"
     """Of the group, or of all (target ``group:*``): begin to end."""
+    LEADERS_MOVED = "leaders-moved"
+    """Other brokers lead some partitions of the groups log: a point [partitions]."""
+    FEW_REPLICAS = "few-replicas"
+    """The groups log takes no writes: it asks for more in-sync replicas than there are (begin to end)."""
     RESET = "reset"
     """Committed offsets set by an operator [group, offsets: {topic: {partition: offset}}]."""
     # measured

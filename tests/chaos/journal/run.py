@@ -56,7 +56,7 @@ class Setup:
 class Run:
     """``zookeeper_logs`` are the directories with ``version-2`` in them, of each server, relative to the run's;
     ``chroot`` is what the coordinator and Kafka keep their znodes below. ``started`` is monotonic, ``started_wall``
-    since 1970 (s)."""
+    since 1970 (s). ``clients`` is ``kafka`` where all consumers are stock Kafka clients."""
 
     seed: int
     minutes: float
@@ -68,6 +68,7 @@ class Run:
     consumers: tuple[Participant, ...]
     zookeeper_logs: tuple[str, ...] = ()
     chroot: str = ""
+    clients: str = "library"
 
 
 def write_run(directory: Path, run: Run) -> None:

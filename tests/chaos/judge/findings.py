@@ -14,6 +14,7 @@ class Rule(StrEnum):
     ONE_OWNER = "no two live owners"
     REPEATS = "repeats only after a crash and past the last commit"
     ORDER = "offsets are contiguous and never go back"
+    COMMITS = "no acknowledged commit is lost or goes back"
     TABLE = "Spark's table holds every record once"
     CONVERGENCE = "every group converged"
     NO_LEAKS = "nothing leaked"

@@ -1,0 +1,1 @@
+"""Chaos with stock Kafka clients, in groups that the instances serve (docs/kafka-clients.md)."""

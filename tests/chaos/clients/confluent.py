@@ -1,0 +1,161 @@
+"""One stock consumer of a run, confluent-kafka's: ``python -m tests.chaos.clients.confluent``.
+
+It writes down what its application sees: what it is assigned, what is committed there, each record, and each commit
+before it is asked for and after it is acknowledged. SIGTERM lets it leave cleanly.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as Position
+
+from kafka_coord.model import TopicPartition
+from tests.chaos.journal import ConsumerWriter
+from tests.chaos.member import AGAIN_S, run
+from tests.chaos.parts import Part
+
+log = logging.getLogger("kafka_coord.chaos.clients")
+
+_WAIT_S = 0.25
+_ASK_S = 5.0
+_AUTO_COMMIT_MS = 1_000
+
+
+class Member:
+    """One consumer and its journal."""
+
+    def __init__(self, part: Part, bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
+        self._part, self._journal, self._stopping = part, journal, stopping
+        self._done: dict[TopicPartition, int] = {}
+        self._consumer = Consumer(_settings(part, bootstrap) | {"on_commit": self._on_commit})
+        self._consumer.subscribe(
+            list(part.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    def run(self) -> None:
+        """Until told to stop; raises what the consumer raises."""
+        try:
+            uncommitted = 0
+            while not self._stopping.is_set():
+                since = time.monotonic()
+                found = [one for one in self._consumer.consume(self._part.batch, _WAIT_S) if one.error() is None]
+                rows = [(m.topic(), m.partition(), m.offset(), int(m.value() or b"-1")) for m in found]
+                self._journal.handed(since, time.monotonic(), rows)
+                self._done |= {TopicPartition(topic, partition): offset + 1 for topic, partition, offset, _ in rows}
+                uncommitted += len(rows)
+                if self._part.commit_every and uncommitted >= (self._part.commit_every if rows else 1):
+                    uncommitted = 0
+                    self._commit(self._done)
+        finally:
+            self._consumer.close()
+        self._journal.closed()
+
+    def _commit(self, partitions: Iterable[TopicPartition]) -> None:
+        """Asks for a commit of all that was handed out of these, and waits for the answer."""
+        offsets = {partition: self._done[partition] for partition in partitions if partition in self._done}
+        if not offsets:
+            return
+        self._journal.committing(offsets)
+        try:
+            wanted = [Position(*partition, offset) for partition, offset in offsets.items()]
+            found = self._consumer.commit(offsets=wanted, asynchronous=False) or []
+        except KafkaException as error:
+            log.info("not committed consumer=%s: %s", self._part.name, error)
+            return
+        self._acknowledged(found)
+
+    def _acknowledged(self, found: Iterable[Position]) -> None:
+        offsets = {TopicPartition(one.topic, one.partition): one.offset for one in found if one.error is None}
+        offsets = {partition: offset for partition, offset in offsets.items() if offset >= 0}
+        if offsets:
+            self._journal.committed(offsets)
+
+    # --- what librdkafka calls ----------------------------------------------------------------------------------------
+
+    def _on_commit(self, error: Any, found: list[Position]) -> None:
+        """Of automatic commits; one that is asked for tells its caller."""
+        if error is None and not self._part.commit_every:
+            self._acknowledged(found)
+
+    def _on_assign(self, consumer: Consumer, partitions: list[Position]) -> None:
+        """Begins where the group has committed. Without an answer librdkafka itself goes on asking."""
+        since: float | None = time.monotonic()
+        try:
+            found = consumer.committed(partitions, timeout=_ASK_S)
+        except KafkaException as error:
+            log.info("no committed offsets consumer=%s: %s", self._part.name, error)
+            found, since = partitions, None
+        if any(one.error is not None for one in found):
+            found, since = partitions, None
+        for one in found:
+            self._done.pop(TopicPartition(one.topic, one.partition), None)
+        offsets = {TopicPartition(one.topic, one.partition): one.offset if one.offset >= 0 else None for one in found}
+        self._journal.started(offsets, since)
+        (consumer.incremental_assign if self._incremental else consumer.assign)(found)
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[Position]) -> None:
+        gone = [TopicPartition(one.topic, one.partition) for one in partitions]
+        self._journal.stopped(gone)
+        if self._part.commit_every:
+            self._commit(gone)
+        self._give_up(consumer, partitions)
+
+    def _on_lost(self, consumer: Consumer, partitions: list[Position]) -> None:
+        self._journal.lost(TopicPartition(one.topic, one.partition) for one in partitions)
+        self._give_up(consumer, partitions)
+
+    def _give_up(self, consumer: Consumer, partitions: list[Position]) -> None:
+        for one in partitions:
+            self._done.pop(TopicPartition(one.topic, one.partition), None)
+        if self._incremental:
+            consumer.incremental_unassign(partitions)
+        else:
+            consumer.unassign()
+
+    @property
+    def _incremental(self) -> bool:
+        return self._part.strategy.startswith("cooperative")
+
+
+def _settings(part: Part, bootstrap: str) -> dict[str, Any]:
+    given = {
+        "bootstrap.servers": bootstrap,
+        "group.id": part.group,
+        "client.id": part.name,
+        "auto.offset.reset": "earliest",
+        "session.timeout.ms": part.session_timeout_ms,
+        "heartbeat.interval.ms": part.session_timeout_ms // 4,
+        "max.poll.interval.ms": 60_000,
+        "partition.assignment.strategy": part.strategy,
+        "enable.auto.commit": not part.commit_every,
+        "auto.commit.interval.ms": _AUTO_COMMIT_MS,
+        "topic.metadata.refresh.interval.ms": 5_000,
+        "reconnect.backoff.max.ms": 1_000,
+        "socket.timeout.ms": 10_000,
+        "fetch.wait.max.ms": 300,
+        "log_level": 4,
+    }
+    return given | ({"group.instance.id": part.name} if part.static else {})
+
+
+def work(part: Part, _zookeeper: str, bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
+    """Consumes as under a supervisor: a consumer that has failed for good is made anew."""
+    while not stopping.is_set():
+        try:
+            Member(part, bootstrap, journal, stopping).run()
+        except KafkaException as error:
+            log.warning("again soon consumer=%s: %s", part.name, error)
+            stopping.wait(AGAIN_S)
+        else:
+            return
+
+
+if __name__ == "__main__":
+    sys.exit(run("tests.chaos.clients.confluent", __doc__, work, None))
