@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
+from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.options import output_option
-from kafka_coord.cli.output import Column, Format, Section, show
-from kafka_coord.errors import VerificationFailed
+from kafka_coord.cli.output import Column, Format, Section, number, show
+from kafka_coord.errors import NoNode, SettingsError, VerificationFailed
 from kafka_coord.monitor.audit import Report, Selection, Story, parse_partition
 from kafka_coord.monitor.audit import audit as run_audit
 
@@ -20,12 +22,20 @@ _FINDINGS = (
     Column("what"),
     Column("who"),
 )
+_LOG_FINDINGS = (
+    Column("when"),
+    number("partition"),
+    number("offset"),
+    Column("rule"),
+    Column("group"),
+    Column("what"),
+)
 _EVENTS = (Column("when"), Column("group"), Column("what"), Column("why"), Column("who"))
 _FIGURES = (Column("checked"), Column("count", right=True))
 
 
 @click.command()
-@click.argument("directories", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
+@click.argument("directories", nargs=-1, metavar="[DIR...]", type=click.Path(path_type=Path))
 @click.option("--chroot", default="", metavar="PATH", help="The chroot in the connect string, such as /kafka.")
 @click.option(
     "--running", is_flag=True, help="Only warn about groups that have not reached their target when the log ends."
@@ -33,11 +43,16 @@ _FIGURES = (Column("checked"), Column("count", right=True))
 @click.option("--partition", metavar="TOPIC-N", help="Tell the history of a partition: why did it move?")
 @click.option("--group", default="", help="Tell the history of a group, or only of this group.")
 @click.option("--consumer", default="", help="Tell the history of a consumer.")
+@click.option(
+    "--group-log", is_flag=True, help="Judge the groups log in Kafka, where stock clients' groups and offsets are."
+)
+@connection_options
 @output_option
 def audit(
     directories: tuple[Path, ...],
     chroot: str,
     running: bool,
+    group_log: bool,
     partition: str | None,
     group: str,
     consumer: str,
@@ -49,11 +64,23 @@ def audit(
     together, and make up for what one of them missed. Every write is replayed in its order and checked. Reads files
     only: no server is asked.
 
+    With --group-log it proves from the groups log that no two instances wrote a group at once and that no commit went
+    back. It reads the log from the brokers that ZooKeeper names (or bootstrap.servers), without TLS, and compares it
+    with the znodes below /consumers/kafka.
+
     \b
     kafka-coord audit /var/lib/zookeeper
     kafka-coord audit zk1 zk2 zk3 --chroot /kafka -o json
     kafka-coord audit /var/lib/zookeeper --group delays --partition flights-3
+    kafka-coord audit --group-log -z zk1:2181
     """
+    if group_log:
+        if directories or chroot or running or partition or group or consumer:
+            raise click.UsageError("--group-log takes no DIR and no option about ZooKeeper's log.")
+        _audit_groups_log(output)
+        return
+    if not directories:
+        raise click.UsageError("Missing argument 'DIR...' (or --group-log).")
     story = Story(Selection(group, consumer, parse_partition(partition) if partition else None))
     told = bool(partition or group or consumer)
     report = run_audit(directories, chroot=chroot, running=running, watch=story if told else None)
@@ -67,12 +94,63 @@ def audit(
         raise VerificationFailed(_verdict(report))
 
 
+def _audit_groups_log(output: Format) -> None:
+    from kafka_coord.cli.lag import note_left_out
+    from kafka_coord.monitor.lag import bootstrap_servers
+    from kafka_coord.monitor.log_audit import audit_groups_log
+    from kafka_coord.zk import layout
+
+    settings = current_settings()
+    protocol = settings.kafka.properties.get("security.protocol", "PLAINTEXT")
+    if protocol.upper() != "PLAINTEXT":
+        raise SettingsError(f"audit --group-log speaks PLAINTEXT to the brokers, and security.protocol is {protocol}")
+    with open_store(settings) as store:
+
+        def znode_version(partition: int) -> int:
+            try:
+                return store.get(layout.log_partition(partition)).stat.version
+            except NoNode:
+                return -1
+
+        bootstrap = bootstrap_servers(store, settings.kafka.properties, note_left_out)
+        addresses = [_address(one) for one in bootstrap.split(",")]
+        report = audit_groups_log(addresses, znode_version)
+    figures = report.figures
+    verdict = (
+        f"{figures.get('violations', 0)} violations, {figures.get('warnings', 0)} warnings in"
+        f" {figures.get('records', 0)} records of {figures.get('partitions', 0)} partitions,"
+        f" {figures.get('terms', 0)} terms, {figures.get('commits', 0)} commits"
+    )
+    sections = [
+        Section("violations", _LOG_FINDINGS, [found.to_json() for found in report.violations]),
+        Section("warnings", _LOG_FINDINGS, [found.to_json() for found in report.warnings]),
+        _checked(figures),
+    ]
+    show(output, report.to_json(), sections, summary=[verdict])
+    if not report.clean:
+        raise VerificationFailed(verdict)
+
+
+def _address(written: str) -> tuple[str, int]:
+    host, _, port = written.strip().rpartition(":")
+    if not host or not port.isdigit():
+        raise click.UsageError(f"bootstrap.servers: {written.strip()!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _checked(figures: Mapping[str, int]) -> Section:
+    return Section(
+        "checked",
+        _FIGURES,
+        [{"checked": name.replace("_", " "), "count": count} for name, count in figures.items()],
+    )
+
+
 def _sections(report: Report) -> list[Section]:
-    figures = [{"checked": name.replace("_", " "), "count": count} for name, count in report.figures.items()]
     return [
         Section("violations", _FINDINGS, [found.to_json() for found in report.violations]),
         Section("warnings", _FINDINGS, [found.to_json() for found in report.warnings]),
-        Section("checked", _FIGURES, figures),
+        _checked(report.figures),
     ]
 
 

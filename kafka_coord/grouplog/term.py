@@ -18,13 +18,13 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import TermEnded
+from kafka_coord.grouplog.reader import PartitionReader
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record, read_record
-from kafka_coord.wire.batches import Batch, LogRecord, decode_batches, encode_batch
+from kafka_coord.wire.batches import Batch, LogRecord, encode_batch
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
 
@@ -35,10 +35,8 @@ PARTITIONS = 50
 _FIRST_PRODUCER_ID = 1 << 62
 _IDS_A_PARTITION = 1 << 40
 _EPOCH_BITS = 15
-_PRODUCE, _FETCH, _LIST_OFFSETS = 3, 4, 1
-"""Versions that every broker from 0.11 to 3.9 speaks."""
-_EARLIEST = -2
-_FETCH_BYTES = 8 << 20
+_PRODUCE = 3
+"""A version that every broker from 0.11 to 3.9 speaks."""
 _BATCH_BYTES = 512 << 10
 """So much is written in one request, while more waits."""
 KEEP_ALIVE_S = 3600.0
@@ -81,6 +79,7 @@ class LogTerm:
         topic: str = TOPIC,
     ) -> None:
         self.partition, self.term, self._topic = partition, term, topic
+        self._reader = PartitionReader(broker, partition, topic)
         self._broker, self._instance, self._now_ms, self._on_end = broker, instance, now_ms, on_end
         self._producer_id, self._epoch = producer_of(partition, term)
         self._sequence = 0
@@ -95,7 +94,7 @@ class LogTerm:
         does not answer, :class:`TermEnded` where a newer term was faster."""
         claim = Claim(self.term, self._instance, secrets.token_hex(8))
         offset = await self._produce([claim_record(claim)])
-        async for batch in self._batches(offset, offset + 1):
+        async for batch in self._reader.batches(offset, offset + 1):
             if [read_record(record) for record in batch.records] == [claim]:
                 self._next_offset = offset + 1
                 return offset
@@ -104,7 +103,7 @@ class LogTerm:
     async def load(self, claimed_at: int) -> AsyncIterator[LogRecord]:
         """All records before the claim, but those of terms that a claim before them had ended."""
         newest = -1
-        async for batch in self._batches(await self._start(), claimed_at):
+        async for batch in self._reader.batches(await self._reader.first_offset(), claimed_at):
             term = term_of(self.partition, batch)
             if batch.is_control or term is None or term < newest:
                 continue
@@ -187,42 +186,3 @@ class LogTerm:
         if result.error_code:
             raise BrokerError(f"partition {self.partition}: the broker refuses the write: error {result.error_code}")
         return int(result.base_offset)
-
-    async def _start(self) -> int:
-        form = message("ListOffsetsRequest")
-        part = form.struct("ListOffsetsPartition")(partition_index=self.partition, timestamp=_EARLIEST)
-        topic = form.struct("ListOffsetsTopic")(name=self._topic, partitions=(part,))
-        answer = await self._broker.ask("ListOffsets", _LIST_OFFSETS, form(replica_id=-1, topics=(topic,)))
-        result = answer.topics[0].partitions[0]
-        if result.error_code:
-            raise BrokerError(
-                f"partition {self.partition}: the broker does not say where it begins: error {result.error_code}"
-            )
-        return int(result.offset)
-
-    async def _batches(self, first: int, end: int) -> AsyncIterator[Batch]:
-        at = first
-        while at < end:
-            result = await self._fetch(at)
-            if result.error_code:
-                raise BrokerError(f"partition {self.partition}: the broker refuses to read: error {result.error_code}")
-            before = at
-            for batch in decode_batches(result.records or b""):
-                if batch.end <= at:
-                    continue
-                at = batch.end
-                yield batch
-            if at == before:
-                if result.high_watermark >= end:
-                    return  # compaction has removed all that was left before the end
-                await asyncio.sleep(0.05)  # the claim is acknowledged, and the high watermark follows at once
-
-    async def _fetch(self, offset: int) -> Any:
-        form = message("FetchRequest")
-        part = form.struct("FetchPartition")(
-            partition=self.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES
-        )
-        topic = form.struct("FetchTopic")(topic=self._topic, partitions=(part,))
-        request = form(replica_id=-1, max_wait_ms=500, min_bytes=1, max_bytes=_FETCH_BYTES, topics=(topic,))
-        answer = await self._broker.ask("Fetch", _FETCH, request)
-        return answer.responses[0].partitions[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 MAX_FINDINGS = 1_000
 """Of each kind of finding this many are kept in words; all are counted."""
@@ -126,24 +126,33 @@ def clock_time(time_ms: int) -> str:
         return f"{time_ms} ms"
 
 
+class Finding(Protocol):
+    """What an audit found, whatever log it is of."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+F = TypeVar("F", bound=Finding)
+
+
 @dataclass(slots=True)
-class Report:
+class Findings(Generic[F]):
     """Everything an audit found. ``figures`` says how much was checked: an audit of nothing finds nothing."""
 
-    violations: list[AuditFinding] = field(default_factory=list)
-    warnings: list[AuditFinding] = field(default_factory=list)
+    violations: list[F] = field(default_factory=list)
+    warnings: list[F] = field(default_factory=list)
     figures: dict[str, int] = field(default_factory=dict)
 
     @property
     def clean(self) -> bool:
         return not self.violations
 
-    def violation(self, finding: AuditFinding) -> None:
+    def violation(self, finding: F) -> None:
         self.count("violations")
         if len(self.violations) < MAX_FINDINGS:
             self.violations.append(finding)
 
-    def warning(self, finding: AuditFinding) -> None:
+    def warning(self, finding: F) -> None:
         self.count("warnings")
         if len(self.warnings) < MAX_FINDINGS:
             self.warnings.append(finding)
@@ -157,3 +166,7 @@ class Report:
             "warnings": [found.to_json() for found in self.warnings],
             "checked": dict(self.figures),
         }
+
+
+Report = Findings[AuditFinding]
+"""Of ZooKeeper's log."""

@@ -19,7 +19,9 @@ from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import TermEnded
 from kafka_coord.grouplog.records import CommittedOffset, OffsetEntry, offset_record, read_record
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, producer_of
+from kafka_coord.monitor.log_audit import LogRule, audit_groups_log
 from kafka_coord.wire.batches import LogRecord
+from tests.cli.running import run as cli
 from tests.frontends.kafka.conftest import Front
 from tests.waiting import answered
 
@@ -136,6 +138,30 @@ def test_a_broker_that_does_not_lead_the_partition_takes_no_claim(log: Log) -> N
         claimant.connection.close()
 
     run(play())
+
+
+def test_the_audit_finds_the_log_of_terms_clean_and_names_a_term_that_no_znode_has(log: Log) -> None:
+    async def play() -> None:
+        for number in (5_000_000, 5_000_001):
+            claimant = Claimant(log, f"term {number}")
+            term = await claimant.claim(number)
+            term.serve()
+            await term.append([record(number)])
+            claimant.connection.close()
+
+    run(play())
+    bootstrap = [("127.0.0.1", log.leader.listener_port)]
+    report = audit_groups_log(bootstrap, lambda _partition: 5_000_001, log.topic)
+    assert (report.violations, report.figures["terms"], report.figures["commits"]) == ([], 2, 2)
+    report = audit_groups_log(bootstrap, lambda _partition: 5_000_000, log.topic)
+    assert [one.rule for one in report.violations] == [LogRule.UNCLAIMED_TERM]
+
+
+def test_the_command_audits_the_log_of_running_instances(front: Front) -> None:
+    ran = cli("audit", "--group-log", "-z", front.cluster.zookeeper, "-o", "json")
+    assert ran.code == 0, ran.out + ran.err
+    checked = ran.json()["checked"]
+    assert (checked["partitions"], checked["claims"] >= PARTITIONS) == (PARTITIONS, True)
 
 
 def test_greater_terms_have_greater_epochs_or_other_producers() -> None:

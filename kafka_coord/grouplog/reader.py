@@ -1,0 +1,74 @@
+"""Reads a partition of a log batch by batch, as its leader has it: with who wrote each batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from kafka_coord.errors import BrokerError
+from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.wire.batches import Batch, decode_batches
+from kafka_coord.wire.messages import message
+
+_FETCH, _LIST_OFFSETS = 4, 1
+"""Versions that every broker from 0.11 to 3.9 speaks."""
+_EARLIEST, _LATEST = -2, -1
+_FETCH_BYTES = 8 << 20
+
+
+class PartitionReader:
+    """``broker`` is a connection to the partition's leader."""
+
+    def __init__(self, broker: BrokerConnection, partition: int, topic: str) -> None:
+        self._broker, self._partition, self._topic = broker, partition, topic
+
+    async def first_offset(self) -> int:
+        """Where the log begins. Raises :class:`BrokerError`."""
+        return await self._offset(_EARLIEST)
+
+    async def end_offset(self) -> int:
+        """Behind the last record that all in-sync replicas have. Raises :class:`BrokerError`."""
+        return await self._offset(_LATEST)
+
+    async def _offset(self, which: int) -> int:
+        form = message("ListOffsetsRequest")
+        part = form.struct("ListOffsetsPartition")(partition_index=self._partition, timestamp=which)
+        topic = form.struct("ListOffsetsTopic")(name=self._topic, partitions=(part,))
+        answer = await self._broker.ask("ListOffsets", _LIST_OFFSETS, form(replica_id=-1, topics=(topic,)))
+        result = answer.topics[0].partitions[0]
+        if result.error_code:
+            where = "begins" if which == _EARLIEST else "ends"
+            raise BrokerError(
+                f"partition {self._partition}: the broker does not say where it {where}: error {result.error_code}"
+            )
+        return int(result.offset)
+
+    async def batches(self, first: int, end: int) -> AsyncIterator[Batch]:
+        """Those with offsets from ``first`` to ``end``, in order; the last one may reach further. Raises
+        :class:`BrokerError`, and :class:`BadMessage` for a batch that cannot be read."""
+        at = first
+        while at < end:
+            result = await self._fetch(at)
+            if result.error_code:
+                raise BrokerError(f"partition {self._partition}: the broker refuses to read: error {result.error_code}")
+            before = at
+            for batch in decode_batches(result.records or b""):
+                if batch.end <= at:
+                    continue
+                at = batch.end
+                yield batch
+            if at == before:
+                if result.high_watermark >= end:
+                    return  # compaction has removed all that was left before the end
+                await asyncio.sleep(0.05)  # the claim is acknowledged, and the high watermark follows at once
+
+    async def _fetch(self, offset: int) -> Any:
+        form = message("FetchRequest")
+        part = form.struct("FetchPartition")(
+            partition=self._partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES
+        )
+        topic = form.struct("FetchTopic")(topic=self._topic, partitions=(part,))
+        request = form(replica_id=-1, max_wait_ms=500, min_bytes=1, max_bytes=_FETCH_BYTES, topics=(topic,))
+        answer = await self._broker.ask("Fetch", _FETCH, request)
+        return answer.responses[0].partitions[0]

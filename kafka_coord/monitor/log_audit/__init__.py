@@ -1,0 +1,7 @@
+"""Proof from the groups log itself: every batch in order, against the rules of its terms, groups and offsets."""
+
+from kafka_coord.monitor.log_audit.findings import LogFinding, LogReport, LogRule
+from kafka_coord.monitor.log_audit.judge import PartitionJudge
+from kafka_coord.monitor.log_audit.reading import audit_groups_log
+
+__all__ = ["LogFinding", "LogReport", "LogRule", "PartitionJudge", "audit_groups_log"]

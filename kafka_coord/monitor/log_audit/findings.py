@@ -1,0 +1,67 @@
+"""What an audit of the groups log can find."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from kafka_coord.monitor.audit.report import Findings, clock_time
+
+
+class LogRule(StrEnum):
+    """What can be violated. Those that end in "A warning." are shown and do not fail an audit."""
+
+    TERM_BACK = "term-back"
+    """A batch of a term that a newer term had ended: the brokers must refuse it."""
+    NO_TERM = "no-term"
+    """A batch of a writer that is no term of this partition."""
+    NO_CLAIM = "no-claim"
+    """A term's batches do not begin with its claim, and compaction has removed nothing before them."""
+    WRONG_CLAIM = "wrong-claim"
+    """A claim that names another term than its batch's, or stands elsewhere than at the term's beginning."""
+    SEQUENCE = "sequence"
+    """A term's batch is not where its sequence number says: another writer's batch, or a gap, is between."""
+    UNCLAIMED_TERM = "unclaimed-term"
+    """A term that is newer than the partition's znode: nobody can have claimed it."""
+    GENERATION_BACK = "generation-back"
+    """A group's generation went back."""
+    COMMIT_BACK = "commit-back"
+    """An older commit replaced a newer one: both its offset and its time went back."""
+    LIVE_GROUP_REMOVED = "live-group-removed"
+    """A group was removed while it had members."""
+    LIVE_OFFSET_REMOVED = "live-offset-removed"
+    """An offset was removed that members of the group subscribe to."""
+    SEEK_BACK = "seek-back"
+    """A newer commit of a lower offset: its client went back. A warning."""
+    UNREADABLE = "unreadable"
+    """A record that cannot be decoded. A warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFinding:
+    """One violation or warning, at an offset of a partition of the log. ``time_ms``: the batch's, ms since 1970."""
+
+    rule: LogRule
+    what: str
+    partition: int
+    offset: int = -1
+    group: str = ""
+    time_ms: int = 0
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} offset {self.offset}: {self.rule}: {self.what}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rule": str(self.rule),
+            "what": self.what,
+            "group": self.group,
+            "partition": self.partition,
+            "offset": self.offset,
+            "when": clock_time(self.time_ms) if self.time_ms else None,
+        }
+
+
+LogReport = Findings[LogFinding]
+"""Of the groups log."""

@@ -1,0 +1,175 @@
+"""Judges one partition of the groups log, batch by batch. Pure.
+
+Compaction removes records and never reorders them, so every rule is about what is still there: of two records of one
+key the earlier may be missing, and offsets may have gaps. What stays true of a term whatever is removed: each of its
+batches is as far behind its claim as its sequence number says, because nobody else can write in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kafka_coord.grouplog.records import (
+    Claim,
+    CommittedOffset,
+    Entry,
+    GroupEntry,
+    OffsetEntry,
+    read_record,
+)
+from kafka_coord.grouplog.term import term_of
+from kafka_coord.groups.metadata import GroupMetadata
+from kafka_coord.monitor.log_audit.findings import LogFinding, LogReport, LogRule
+from kafka_coord.wire.batches import Batch, LogRecord
+from kafka_coord.wire.consumer_protocol import subscribed_topics
+from kafka_coord.wire.errors import BadMessage
+
+CONSUMER = "consumer"
+_SEQUENCES = 1 << 31
+"""After the last one comes 0 again."""
+
+
+@dataclass(slots=True)
+class _Group:
+    value: GroupMetadata | None = None
+    offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
+
+
+class PartitionJudge:
+    """Takes a partition's batches in order, from :meth:`take`; :meth:`end` compares it with its znode."""
+
+    def __init__(self, partition: int, report: LogReport) -> None:
+        self.partition = partition
+        self._report = report
+        self._end: int | None = None
+        """The offset behind the last batch."""
+        self._term = -1
+        self._claim: Claim | None = None
+        self._sequence_0_at = 0
+        self._groups: dict[str, _Group] = {}
+        self._batch: Batch | None = None
+
+    def take(self, batch: Batch) -> None:
+        self._batch = batch
+        self._report.count("batches")
+        is_first, self._end, gap = self._end is None, batch.end, self._end not in {None, batch.base_offset}
+        if batch.is_control:
+            return
+        term = term_of(self.partition, batch)
+        if term is None:
+            self._violated(LogRule.NO_TERM, f"written by producer {batch.producer_id}, which is no term's")
+            return
+        if term < self._term:
+            self._violated(LogRule.TERM_BACK, f"term {term} wrote after term {self._term}")
+            return
+        entries = [(record, self._read(record)) for record in batch.records]
+        if term > self._term:
+            self._begin(term, batch, entries, may_lack_claim=is_first or gap)
+        elif (batch.base_offset - batch.base_sequence - self._sequence_0_at) % _SEQUENCES:
+            expected = (batch.base_offset - self._sequence_0_at) % _SEQUENCES
+            self._violated(
+                LogRule.SEQUENCE, f"term {term}: sequence {batch.base_sequence} where {expected} was expected"
+            )
+        for record, entry in entries:
+            self._judge(record, entry)
+
+    def end(self, znode_version: int | None) -> None:
+        """``znode_version`` is that of the partition's znode, read after the log; ``None``: it was not asked for."""
+        if znode_version is not None and self._term > znode_version:
+            what = f"term {self._term} is in the log, and the partition's znode is at version {znode_version}"
+            self._report.violation(LogFinding(LogRule.UNCLAIMED_TERM, what, self.partition))
+
+    # --- terms -------------------------------------------------------------------------------------------------------
+
+    def _begin(self, term: int, batch: Batch, entries: list[tuple[LogRecord, Entry]], *, may_lack_claim: bool) -> None:
+        self._report.count("terms")
+        self._term, self._claim, self._sequence_0_at = term, None, batch.base_offset - batch.base_sequence
+        begins_with_claim = bool(entries) and isinstance(entries[0][1], Claim) and not batch.base_sequence
+        if not begins_with_claim and not may_lack_claim:
+            self._violated(LogRule.NO_CLAIM, f"term {term} does not begin with a claim")
+
+    def _claimed(self, record: LogRecord, claim: Claim) -> None:
+        self._report.count("claims")
+        if claim.term != self._term:
+            self._violated(LogRule.WRONG_CLAIM, f"a claim of term {claim.term} in a batch of term {self._term}", record)
+        elif self._claim is not None or record.offset != self._sequence_0_at:
+            self._violated(LogRule.WRONG_CLAIM, f"term {self._term} was claimed in its middle", record)
+        self._claim = claim
+
+    # --- records -----------------------------------------------------------------------------------------------------
+
+    def _read(self, record: LogRecord) -> Entry:
+        self._report.count("records")
+        try:
+            return read_record(record)
+        except BadMessage as error:
+            self._warn(LogRule.UNREADABLE, str(error), record)
+            return None
+
+    def _judge(self, record: LogRecord, entry: Entry) -> None:
+        match entry:
+            case Claim():
+                self._claimed(record, entry)
+            case OffsetEntry(group, topic, partition, None):
+                self._offset_removed(record, group, (topic, partition))
+            case OffsetEntry(group, topic, partition, CommittedOffset() as value):
+                self._committed(record, group, (topic, partition), value)
+            case GroupEntry(group, None):
+                self._group_removed(record, group)
+            case GroupEntry(group, GroupMetadata() as value):
+                self._group_changed(record, group, value)
+
+    def _committed(self, record: LogRecord, group: str, where: tuple[str, int], value: CommittedOffset) -> None:
+        self._report.count("commits")
+        known = self._groups.setdefault(group, _Group()).offsets
+        before = known.get(where)
+        if before is not None and value.offset < before.offset:
+            what = f"{where[0]}-{where[1]} went back from {before.offset} to {value.offset}"
+            if value.committed_at_ms < before.committed_at_ms:
+                older_ms = before.committed_at_ms - value.committed_at_ms
+                self._violated(LogRule.COMMIT_BACK, f"{what}, by a commit {older_ms} ms older", record, group)
+            else:
+                self._warn(LogRule.SEEK_BACK, what, record, group)
+        known[where] = value
+
+    def _offset_removed(self, record: LogRecord, group: str, where: tuple[str, int]) -> None:
+        self._report.count("removals")
+        known = self._groups.setdefault(group, _Group())
+        members = () if known.value is None else tuple(known.value.members.values())
+        if known.value is not None and members:
+            topics = subscribed_topics(one.metadata(known.value.protocol_name) for one in members)
+            if known.value.protocol_type != CONSUMER or where[0] in topics:
+                what = f"the offset of {where[0]}-{where[1]} was removed, and {len(members)} members may use it"
+                self._violated(LogRule.LIVE_OFFSET_REMOVED, what, record, group)
+        known.offsets.pop(where, None)
+
+    def _group_changed(self, record: LogRecord, group: str, value: GroupMetadata) -> None:
+        self._report.count("group_records")
+        known = self._groups.setdefault(group, _Group())
+        before = known.value
+        if before is not None and value.generation_id < before.generation_id:
+            what = f"generation {before.generation_id} was followed by {value.generation_id}"
+            self._violated(LogRule.GENERATION_BACK, what, record, group)
+        known.value = value
+
+    def _group_removed(self, record: LogRecord, group: str) -> None:
+        self._report.count("removals")
+        known = self._groups.setdefault(group, _Group())
+        if known.value is not None and known.value.members:
+            what = f"removed with {len(known.value.members)} members"
+            self._violated(LogRule.LIVE_GROUP_REMOVED, what, record, group)
+        known.value = None
+
+    # --- findings ----------------------------------------------------------------------------------------------------
+
+    def _violated(self, rule: LogRule, what: str, record: LogRecord | None = None, group: str = "") -> None:
+        self._report.violation(self._finding(rule, what, record, group))
+
+    def _warn(self, rule: LogRule, what: str, record: LogRecord, group: str = "") -> None:
+        self._report.warning(self._finding(rule, what, record, group))
+
+    def _finding(self, rule: LogRule, what: str, record: LogRecord | None, group: str) -> LogFinding:
+        batch = self._batch
+        offset = record.offset if record is not None else batch.base_offset if batch is not None else -1
+        first = record or (batch.records[0] if batch is not None and batch.records else None)
+        return LogFinding(rule, what, self.partition, offset, group, first.timestamp_ms if first else 0)
