@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,11 +69,11 @@ class Seen:
         return f"| {self.name} | {shown(self.simulator)} | {self.properties} | {self.chaos} | {audit} |"
 
 
-def look(name: str, seeds: int, budget_s: float) -> Seen:
+def look(name: str, seeds: Iterable[int], budget_s: float) -> Seen:
     """Plays histories with the defect until the simulator and the audit have seen it."""
     seen, until = Seen(name), time.monotonic() + budget_s
     with mutated(name):
-        for seed in range(seeds):
+        for seed in seeds:
             cluster = SimulatedCluster(seed, FAULTS_UNDER.get(name, FAULTS))
             try:
                 broken = cluster.verdict() is not None
@@ -125,19 +126,30 @@ def run_properties(name: str) -> int:
         return int(pytest.main([*options, "-m", "not zookeeper and not kafka", "-k", "not is_shrunk", *PURE_TESTS]))
 
 
+def rows(path: Path = TABLE) -> dict[str, str]:
+    """The table's row of each fault."""
+    table = path.read_text().partition(BEGIN)[2].partition(END)[0]
+    return {row.split(" | ")[0].removeprefix("| "): row for row in table.strip().splitlines()[2:]}
+
+
+def likely_first(name: str, seeds: int) -> list[int]:
+    """The seeds below this number, those that the table names for the fault first."""
+    first = [int(found) - 1 for found in re.findall(r"\| (\d+)\b", rows().get(name, ""))]
+    return sorted(range(seeds), key=lambda seed: (seed not in first, seed))
+
+
 def write_table(found: list[Seen], path: Path = TABLE) -> None:
     """Puts the rows between the table's markers, where the rows of other faults stay as they are."""
     before, _, rest = path.read_text().partition(BEGIN)
-    table, _, after = rest.partition(END)
-    rows = {row.split(" | ")[0].removeprefix("| "): row for row in table.strip().splitlines()[2:]}
+    after, known = rest.partition(END)[2], rows(path)
     for seen in found:
-        cells = rows.get(seen.name, "").split(" | ")
+        cells = known.get(seen.name, "").split(" | ")
         if seen.chaos == NOT_RUN and len(cells) == _CELLS:
             seen.chaos = cells[3]
-        rows[seen.name] = seen.row()
+        known[seen.name] = seen.row()
     head = "| fault | simulator | property tests | chaos | audit |\n|---|---|---|---|---|"
-    known = [rows[name] for name in (*RULE_MUTATIONS, *MUTATIONS) if name in rows]
-    path.write_text("\n".join([f"{before}{BEGIN}", head, *known, f"{END}{after}"]))
+    table = [known[name] for name in (*RULE_MUTATIONS, *MUTATIONS) if name in known]
+    path.write_text("\n".join([f"{before}{BEGIN}", head, *table, f"{END}{after}"]))
 
 
 @click.command()
@@ -173,7 +185,7 @@ def main(
     ]
     found = []
     for number, name in enumerate(names, 1):
-        seen = look(name, seeds, budget)
+        seen = look(name, range(seeds), budget)
         if properties:
             seen.properties = ask_properties(name)
         if chaos:

@@ -7,7 +7,8 @@ import pytest
 
 from tests.simulation.cluster import run_history
 from tests.simulation.faults import FAULTS
-from tests.simulation.mutations import MUTATIONS, TELLING, mutated
+from tests.simulation.mutations import MUTATIONS, mutated
+from tests.simulation.planted import FAULTS_UNDER, likely_first
 
 WITHIN_SEEDS = 200
 
@@ -22,5 +23,5 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_caught(name: str) -> None:
     with mutated(name):
-        faults = TELLING.get(name, FAULTS)
-        assert any(run_history(seed, faults) is not None for seed in range(WITHIN_SEEDS))
+        faults = FAULTS_UNDER.get(name, FAULTS)
+        assert any(run_history(seed, faults) is not None for seed in likely_first(name, WITHIN_SEEDS))
