@@ -21,7 +21,7 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership, ZkElection
 from kafka_coord.zk.options import DEFAULT_MAX_REQUEST_BYTES
 from kafka_coord.zk.sizes import op_size
-from kafka_coord.zk.store import Op, OpResult
+from kafka_coord.zk.store import Op, OpResult, Read, ReadResult
 from tests.simulation.scheduler import VirtualClock
 from tests.simulation.server import SimulatedZooKeeper
 from tests.simulation.store import SimulatedStore
@@ -83,7 +83,14 @@ class Surroundings:
 
 
 class SizedStore(SimulatedStore):
-    """Refuses requests that are too large, as a server does."""
+    """Refuses requests that are too large, as a server does, and reads of ``forbidden``."""
+
+    forbidden = ""
+
+    def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
+        if any(read.path == self.forbidden for read in reads):
+            raise NoAuth("may not be read", self.forbidden)
+        return super().read_many(reads)
 
     def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
         size = sum(op_size(op) for op in ops)
@@ -111,7 +118,7 @@ class SimulatedHouse:
             self.store, 1, self.leadership_view, lambda: None, options, nonce=nonces.__next__, validate=True
         )
 
-    def _open(self, around: Surroundings) -> SimulatedStore:
+    def _open(self, around: Surroundings) -> SizedStore:
         store = SizedStore(self.zookeeper, self.clock, around, 10_000)
         store.connect(self.zookeeper.replicas[0])
         return store
@@ -139,16 +146,11 @@ class SimulatedHouse:
 
     def forbid(self, path: str) -> None:
         """From now on the gateway may not read it."""
-
-        def takes(doing: str) -> None:
-            if doing.startswith("read") and path in doing:
-                raise NoAuth("may not be read", path)
-
-        self.around.takes = takes
+        self.store.forbidden = path
 
     def allow(self) -> None:
         """Nothing is forbidden any more."""
-        self.around.takes = lambda _doing: None
+        self.store.forbidden = ""
 
     def consumer(self, name: str = "s1", group: str = "delays") -> SimulatedConsumer:
         return SimulatedConsumer(self, name, group)

@@ -104,3 +104,30 @@ def test_a_leave_after_an_election_stores_what_was_consumed_although_the_ledger_
     house.turn(2)
     assert isinstance(s1.answer_to(left), Answered)
     assert house.offset(0) == 160
+
+
+def test_a_registration_that_nobody_may_read_keeps_nobody_else_from_resuming() -> None:
+    house = SimulatedHouse()
+    s1 = house.consumer().register()
+    house.consumer("s2", group="other").register()
+    house.forbid(layout.registration("other", "s2"))
+    house.elect_anew()
+    asked = resume(s1)
+    house.turn(2)
+    assert isinstance(s1.answer_to(asked), Answered)
+
+
+def test_who_could_not_be_read_at_the_election_is_expired_like_anybody_once_it_can_be_read() -> None:
+    house = SimulatedHouse()
+    s1 = house.consumer().register()
+    path = layout.registration(s1.group, s1.name)
+    value = house.other.get(path).data
+    house.other.set(path, b"damaged")
+    house.elect_anew()
+    house.other.set(path, value)
+    for _ in range(60):
+        house.clock.now += 0.25
+        house.turn()
+        if house.other.exists(path) is None:
+            break
+    assert house.other.exists(path) is None

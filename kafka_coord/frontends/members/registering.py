@@ -30,11 +30,11 @@ from kafka_coord.errors import (
 )
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.isolation import isolated
-from kafka_coord.frontends.members.machine.stimuli import RegistrationWanted, Terms
+from kafka_coord.frontends.members.machine.stimuli import RegistrationWanted
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.fenced import packed
-from kafka_coord.zk.store import Delete, GetData, Node, Op, OpResult, ReadResult, SetData, Stat
+from kafka_coord.zk.store import Delete, GetData, Node, Op, OpResult, SetData, Stat
 
 log = logging.getLogger(__name__)
 
@@ -97,24 +97,6 @@ def made_id(group: str, address: str, now_ms: int) -> str:
     host = re.sub(r"[^a-zA-Z0-9._-]", "-", address.rpartition(":")[0])
     tail = f"-{now_ms}-{secrets.token_hex(4)}"
     return f"{group}_{host}"[: 249 - len(tail)] + tail
-
-
-def read_member(group: str, consumer: str, node: ReadResult, channel: ReadResult) -> tuple[Registration, Terms] | None:
-    """The member from outside that a registration describes, as read by a newly elected coordinator. ``None`` for a
-    ZooKeeper consumer's registration and for an unreadable one, which is left alone."""
-    if not isinstance(node, Node) or not isinstance(channel, Node):
-        return None
-    path = layout.registration(group, consumer)
-    try:
-        value = fields.load(node.data, path)
-        if GATEWAY not in value or node.stat.ephemeral_owner != 0:
-            return None
-        timeout_ms = fields.number(value, "session_timeout_ms", path, at_least=1)
-    except MalformedValue:
-        return None  # the coordinator's observation reports it
-    auto_commit, resume_key = value.get("auto_commit") is not False, fields.plain(value.get("resume_key", ""))
-    registration = Registration(group, consumer, node.stat.czxid, channel.stat.version, 0)
-    return registration, Terms(timeout_ms / 1000, auto_commit, resume_key)
 
 
 def register_all(store: FencedStore, wanted: Sequence[Registering]) -> None:

@@ -7,15 +7,15 @@ instance leads: nothing is said to a client that a deposed instance may not say.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
 from kafka_coord.channel.operations import Registration, decode_command, eviction_op, in_order
 from kafka_coord.channel.zookeeper import ConsumerChannel
-from kafka_coord.coordinator.idle import settled_as_of
 from kafka_coord.errors import MalformedValue, NoNode, StoreError
 from kafka_coord.frontends.members.fenced_store import FencedStore
+from kafka_coord.frontends.members.finding import find_members
 from kafka_coord.frontends.members.isolation import isolated
 from kafka_coord.frontends.members.journal import Journal
 from kafka_coord.frontends.members.machine import MembershipMachine
@@ -24,19 +24,21 @@ from kafka_coord.frontends.members.machine import stimuli as was
 from kafka_coord.frontends.members.machine.invariants import InvariantBroken
 from kafka_coord.frontends.members.machine.stimuli import MemberId, Stimulus
 from kafka_coord.frontends.members.machine.timers import LONGEST_STEP_S
-from kafka_coord.frontends.members.registering import Refusal, Registering, read_member, register_all
+from kafka_coord.frontends.members.registering import Refusal, Registering, register_all
 from kafka_coord.frontends.members.writes import MemberFile, Write, Writer
 from kafka_coord.model import CommandId, CommandType, Ledger, StartFetcher, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.election import Leadership
-from kafka_coord.zk.store import GetChildren, GetData, Node, Read, Store
+from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.1
+_FIND_AGAIN_S = 5.0
+"""How soon a group is searched again of which a registration could not be read: somebody may mend it."""
 
 
 class Term:
@@ -65,6 +67,8 @@ class Term:
         self._writer = Writer(self.store, self._handle)
         self._watches = Watches(store, wake)
         self._registering: list[Registering] = []
+        self._unread_groups: dict[str, str] = {}
+        self._find_due = 0.0
         self._members_to_read: dict[MemberId, None] = {}
         self._commands_to_read: dict[MemberId, CommandId] = {}
         self._commands_to_drop: dict[tuple[MemberId, CommandId], None] = {}
@@ -74,30 +78,19 @@ class Term:
     def begin(self) -> None:
         """Finds the members of earlier coordinators, and gives each its whole session timeout again. Raises
         :class:`StoreUnavailable`: begin again."""
-        names = [name for name in self.store.children(layout.GROUPS) if is_legal(name)]
-        found = self.store.read_many(
-            [read for name in names for read in (GetData(layout.settled(name)), GetData(layout.ids(name)))]
-        )
-        names = [  # of a group with members from outside it is never written down that it is at rest
-            name
-            for number, name in enumerate(names)
-            if settled_as_of(layout.settled(name), *found[2 * number : 2 * number + 2]) is None
-        ]
-        listings = self.store.read_many([GetChildren(layout.ids(name)) for name in names])
-        consumers = [
-            (group, consumer)
-            for group, listing in zip(names, listings, strict=True)
-            for consumer in (listing if isinstance(listing, tuple) else ())
-            if is_legal(consumer)
-        ]
-        reads: list[Read] = [GetData(layout.registration(*consumer)) for consumer in consumers]
-        nodes = self.store.read_many([*reads, *(GetData(layout.channel(*consumer)) for consumer in consumers)])
-        for (group, consumer), node, channel in zip(consumers, nodes, nodes[len(consumers) :], strict=False):
-            member = read_member(group, consumer, node, channel)
-            if member is not None:
-                self._handle(was.MemberFound(self._file(member[0]), member[1]))
+        self._find([name for name in self.store.children(layout.GROUPS) if is_legal(name)])
         if self.machine.members:
             log.info("waiting for consumers epoch=%d consumers=%d", self.leadership.epoch, len(self.machine.members))
+
+    def _find(self, groups: Iterable[str]) -> None:
+        found, unread = find_members(self.store, groups)
+        for group in unread.keys() - self._unread_groups.keys():
+            log.warning("cannot tell who is to be looked after group=%s: %s; trying again", group, unread[group])
+        self._unread_groups = unread
+        self._find_due = self.store.clock.monotonic() + _FIND_AGAIN_S
+        for registration, terms in found:
+            if (registration.group, registration.consumer) not in self.machine.members:
+                self._handle(was.MemberFound(self._file(registration), terms))
 
     def close(self) -> None:
         self._watches.close()
@@ -204,6 +197,8 @@ class Term:
             return began_at + _AGAIN_S
         arrived, self._arrived = self._arrived, []
         self._handle(*arrived, was.TimersDue())
+        if self._unread_groups and began_at >= self._find_due:
+            self._find(self._unread_groups)
         self._register()
         self._read_members()
         self._watches.step()

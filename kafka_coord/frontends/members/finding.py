@@ -1,0 +1,69 @@
+"""The members from outside that registered with an earlier coordinator, as whoever was just elected finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kafka_coord.channel.operations import Registration
+from kafka_coord.coordinator.idle import settled_as_of
+from kafka_coord.coordinator.reading import read_each
+from kafka_coord.errors import MalformedValue
+from kafka_coord.frontends.members.machine.stimuli import Terms
+from kafka_coord.frontends.members.registering import GATEWAY
+from kafka_coord.model import Unreadable
+from kafka_coord.model import json_fields as fields
+from kafka_coord.model.names import is_legal
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
+
+Found = tuple[Registration, Terms]
+
+
+def find_members(store: Store, groups: Iterable[str]) -> tuple[list[Found], dict[str, str]]:
+    """The members of these groups; and by group, what could not be read of it: look there again later. Raises
+    :class:`StoreUnavailable`."""
+    groups = list(groups)
+    reads = [read for group in groups for read in (GetData(layout.settled(group)), GetData(layout.ids(group)))]
+    answers = read_each(store, reads)
+    groups = [  # of a group with members from outside it is never written down that it is at rest
+        group
+        for number, group in enumerate(groups)
+        if settled_as_of(layout.settled(group), *answers[2 * number : 2 * number + 2]) is None
+    ]
+    listings = read_each(store, [GetChildren(layout.ids(group)) for group in groups])
+    consumers = [
+        (group, consumer)
+        for group, listing in zip(groups, listings, strict=True)
+        for consumer in (listing if isinstance(listing, tuple) else ())
+        if is_legal(consumer)
+    ]
+    nodes = read_each(store, [GetData(layout.registration(*consumer)) for consumer in consumers])
+    channels = read_each(store, [GetData(layout.channel(*consumer)) for consumer in consumers])
+    pairs = zip(groups, listings, strict=True)
+    unread = {group: f"{bad.path}: {bad.reason}" for group, bad in pairs if isinstance(bad, Unreadable)}
+    found = []
+    for (group, consumer), node, channel in zip(consumers, nodes, channels, strict=True):
+        try:
+            member = _member(group, consumer, node, channel)
+        except MalformedValue as error:
+            unread[group] = str(error)
+        else:
+            found += [member] if member is not None else []
+    return found, unread
+
+
+def _member(group: str, consumer: str, node: ReadResult | Unreadable, channel: ReadResult | Unreadable) -> Found | None:
+    """``None`` for one that is not from outside, or gone. Raises :class:`MalformedValue` for one nobody can read."""
+    for read in (node, channel):
+        if isinstance(read, Unreadable):
+            raise MalformedValue(read.path, read.reason)
+    if not isinstance(node, Node) or not isinstance(channel, Node) or node.stat.ephemeral_owner != 0:
+        return None
+    path = layout.registration(group, consumer)
+    value = fields.load(node.data, path)
+    if GATEWAY not in value:
+        return None
+    timeout_ms = fields.number(value, "session_timeout_ms", path, at_least=1)
+    auto_commit, resume_key = value.get("auto_commit") is not False, fields.plain(value.get("resume_key", ""))
+    registration = Registration(group, consumer, node.stat.czxid, channel.stat.version, 0)
+    return registration, Terms(timeout_ms / 1000, auto_commit, resume_key)
