@@ -1,1 +1,1 @@
-"""The service beside each broker: election, what it listens to, and the decisions about groups."""
+"""The service beside each broker: election, listeners, and the decisions about groups."""

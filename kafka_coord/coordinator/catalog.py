@@ -25,7 +25,7 @@ class TopicCatalog:
             return self._snapshot
 
     def put(self, topic: TopicInfo) -> TopicInfo | None:
-        """Takes in a topic as it is now; returns what was known of it before."""
+        """Stores a topic's present state; returns the previous one."""
         with self._lock:
             before = self._topics.get(topic.name)
             if before != topic:

@@ -1,4 +1,4 @@
-"""The consumer coordinator while it is elected: startup in the order of docs/design.md, and all it keeps in memory."""
+"""The consumer coordinator while it is elected: startup in the order of docs/design.md, and its state in memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from kafka_coord.zk.watches import Watches
 log = logging.getLogger(__name__)
 
 _FEW_CONSUMERS = 1_000
-"""Up to this many registrations are read at startup together with what tells whether they are needed."""
+"""Up to this many registrations, startup reads them at once instead of first checking whether it needs them."""
 
 
 class ConsumerCoordinator:
@@ -87,16 +87,16 @@ class ConsumerCoordinator:
 
     @property
     def groups(self) -> frozenset[str]:
-        """The groups there are, as the group listener last saw them."""
+        """The existing groups, as the group listener last saw them."""
         return self._groups.groups
 
     def coordinator_startup(self) -> None:
         """Arms the listeners of topics and groups, enqueues every group, and reads the interests of each group. The
         service starts the handler's thread afterwards.
 
-        The read that tells a listener what exists also arms its watch, so nothing is missed in between. Whatever can be
-        read together is read together, because every round trip of a startup delays the first decision. Raises
-        :class:`StoreUnavailable`: resign or try again.
+        The read that lists a parent also arms its watch, so nothing is missed in between. Reads are combined wherever
+        possible, because every round trip of a startup delays the first decision. Raises :class:`StoreUnavailable`:
+        resign or try again.
         """
         topics = TopicChangeListener(self._watches, self.registry, self.queue, self._partitions)
         self._watches.children(layout.BROKER_IDS, self._brokers.on_children)
@@ -106,8 +106,8 @@ class ConsumerCoordinator:
         self._watches.data(layout.PAUSED, PauseListener(self._groups, self.queue, self.handler.perhaps_paused).on_data)
         self._watches.step()
         if self._watches.is_refused(layout.GROUPS):
-            raise NoAuth("cannot tell which groups there are: grant the coordinator's user the right", layout.GROUPS)
-        if not self._watches.told_all():  # an unread topic would be taken for a missing one
+            raise NoAuth("cannot list the groups: grant the coordinator's user the right to read", layout.GROUPS)
+        if not self._watches.told_all():  # an unread topic would count as missing
             raise StoreUnavailable("could not read all topics and groups", layout.CONSUMERS)
         self._read_what_is_listed()
         log.info(
@@ -118,12 +118,12 @@ class ConsumerCoordinator:
         )
 
     def step(self) -> None:
-        """Re-arms watches that fired, runs their listeners, and removes old answers now and then."""
+        """Re-arms watches that fired, runs their listeners, and removes old answers from time to time."""
         self._watches.step()
         now_ms = self._store.clock.time() * 1000
         if now_ms - self._swept_ms > self._options.answers_kept_ms / 10:
             self._swept_ms = now_ms
-            self._store.ensure_prepared()  # a group that was removed
+            self._store.ensure_prepared()  # a group that was removed meanwhile
             for unit in self.requests.stale_answers(int(now_ms) - self._options.answers_kept_ms):
                 self._remove_answer(unit)
 
@@ -136,8 +136,8 @@ class ConsumerCoordinator:
             log.debug("left an old answer reason=%s", error)  # already gone, or forbidden: try the others
 
     def answer(self, request: Request, result: str, message: str) -> bool:
-        """Answers a request that is about no group. Whether it has this answer now, even if the reply to an earlier
-        attempt was lost; not if it was withdrawn."""
+        """Answers a request that concerns no group. Returns whether the request has this answer now, even if the reply
+        to an earlier attempt was lost; false if the request was withdrawn."""
         answer = replace(request, result=result, message=message)
         try:
             self._executor.write([(answer_op(request, result, message),)])
@@ -160,9 +160,9 @@ class ConsumerCoordinator:
         self.requests.clear()
 
     def _read_what_is_listed(self) -> None:
-        """Reads everything the listeners were told the names of: brokers, requests, and the registrations of each
-        group, which fill the registry. For a group that has been at rest since before the election, reads only what was
-        written down about it. Creates missing persistent roots."""
+        """Reads everything whose names the listeners received: brokers, requests, and each group's registrations, which
+        fill the registry. For a group that was at rest before the election, reads only its record. Creates missing
+        persistent roots."""
         brokers, asked = self._brokers.listed or (), self._asked.listed or ()
         listed, self._members.listed = self._members.listed or {}, None
         groups = {group: [name for name in names if is_legal(name)] for group, names in listed.items()}
@@ -192,7 +192,7 @@ class ConsumerCoordinator:
         self.queue.calm(idle)
 
     def _take_settled(self, groups: Iterable[str], nodes: Sequence[ReadResult | Unreadable]) -> frozenset[str]:
-        """The groups that were recorded as at rest and whose members have not changed since."""
+        """The groups that are recorded as at rest and whose members have not changed since."""
         idle = set()
         for number, group in enumerate(groups):
             node, ids = nodes[2 * number : 2 * number + 2]
@@ -219,7 +219,7 @@ class ConsumerCoordinator:
                 try:
                     found = decode_member(where, node)
                 except MalformedValue:
-                    continue  # the handler's look reports it
+                    continue  # the handler's observation reports it
                 members[group].append(found)
                 decoded[group][where] = node.stat.mzxid, found
         for group, names in groups.items():

@@ -1,4 +1,4 @@
-"""What depends on how long something has lasted: grace, overdue commands, channel retirement, offsets retention.
+"""Everything that depends on elapsed time: grace, overdue commands, channel retirement, offsets retention.
 
 Pure: the caller passes the time (``now`` is monotonic seconds, ``wall_ms`` ms since 1970), and the timers remember when
 each thing was first seen. ``plan`` gets the answers and needs no clock.
@@ -14,13 +14,13 @@ from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.model import Assignment, Channel, GroupSettings, Ledger, Member
 
 SLOW_COMMAND_MS = 2_000
-"""A consumer that has not acknowledged a command for so long may be unable to read it."""
+"""A consumer that has not acknowledged a command for this long may be unable to read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the deadlines need of a look. ``registered`` are all consumers with a registration, readable or not;
-    ``settings`` is ``None`` where they cannot be read."""
+    """The part of an observation that deadlines need. ``registered`` are all consumers with a registration, readable or
+    not; ``settings`` is ``None`` if they cannot be read."""
 
     members: Mapping[str, Member]
     registered: Collection[str]
@@ -32,9 +32,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """``in_grace``: gone, and their place is still kept. ``overdue``: with a command unacknowledged past the rebalance
+    """``in_grace``: gone, with their place still kept. ``overdue``: with a command unacknowledged past the rebalance
     timeout. ``retired``: gone for so long that their channel may be removed. ``expired``: the group has been empty for
-    longer than its offsets are kept."""
+    longer than the retention of its offsets."""
 
     in_grace: frozenset[str]
     overdue: frozenset[str]
@@ -54,8 +54,8 @@ def deadlines(seen: Seen, timers: GroupTimers, options: CoordinatorOptions, now:
 
 
 def _in_grace(seen: Seen, timers: GroupTimers, now: float) -> frozenset[str]:
-    """A consumer that returned and left again between two looks keeps its first timer, because nothing that a look
-    reads names the incarnation that it had meanwhile: the ledger still names the one before."""
+    """A consumer that returned and left again between two looks keeps its first timer. No znode that a look reads names
+    the incarnation it had meanwhile; the ledger still names the one before."""
     places = {c: led.place for c, led in seen.ledgers.items() if led.place is not None and c not in seen.registered}
     timers.gone.update(places, now)
     return frozenset(
@@ -72,7 +72,7 @@ def _overdue(seen: Seen, timers: GroupTimers, now: float) -> frozenset[str]:
         for command in channel.commands
     }
     timers.commands.update(outstanding, now)
-    for key in outstanding:  # then it is read
+    for key in outstanding:  # wakes the handler to check whether a slow command can be read
         timers.passed(timers.commands.since(key), SLOW_COMMAND_MS, now)
     return frozenset(
         c

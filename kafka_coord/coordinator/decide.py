@@ -1,4 +1,4 @@
-"""One decision about one group, with the committed offsets its starts begin at read before it is final."""
+"""One decision about one group. Reads the committed offsets of the partitions it starts before it is final."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kafka_coord.zk.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A plan, the observation it follows from, and where each partition it starts begins.
+    """A plan, the observation it was made from, and the start offset of each partition it starts.
 
-    ``observation.unreadable`` also has the offset znodes that keep a partition from being started.
+    ``observation.unreadable`` also lists the offset znodes that keep a partition from being started.
     """
 
     plan: Plan
@@ -26,14 +26,14 @@ class Decided:
 
 
 def decide(store: Store, observation: Observation, assignors: Mapping[str, Assignor]) -> Decided:
-    """Plans, reads the offsets of what the plan starts, and plans again while some of them are unreadable.
+    """Plans, reads the offsets of the partitions the plan starts, and plans again while any offset is unreadable.
 
     A plan is admissible only as a whole, because a release in one step makes a start in the next one possible. So
     nothing is ever cut from a plan. Each turn adds at least one unreadable znode, and the partitions of that znode are
-    not started again, so the loop ends. A group without an unreadable offset takes one turn.
+    not started again, so the loop ends. Without an unreadable offset there is one turn.
 
-    Nobody holds what a plan starts, so these offsets do not change: a commit needs the registration, and the release
-    was seen before this read.
+    Nobody holds the partitions that a plan starts, so their offsets do not change: a commit needs the registration, and
+    the release was seen before this read.
     """
     while True:
         decided = plan(observation, assignors)

@@ -1,4 +1,4 @@
-"""Carries out plans: units in order, each multi beginning with the check of the epoch."""
+"""Executes plans: units in order, each a multi that begins with the check of the epoch."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What an execution did: how many units, and which command znodes it made."""
+    """The result of an execution: how many units were written, and the command znodes created."""
 
     units: int
     commands: tuple[str, ...] = ()
 
 
 class Executor:
-    """Writes under one leadership only."""
+    """Writes under one leadership only. Its fence fails every write once another instance is elected."""
 
     def __init__(self, store: Store, fence: Check) -> None:
         self._store = store
@@ -53,15 +53,15 @@ class Executor:
     def write_prepared(self, prepared: Prepared) -> Written:
         """Writes one plan.
 
-        Raises :class:`Fenced` once another instance has been elected, :class:`MultiFailed` where something changed
-        since the look, and :class:`StoreUnavailable` where the outcome is unknown. After the latter two the group must
-        be looked at again; whatever was written is consistent by itself.
+        Raises :class:`Fenced` once another instance has been elected, :class:`MultiFailed` if something changed since
+        the look, and :class:`StoreUnavailable` if the outcome is unknown. After the latter two, look at the group
+        again; whatever was written is consistent by itself.
         """
         return _written(prepared, self.write(prepared.units))
 
     def write_together(self, prepared: Sequence[Prepared]) -> list[Written] | None:
-        """Writes several plans in one request, all of them or none; returns ``None`` where they do not fit in one.
-        Raises as :meth:`write_prepared`, and then nothing was written unless the outcome is unknown."""
+        """Writes several plans in one request, all or none; returns ``None`` if they do not fit in one. Raises like
+        :meth:`write_prepared`; then nothing was written, unless the outcome is unknown."""
         units = [unit for one in prepared for unit in one.units]
         if not fits_one(self._store, units):
             return None
@@ -73,16 +73,16 @@ class Executor:
         return found
 
     def clear_below_leaf(self, refused: MultiFailed) -> None:
-        """Removes what somebody made below one of our own znodes that have no children, if the write was refused
-        because of it: no look sees it, and every pass would fail in the same way."""
+        """Removes znodes that somebody created below one of kafka-coord's leaves, if they made ZooKeeper refuse the
+        write. No look sees them, so every pass would fail in the same way."""
         _, _, below = refused.path.removeprefix(f"{layout.GROUPS}/").partition("/")
         kind = below.split("/")
         if isinstance(refused.cause, NotEmpty) and (kind[0], len(kind)) in _LEAVES:
-            log.warning("removing what somebody made below path=%s: nothing belongs there", refused.path)
+            log.warning("removing foreign znodes below path=%s: kafka-coord keeps nothing there", refused.path)
             self.write(in_parts([Delete(found) for found in reversed(tree_below(self._store, refused.path))]))
 
     def write(self, units: Sequence[Sequence[Op]]) -> list[tuple[object, ...]]:
-        """Writes units as they are and returns their results. Raises as :meth:`write_prepared`."""
+        """Writes units unchanged and returns their results. Raises like :meth:`write_prepared`."""
         return [tuple(results) for results in write_fenced(self._store, self._fence, units)] if units else []
 
 

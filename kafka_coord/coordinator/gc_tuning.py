@@ -1,4 +1,4 @@
-"""How often Python looks for cycles of garbage while a coordinator runs."""
+"""Makes Python's cyclic garbage collector run rarely while a coordinator runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _YOUNG_COLLECTIONS = 20
 def collecting_rarely() -> Iterator[None]:
     """Starts Python's cyclic collector after 50,000 new containers instead of 700 (:func:`gc.set_threshold`).
 
-    A decision creates hundreds of thousands of containers, of which hardly any is part of a cycle: reference counting
-    frees them without the collector. Scanning the growing rest again and again took a quarter of the time of a large
-    group's decision (``docs/performance.md``). The price is that some MB of garbage live longer.
+    A decision creates hundreds of thousands of containers, and hardly any is part of a cycle: reference counting frees
+    them without the collector. Scanning them repeatedly took a quarter of the time of a large group's decision
+    (``docs/performance.md``). The price is a few MB of garbage that live longer.
     """
     before = gc.get_threshold()
     gc.set_threshold(_NEW_OBJECTS, _YOUNG_COLLECTIONS, before[2])

@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 
 class RebalanceRequestHandler:
-    """Level-triggered passes over groups, for one leadership, on one thread (see :meth:`step`).
+    """Level-triggered passes over groups, under one leadership, on one thread (see :meth:`step`).
 
     It never waits for a consumer: an acknowledgement is the deletion of a command znode, which a one-shot watch turns
-    into one more event. What it remembers of a group is in :class:`GroupMemory`; nothing of it matters for safety.
+    into another event. :class:`GroupMemory` holds its memory of a group; nothing in it matters for safety.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RebalanceRequestHandler:
         self._catalog = catalog
         self._requests = requests
         self.memories = GroupMemories(registry)
-        """Filled at startup, and the handler's from the first step on."""
+        """Filled at startup; owned by the handler from the first step on."""
         self.idle = IdleGroups(store, catalog, options)
         self._looking = Looking(store, queue, requests, catalog, self.memories, self.idle, options, leadership.epoch)
         self._writing = Writing(store, leadership.executor, assignors, self.idle)
@@ -70,13 +70,13 @@ class RebalanceRequestHandler:
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
-        """By group, what the last pass found."""
+        """The result of each group's last pass."""
         return {memory.group: memory.outcome for memory in self.memories if memory.outcome is not None}
 
     @property
     def unreadable(self) -> int:
-        """How many znodes are left alone because they cannot be decoded, as last seen. Offsets that keep partitions
-        from being started are counted."""
+        """How many znodes could not be decoded at the last look and are left alone. Includes the offsets that keep
+        partitions from being started."""
         return sum(len(memory.unreadable) for memory in self.memories)
 
     def stuck_groups(self) -> list[StuckGroup]:
@@ -85,19 +85,19 @@ class RebalanceRequestHandler:
         return [found for memory in self.memories if (found := stuck(memory, now)) is not None]
 
     def perhaps_paused(self) -> set[str]:
-        """The groups last found paused, and those that are being looked at now."""
+        """The groups last found paused, and those being looked at now."""
         at = self._looking_at
         return {group for group, outcome in self.outcomes.items() if outcome.state is GroupState.PAUSED} | at
 
     def age_s(self) -> float:
-        """How long ago the last step ended, in s."""
+        """Seconds since the last step ended."""
         return self._clock.monotonic() - self._stepped_at
 
     # --- one step ----------------------------------------------------------------------------------------------------
 
     def step(self, timeout_s: float = 0.0) -> bool:
-        """Handles the groups that are due, or the first that is within ``timeout_s``: a batch of them, looked at
-        together and then handled in turn. Whether there were any. Decides nothing unless leading."""
+        """Handles a batch of groups that are due, or the first that comes due within ``timeout_s``: reads them together
+        and handles them in turn. Returns whether there were any. Decides nothing unless leading."""
         handled = self._step(timeout_s)
         self._stepped_at = self._clock.monotonic()
         return handled
@@ -122,7 +122,7 @@ class RebalanceRequestHandler:
         return not (self.closed or self.deposed) and self._leadership.still()
 
     def _check_idle(self, memories: Sequence[GroupMemory]) -> None:
-        """Groups that are no longer at rest are looked at."""
+        """Schedules a look at groups that are no longer at rest."""
         try:
             found = self._looking.still_idle(memories)
         except StoreError as error:
@@ -140,7 +140,7 @@ class RebalanceRequestHandler:
             if memory.outcome is None:
                 members = memory.at_rest.settled.members
                 state = GroupState.STABLE if members else GroupState.EMPTY
-                memory.outcome = Outcome(state, f"at rest, as found by the coordinator before: {members} members")
+                memory.outcome = Outcome(state, f"at rest, as recorded by an earlier coordinator: {members} members")
             self._scheduling.now_and_then(memory)
 
     def _look_and_handle(self, memories: Sequence[GroupMemory]) -> None:
@@ -158,7 +158,7 @@ class RebalanceRequestHandler:
         self._write(plans)
 
     def _decide(self, memory: GroupMemory, found: SnapshotResult) -> PreparedPlan | None:
-        """``None`` where nothing can be decided yet, or any more."""
+        """``None`` if nothing can be decided yet, or no longer."""
         self.passes += 1
         if isinstance(found, Exception):
             raise found
@@ -168,7 +168,7 @@ class RebalanceRequestHandler:
         observation = found.observation
         new_interests = self._registry.update(memory.group, observation.members.values())
         if new_interests and observation.topics is not self._catalog.topics:
-            self._queue.request(memory.group)  # a topic's listener did not know yet that it concerns this group
+            self._queue.request(memory.group)  # a topic's listener did not yet know that this group wants it
         plan = self._writing.decide(memory, found)
         if plan is None:
             self._queue.request(memory.group)
@@ -181,7 +181,7 @@ class RebalanceRequestHandler:
                 written = self._writing.together(plans)
         except Fenced as error:
             self._depose(error)
-        except StoreUnavailable as error:  # perhaps written
+        except StoreUnavailable as error:  # possibly written
             for one in plans:
                 if one.prepared.units:
                     one.memory.invalidate()
@@ -220,7 +220,7 @@ class RebalanceRequestHandler:
                 self._requests.answered(replace(step.request, result=step.result, message=step.message))
 
     def _gone(self, group: str) -> None:
-        """The group does not exist any more. A request about it is answered all the same."""
+        """Handles a group that no longer exists: requests about it are still answered."""
         requests = self._requests.of_group(group)
         if requests:
             nothing = Observation(group, self._leadership.epoch, {}, {}, {}, None, {}, GroupSettings())
@@ -236,7 +236,7 @@ class RebalanceRequestHandler:
 
     @contextmanager
     def _troubles_of(self, memory: GroupMemory) -> Iterator[None]:
-        """Trouble with one group must never stop the others."""
+        """Keeps a failure in one group from stopping the others."""
         try:
             yield
         except Fenced as error:
@@ -256,14 +256,14 @@ class RebalanceRequestHandler:
         except Fenced as error:
             self._depose(error)
         except StoreError as error:
-            log.warning("could not clear the way path=%s: %s", refused.path, error)
+            log.warning("could not remove foreign znodes below path=%s: %s", refused.path, error)
 
     def _failed(self, memory: GroupMemory, error: Exception) -> None:
         self.failed_passes += 1
         self._scheduling.after_failure(memory, error)
-        if not isinstance(error, StoreUnavailable):  # then no group can be decided, which is said elsewhere
+        if not isinstance(error, StoreUnavailable):  # an outage affects all groups, and the service reports it
             report_failure(memory, error, self._clock.monotonic())
 
     def _depose(self, error: Fenced) -> None:
-        log.warning("deciding no longer epoch=%d reason=%s", self._leadership.epoch, error)
+        log.warning("stopped deciding epoch=%d reason=%s", self._leadership.epoch, error)
         self.deposed = True

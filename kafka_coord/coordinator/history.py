@@ -1,4 +1,4 @@
-"""The last decisions about a group, readable in ZooKeeper: generation, cause, what moved, how long each step took."""
+"""A group's last decisions, readable in ZooKeeper: generation, cause, what moved, and how long each step took."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ MAX_MOVES = 20
 MAX_MOVE_TEXT = 200
 MAX_HISTORY_BYTES = 200_000
 MAX_REMEMBERED = 32
-"""How many groups; each history takes up to ``MAX_HISTORY_BYTES``."""
+"""The most groups whose history stays encoded; each history takes up to ``MAX_HISTORY_BYTES``."""
 
 
 def describe(plan: Plan, observation: Observation, decided_at_ms: int) -> Decision | None:
-    """The decision a plan takes; ``None`` where it sets no new target."""
+    """The decision in a plan; ``None`` if the plan sets no new target."""
     step = next((step for step in plan.steps if isinstance(step, SetTarget)), None)
     if step is None:
         return None
@@ -73,8 +73,8 @@ _ENVELOPE = fields.dump(history_to_json(())).replace(b"[]", b"[%b]")
 class DecisionLog:
     """Follows each group's newest decision until it is settled. One thread.
 
-    The histories written last are kept encoded, with their versions, so that the next decision of the same group is
-    written without a read. If anybody else writes the znode, the next write fails; the memory is then invalidated, and
+    The last histories written are kept encoded, with their versions, so that the next decision of the same group is
+    written without a read. If anybody else writes the znode, the next write fails; then the memory is invalidated and
     the znode is read.
     """
 
@@ -82,15 +82,15 @@ class DecisionLog:
         self._store = store
         self._clock: Clock = store.clock
         self._encoded: deque[GroupMemory] = deque()
-        """The groups whose history is kept, the least recently written first."""
+        """The groups whose history is kept, least recently written first."""
 
     def observe(self, memory: GroupMemory, plan: Plan, observation: Observation) -> tuple[Op, ...]:
-        """The history writes that belong to this pass: one when a target is decided, one when it is settled."""
+        """The history writes of this pass: one when a target is decided, one when it is settled."""
         now = self._clock.monotonic()
         decision = describe(plan, observation, int(self._clock.time() * 1000))
         if decision is not None:
             decision = self._count(decision, plan)
-            if plan.state in AT_REST:  # nothing has to move, so this write settles it
+            if plan.state in AT_REST:  # nothing has to move, so this write also settles it
                 memory.progress = None
                 return self._write(memory, replace(decision, settled_ms=0))
             memory.progress = Progress(decision, now)
@@ -98,7 +98,7 @@ class DecisionLog:
         if plan.state is GroupState.DEAD:
             memory.progress = None
             return ()
-        if memory.progress is not None and memory.progress.settling:  # and that was not invalidated
+        if memory.progress is not None and memory.progress.settling:  # the settling write took effect
             memory.progress = None
         memory.progress = progress = memory.progress or self._resume(plan, observation, now)
         if progress is None:
@@ -114,12 +114,12 @@ class DecisionLog:
         return self._write(memory, replace(updated, settled_ms=elapsed_ms))
 
     def remember(self, memory: GroupMemory, node: Node) -> None:
-        """Takes in the znode, which was read for another purpose."""
+        """Stores the znode's value, which was read for another purpose."""
         path = layout.history(memory.group)
         try:
             decisions = history_from_json(fields.load(node.data, path), path)
         except MalformedValue:
-            return  # the next write reads and reports it
+            return  # the next write reads the znode and reports it
         self._keep(memory, WrittenHistory([EncodedDecision.of(one) for one in decisions], node.stat.version))
 
     @staticmethod
@@ -133,7 +133,7 @@ class DecisionLog:
         return replace(decision, stopped=decision.stopped + stopped, started=decision.started + started)
 
     def _resume(self, plan: Plan, observation: Observation, now: float) -> Progress | None:
-        """Follows a decision that an earlier coordinator took and did not see settled. Its age is told by the wall
+        """Continues a decision that an earlier coordinator made and did not see settled. Its age comes from the wall
         clock."""
         target = observation.assignment
         if plan.state is not GroupState.REBALANCING or target is None or not target.timestamp_ms:
@@ -145,7 +145,7 @@ class DecisionLog:
         return Progress(last, now - age_s)
 
     def _read(self, group: str) -> tuple[tuple[Decision, ...], int]:
-        """(the decisions, the version of the znode or -1 where there is none)."""
+        """(the decisions, the znode's version or -1 if it does not exist)."""
         path = layout.history(group)
         try:
             node = self._store.get(path)

@@ -1,4 +1,4 @@
-"""Groups at rest: nothing of them is read but whether they still are at rest (ADR 12)."""
+"""Groups at rest: the coordinator only checks whether they still are, and reads nothing else (ADR 12)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kafka_coord.zk.store import Create, Node, ReadResult, SetData, Store
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 100_000
-"""A group whose entry would be larger is not written down."""
+"""A group with a larger record is not recorded as at rest."""
 
 
 def spread(group: str) -> float:
@@ -35,7 +35,7 @@ def spread(group: str) -> float:
 
 
 def decode_settled(where: str, found: ReadResult | Unreadable) -> Settled | None:
-    """``None`` where there is no entry, or it cannot be read: it is replaced then."""
+    """``None`` if there is no record, or it cannot be read; an unreadable record is replaced."""
     if not isinstance(found, Node):
         return None
     try:
@@ -46,17 +46,17 @@ def decode_settled(where: str, found: ReadResult | Unreadable) -> Settled | None
 
 
 def settled_as_of(where: str, found: ReadResult | Unreadable, ids: ReadResult | Unreadable) -> Settled | None:
-    """What is written down, unless anybody has registered or left since. ``ids`` is the parent of registrations."""
+    """The record, unless a member has registered or left since. ``ids`` is the parent of registrations."""
     settled = decode_settled(where, found) if isinstance(ids, Node) else None
     as_of = ids.stat.pzxid if isinstance(ids, Node) else 0
     return settled if settled is not None and settled.zxids.hold(as_of) else None
 
 
 class IdleGroups:
-    """Which groups are at rest, as this coordinator has found or read (``memory.at_rest``). Belongs to the handler's
-    thread; :meth:`begin` is called before that starts.
+    """The groups that this coordinator found at rest or read as such (``memory.at_rest``). Belongs to the handler's
+    thread; call :meth:`begin` before that starts.
 
-    A group counts as at rest only while its zxids and its topics are what they were when a whole look found nothing to
+    A group counts as at rest only while its zxids and its topics are the same as when a complete look found nothing to
     do.
     """
 
@@ -68,7 +68,7 @@ class IdleGroups:
         self._digests_of: Mapping[str, TopicInfo] | None = None
 
     def begin(self, memory: GroupMemory, settled: Settled) -> None:
-        """Takes in what a coordinator has written down."""
+        """Adopts the record of an earlier coordinator."""
         memory.settled_written = settled
         memory.settled_exists = True
         memory.at_rest = AtRest(settled, None, self._next_whole(memory.group))
@@ -79,7 +79,7 @@ class IdleGroups:
 
     def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
         """Which of these groups are still at rest. Raises :class:`StoreUnavailable`."""
-        topics = self._catalog.topics  # taken before the read: a later change is an event
+        topics = self._catalog.topics  # taken before the read: later changes are events
         asked = [(memory.group, memory.at_rest) for memory in memories if memory.at_rest is not None]
         found = unchanged(self._store, [(group, at_rest.settled.zxids) for group, at_rest in asked])
         for number, (_, at_rest) in enumerate(asked):
@@ -91,12 +91,12 @@ class IdleGroups:
     # --- coming to rest ----------------------------------------------------------------------------------------------
 
     def wants_zxids(self, memory: GroupMemory) -> bool:
-        """Whether the group is at rest if the next look finds nothing to do again."""
+        """Whether the group is at rest if the next look also finds nothing to do."""
         since = memory.quiet_since
         return since is not None and self._store.clock.monotonic() >= since + self._options.settled_after_ms / 1000
 
     def looked(self, memory: GroupMemory, snapshot: Snapshot, plan: Plan) -> float | None:
-        """Takes in a whole look and its plan. Returns when (monotonic) to look again to see whether the group is at
+        """Evaluates a complete look and its plan. Returns when (monotonic) to look again to see whether the group is at
         rest."""
         now = self._store.clock.monotonic()
         if not self._options.settled_after_ms:
@@ -115,7 +115,7 @@ class IdleGroups:
         return None
 
     def unwritten(self, memory: GroupMemory, snapshot: Snapshot) -> Create | SetData | None:
-        """The write that records the group as at rest; ``None`` where it is recorded already or must not be."""
+        """The write that records the group as at rest; ``None`` if it is recorded already or must not be."""
         at_rest = memory.at_rest
         if at_rest is None or snapshot.zxids is None or memory.settled_written == at_rest.settled:
             return None
@@ -128,7 +128,7 @@ class IdleGroups:
         return SetData(path, data) if memory.settled_exists else Create(path, data)
 
     def write(self, executor: Executor, ops: Sequence[tuple[GroupMemory, Create | SetData]]) -> None:
-        """Records groups as at rest: together, or one by one where something is in the way. Raises :class:`Fenced`,
+        """Records groups as at rest: together, or one by one if that fails. Raises :class:`Fenced`,
         :class:`StoreUnavailable`."""
         try:
             executor.write([[op] for _, op in ops])
@@ -145,20 +145,20 @@ class IdleGroups:
         path = layout.settled(memory.group)
         there = (
             self._store.exists(path) is not None
-        )  # somebody deleted it, or an earlier write took effect without a reply
+        )  # the record was deleted, or an earlier write took effect without a reply
         try:
             executor.write([[SetData(path, data) if there else Create(path, data)]])
         except Fenced:
             raise
         except MultiFailed as error:
-            log.debug("could not write down that a group is at rest group=%s reason=%s", memory.group, error)
+            log.debug("could not record that a group is at rest group=%s reason=%s", memory.group, error)
         else:
             _took_effect(memory)
 
     # --- topics ------------------------------------------------------------------------------------------------------
 
     def _digest(self, settled: Settled, topics: Mapping[str, TopicInfo]) -> str:
-        """Covers the topics the target depends on: all topics where there are patterns."""
+        """A digest of the topics on which the target depends: all topics if there are patterns."""
         if self._digests_of is not topics:
             self._digests_of = topics
             self._digests.clear()
@@ -180,7 +180,7 @@ def _took_effect(memory: GroupMemory) -> None:
 
 
 def topics_digest(topics: Mapping[str, TopicInfo], wanted: frozenset[str] | None) -> str:
-    """Covers the partitions and identities of ``wanted`` topics, whether they exist or not; ``None``: of all topics."""
+    """A digest of the partitions and identities of ``wanted`` topics, existing or not; ``None`` means all topics."""
     hashed = hashlib.sha256(b"1\n")
     for name in sorted(topics if wanted is None else wanted):
         topic = topics.get(name)

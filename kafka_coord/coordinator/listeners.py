@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class IllegalNames:
-    """Reports once, in one line, which children have names outside Kafka's legal set. They are left alone."""
+    """Reports children whose names are outside Kafka's legal set, once, in one line. They are left alone."""
 
     def __init__(self, kind: str, parent: str) -> None:
         self._kind = kind
@@ -54,20 +54,20 @@ class TopicPartitionChangeListener:
         self.held: dict[str, Node] | None = {}
 
     def begin(self) -> None:
-        """The racks are known."""
+        """Processes the held topics; call it once the racks are known."""
         held, self.held = self.held or {}, None
         for topic, node in held.items():
             self.on_data(topic, node)
 
     def forget(self, topic: str) -> bool:
-        """The topic is gone; returns whether it was known."""
+        """Removes a deleted topic; returns whether it was known."""
         if self.held is not None:
             self.held.pop(topic, None)
         return self._catalog.drop(topic)
 
     def on_data(self, topic: str, node: Node | None) -> None:
         if node is None:
-            return  # the listener of its parent forgets it
+            return  # the parent's listener removes it
         if self.held is not None:
             self.held[topic] = node
             return
@@ -112,7 +112,7 @@ class TopicChangeListener:
 
 class GroupMemberChangeListener:
     """``/consumers/groups/<group>/ids``: members that come and go. ``listed`` are the members found at startup;
-    ``None`` afterwards, when the handler looks for itself."""
+    ``None`` afterwards, because then the handler looks for itself."""
 
     def __init__(self, queue: RebalanceRequestQueue) -> None:
         self._queue = queue
@@ -147,7 +147,7 @@ class GroupChangeListener:
 
 
 class SessionExpirationListener:
-    """Tells the service that the session changed its state; the service checks the facts itself."""
+    """Tells the service that the session's state changed; the service checks the facts itself."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -160,7 +160,7 @@ class SessionExpirationListener:
 
 
 class RequestListener:
-    """``/consumers/requests``: what operators ask. ``listed`` as in :class:`GroupMemberChangeListener`."""
+    """``/consumers/requests``: operators' requests. ``listed`` as in :class:`GroupMemberChangeListener`."""
 
     def __init__(self, requests: PendingRequests, queue: RebalanceRequestQueue) -> None:
         self._requests = requests
@@ -168,7 +168,7 @@ class RequestListener:
         self.listed: tuple[str, ...] | None = ()
 
     def begin(self, nodes: Sequence[ReadResult | Unreadable]) -> None:
-        """What was listed is read."""
+        """Receives the nodes that startup read for the listed requests."""
         listed, self.listed = self.listed or (), None
         self._look_at(self._requests.take(frozenset(listed), listed, nodes))
 
@@ -185,8 +185,8 @@ class RequestListener:
 
 
 class PauseListener:
-    """``/consumers/paused``: every group is looked at when it is set or lifted. If it was set and lifted again before
-    this listener heard of it, only those groups are looked at that are, or may have been, taken for paused
+    """``/consumers/paused``: has every group looked at when the pause is set or lifted. If it was set and lifted again
+    before this listener heard of it, has only those groups looked at that may have been found paused
     (``perhaps_paused``)."""
 
     def __init__(
@@ -200,20 +200,20 @@ class PauseListener:
     def on_data(self, node: Node | None) -> None:
         was_set, self._was_set = self._was_set, node is not None
         if was_set is None:
-            return  # every group is looked at anyway
+            return  # the other branch has every group looked at
         for group in sorted(self._groups.groups if was_set or node is not None else self._perhaps_paused()):
             self._queue.request(group)
 
 
 def request_interested(topic: str, registry: GroupRegistry, queue: RebalanceRequestQueue) -> None:
-    """Enqueues every group that wants the topic, by name or by pattern."""
+    """Enqueues every group that subscribes to the topic, by name or by pattern."""
     for group in sorted(registry.groups_to_look_at(topic)):
         queue.request(group)
 
 
 class BrokerChangeListener:
-    """``/brokers/ids``: the racks of the brokers, for topics read from now on. Racks are only a preference, so topics
-    that are known already stay as they are. ``listed`` as in :class:`GroupMemberChangeListener`."""
+    """``/brokers/ids``: the racks of the brokers, for topics read from now on. Racks are only a preference, so known
+    topics stay unchanged. ``listed`` as in :class:`GroupMemberChangeListener`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -221,7 +221,7 @@ class BrokerChangeListener:
         self.racks: dict[int, str] = {}
 
     def begin(self, nodes: Sequence[ReadResult | Unreadable]) -> None:
-        """What was listed is read."""
+        """Receives the nodes that startup read for the listed brokers."""
         listed, self.listed = self.listed or (), None
         self.racks.update(_racks(listed, nodes))
 
@@ -234,7 +234,7 @@ class BrokerChangeListener:
 
 
 def _racks(brokers: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> dict[int, str]:
-    """broker id → rack, for the brokers that name one."""
+    """broker id → rack, for brokers that have one."""
     found = decode_brokers(brokers, nodes)
     report("left alone unreadable", found.unreadable)
     return {broker.broker_id: broker.rack for broker in found.live if broker.rack is not None}

@@ -1,4 +1,4 @@
-"""What the handler looks at next: the groups that are due, those only checked for being idle, and their snapshots."""
+"""Takes groups from the queue and reads them: full snapshots of those that are due, a short check of idle ones."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from kafka_coord.zk.store import Store
 log = logging.getLogger(__name__)
 
 GROUPS_AT_ONCE = 16
-"""How many groups that are due together are read together."""
+"""The most groups that are read together."""
 IDLE_CHECKS_AT_ONCE = 128
-"""How many groups are checked together for whether they still are at rest."""
+"""The most idle groups that are checked together."""
 
 SnapshotResult = Snapshot | Exception | None
-"""What a look at one group returned: ``None`` where there is no such group, the error where it cannot be read."""
+"""The result of a look at one group: ``None`` if the group does not exist, the error if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Groups taken from the queue together. ``idle``: they are only checked for whether they still are at rest."""
+    """Groups taken from the queue together. ``idle``: only check whether they still are at rest."""
 
     memories: tuple[GroupMemory, ...]
     idle: bool
@@ -59,7 +59,7 @@ class Looking:
         self._epoch = epoch
 
     def take(self, timeout_s: float) -> Batch | None:
-        """The groups that are due, or the first that comes due within ``timeout_s``; ``None`` where there is none."""
+        """The groups that are due, or the first that comes due within ``timeout_s``; ``None`` if there is none."""
         first = self._queue.take(timeout_s) if timeout_s > 0 else self._queue.take_now()
         if first is None:
             return None
@@ -67,7 +67,7 @@ class Looking:
         groups = {first: None}
         most = IDLE_CHECKS_AT_ONCE if idle else GROUPS_AT_ONCE
         while len(groups) < most and (other := self._queue.take_now()) is not None:
-            if other in groups:  # it was requested again since it was taken
+            if other in groups:  # it was requested again after it was taken
                 self._queue.request(other)
                 break
             if self._may_be_idle(other) != idle:
@@ -80,7 +80,7 @@ class Looking:
         return Batch(tuple(self._memories.of(group) for group in groups), idle)
 
     def _may_be_idle(self, group: str) -> bool:
-        """Whether it is enough to check that the group taken last still is at rest."""
+        """Whether it is enough to check that the last group taken still is at rest."""
         return (
             self._queue.last_was_calm
             and self._idle.is_idle(self._memories.of(group))
@@ -98,7 +98,7 @@ class Looking:
             return [False] * len(memories)
 
     def snapshots(self, memories: Sequence[GroupMemory]) -> list[SnapshotResult]:
-        """Everything about these groups. If a reader fails on something unexpected, each group is read by itself."""
+        """Complete snapshots of these groups. If reading them together fails unexpectedly, reads each group alone."""
         try:
             return list(self._observe(memories))
         except StoreError as error:

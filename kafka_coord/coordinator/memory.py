@@ -1,6 +1,6 @@
-"""What a coordinator remembers of each group between two looks: created, invalidated and dropped only here.
+"""The coordinator's memory of each group between two looks: created, invalidated and dropped only here.
 
-Nothing of it matters for safety. It saves reads and decoding, and it records how long things have lasted; a newly
+Nothing in it matters for safety. It saves reads and decoding, and it records how long things have lasted. A newly
 elected coordinator starts without it.
 """
 
@@ -20,17 +20,17 @@ from kafka_coord.zk.store import Node
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the last pass over a group found: its state and the plan's summary."""
+    """The result of the last pass over a group: its state and the plan's summary."""
 
     state: GroupState
     summary: str
 
 
 class Decoded:
-    """What the last look at one group decoded: the next look decodes only what was written since.
+    """The values that the last look at one group decoded. The next look decodes only what was written since.
 
-    The path of a znode and the zxid of its last write identify its value, its version and its incarnation. Values are
-    frozen. ``consumers`` are those seen then: the next look reads their znodes before it knows who is still there.
+    A znode's path and the zxid of its last write identify its value, version and incarnation. Values are frozen.
+    ``consumers`` are those seen then: the next look reads their znodes before it knows who is still there.
     """
 
     __slots__ = ("_values", "consumers")
@@ -40,19 +40,19 @@ class Decoded:
         self.consumers: tuple[str, ...] = ()
 
     def get(self, path: str, node: Node) -> object | None:
-        """The value of this very state of the znode, if the last look decoded it."""
+        """The znode's value, if the last look decoded exactly this state of it."""
         mzxid, value = self._values.get(path, (-1, None))
         return value if mzxid == node.stat.mzxid else None
 
     def replace(self, values: dict[str, tuple[int, object]]) -> None:
-        """Keeps what this look found and drops everything older."""
+        """Keeps the values of this look and drops older ones."""
         self._values = values
 
 
 @dataclass(slots=True)
 class Progress:
-    """A decision that is not settled yet. ``decided`` is monotonic seconds. ``settling``: the write that records it as
-    settled was handed out."""
+    """A decision that is not settled yet. ``decided`` is monotonic seconds. ``settling`` means that the write that
+    records it as settled was handed out."""
 
     decision: Decision
     decided: float
@@ -60,7 +60,7 @@ class Progress:
 
 
 class EncodedDecision(NamedTuple):
-    """A decision as it is written, so that the next write does not encode it again."""
+    """A decision in its encoded form, so that the next write need not encode it again."""
 
     generation: int
     data: bytes
@@ -71,7 +71,7 @@ class EncodedDecision(NamedTuple):
 
 
 class WrittenHistory(NamedTuple):
-    """What the history znode holds, and its version (-1: there is none)."""
+    """The contents of the history znode, and its version (-1: it does not exist)."""
 
     decisions: Sequence[EncodedDecision]
     version: int
@@ -79,8 +79,8 @@ class WrittenHistory(NamedTuple):
 
 @dataclass(slots=True)
 class AtRest:
-    """A group found at rest. ``topics`` are those ``settled`` was compared with last; all of the group is read again by
-    ``whole_at`` (monotonic)."""
+    """A group found at rest. ``topics`` are those that ``settled`` was last compared with. The whole group is read
+    again by ``whole_at`` (monotonic)."""
 
     settled: Settled
     topics: Mapping[str, TopicInfo] | None
@@ -88,7 +88,7 @@ class AtRest:
 
 
 class Matched(NamedTuple):
-    """The patterns of a group that were matched with all of these topics."""
+    """A group's patterns that have been matched with all of these topics."""
 
     topics: Mapping[str, TopicInfo]
     patterns: frozenset[tuple[SubscriptionKind, str]]
@@ -97,8 +97,8 @@ class Matched(NamedTuple):
 @dataclass(slots=True)
 class Unsettled:
     """A group that has not reached its target. Moments are monotonic; ``logged_at`` is when this was last logged.
-    ``ownerless`` is how many partitions of its target nobody holds; ``undecided`` whether it has no target that can be
-    read, or a pass over it failed."""
+    ``ownerless`` is how many partitions of its target nobody holds. ``undecided`` means that it has no readable target,
+    or that a pass over it failed."""
 
     since: float
     reason: str = ""
@@ -115,39 +115,39 @@ class GroupMemory:
     outcome: Outcome | None = None
     """Replaced as a whole. Any thread may read it."""
     unreadable: frozenset[Unreadable] = frozenset()
-    """What was reported as unreadable at the last look. Any thread may read it."""
+    """The znodes reported as unreadable at the last look. Any thread may read it."""
     unsettled: Unsettled | None = None
     """Any thread may read it."""
     failures: int = 0
-    """Passes that failed since the last one that did not."""
+    """How many passes have failed in a row."""
 
     timers: GroupTimers = field(default_factory=GroupTimers)
     decoded: Decoded = field(default_factory=Decoded)
     armed: set[str] = field(default_factory=set)
     """Command znodes whose deletion is watched."""
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
-    """As the last pass left them (see ``tamper_repair``)."""
+    """The ledgers after the last pass (see ``tamper_repair``)."""
     matched: Matched | None = None
     matching_was_logged: bool = False
 
     progress: Progress | None = None
     history: WrittenHistory | None = None
-    """``None``: the znode has to be read before it is written."""
+    """``None``: the znode must be read before it is written."""
 
     at_rest: AtRest | None = None
     quiet_since: float | None = None
     settled_written: Settled | None = None
-    """What the ``settled`` znode is known to hold."""
+    """The last known value of the ``settled`` znode."""
     settled_exists: bool = False
-    """Whether there is such a znode, whatever it holds."""
+    """Whether the ``settled`` znode exists, whatever its value."""
 
     def mark_active(self) -> None:
-        """Something has happened to the group: all of it is to be read."""
+        """Records that something happened to the group, so that all of it is read."""
         self.at_rest = None
         self.quiet_since = None
 
     def invalidate(self) -> None:
-        """What was handed out to be written about the group may or may not have been written."""
+        """Forgets writes with an unknown outcome: what was to be written may or may not have been."""
         self.mark_active()
         self.history = None
         self.settled_written = None
@@ -170,10 +170,10 @@ class GroupMemories:
         return found
 
     def drop(self, group: str) -> None:
-        """The group is gone."""
+        """Drops the memory of a removed group."""
         self._memories.pop(group, None)
         self._registry.drop(group)
 
     def __iter__(self) -> Iterator[GroupMemory]:
-        """As of now; safe on any thread."""
+        """The present memories; safe on any thread."""
         return iter(list(self._memories.values()))

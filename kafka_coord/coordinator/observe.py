@@ -1,4 +1,4 @@
-"""A look at groups: everything about them, read in one or two multi-reads, as frozen values."""
+"""Observes groups: reads everything about them in one or two multi-reads, as frozen values."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _READS_WHOLE, _READS_EACH, _READS_ZXIDS = 7, 3, 3
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a look returns: the observation for ``plan``, and what the executor needs besides it.
+    """The result of a look: the observation for ``plan``, and what the executor needs besides it.
 
     ``missing`` are the group's persistent parents that do not exist yet and that a write must create. ``history`` is
-    the znode of its decisions, where the query asked for it and it can be read. ``zxids`` identify the state of the
-    group that was seen, or an earlier one, where the query asked for them.
+    the znode of its decisions, if the query asked for it and it can be read. ``zxids`` identify the state that was
+    seen, or an earlier one, if the query asked for them.
     """
 
     observation: Observation
@@ -55,8 +55,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class GroupQuery:
-    """What a look at one group starts from: what is known from elsewhere or was read before. ``with_history`` also
-    reads the decisions, to which the next one is added. ``with_zxids`` also identifies the state of the group."""
+    """The input of a look at one group: what is known already. ``with_history`` also reads the group's decisions, to
+    which the next one is appended. ``with_zxids`` also identifies the state of the group."""
 
     memory: GroupMemory
     topics: Mapping[str, TopicInfo]
@@ -94,7 +94,7 @@ def _zxids(
     channel: ReadResult | Unreadable,
     assignment: ReadResult | Unreadable,
 ) -> Zxids | None:
-    """``None`` where one of them may not be read."""
+    """``None`` if one of them may not be read."""
     if any(isinstance(found, Unreadable) for found in (group, ids, owners, channel, assignment)):
         return None
     return Zxids(
@@ -109,14 +109,14 @@ def _zxids(
 def observe(
     store: Store, queries: Sequence[GroupQuery], *, epoch: int, options: CoordinatorOptions
 ) -> list[Snapshot | StoreError | None]:
-    """Looks at several groups with as many requests as for one: a single request where a group has the consumers it had
+    """Looks at several groups with as many requests as for one: a single request if a group has the same consumers as
     the last time, otherwise two. Returns ``None`` for a group that does not exist, and the error for one that cannot be
-    read. Raises :class:`StoreUnavailable` where nothing could be read.
+    read. Raises :class:`StoreUnavailable` if nothing could be read.
 
     Malformed znodes are listed in ``observation.unreadable`` and otherwise treated as absent. The reads are not one
-    snapshot of ZooKeeper, and do not have to be: the coordinator alone writes ledgers, targets and commands, and
-    whatever a consumer changes between two reads (it registers, acknowledges or vanishes) is an event that makes the
-    handler look again.
+    snapshot of ZooKeeper and need not be. The coordinator alone writes ledgers, targets and commands. Whatever a
+    consumer changes between two reads (it registers, acknowledges or vanishes) is an event that makes the handler look
+    again.
     """
     readers = [_SnapshotReader(store, query, epoch, options) for query in queries]
     _ask(store, readers, [one.whole() for one in readers])
@@ -135,8 +135,8 @@ def _ask(store: Store, readers: Sequence[_SnapshotReader], reads: Sequence[Seque
 
 
 class _SnapshotReader:
-    """One look, in steps: :meth:`whole`, :meth:`each` and :meth:`commands` say what to read, :meth:`found` returns the
-    snapshot."""
+    """One look in steps: :meth:`whole`, :meth:`each` and :meth:`commands` return the reads to send, and :meth:`found`
+    returns the snapshot."""
 
     def __init__(self, store: Store, query: GroupQuery, epoch: int, options: CoordinatorOptions) -> None:
         self._store, self._query, self._epoch, self._options = store, query, epoch, options
@@ -148,13 +148,13 @@ class _SnapshotReader:
         self._listed: Sequence[ReadResult | Unreadable] = ()
         self._asked: Sequence[str] = ()
         self._each: dict[str, Sequence[ReadResult | Unreadable]] = {}
-        """By consumer: its registration, ledger and commands, all three from the same request."""
+        """By consumer: its registration, ledger and commands, all from the same request."""
         self._slow: Sequence[str] = ()
-        """The paths of the commands asked for."""
+        """The paths of the commands to read."""
         self.answers: Sequence[ReadResult | Unreadable] = ()
 
     def whole(self) -> list[Read]:
-        """What to read first: the group, and the consumers it had the last time."""
+        """The first reads: the group, and the consumers it had the last time."""
         group = self._query.memory.group
         self._asked = self._query.memory.decoded.consumers
         return [
@@ -171,7 +171,7 @@ class _SnapshotReader:
         ]
 
     def each(self) -> list[Read]:
-        """What to read next, from the answers to :meth:`whole`: all other consumers."""
+        """The next reads, from the results of :meth:`whole`: all other consumers."""
         count = _READS_ZXIDS if self._query.with_zxids else 0
         self._listed, answers = self.answers[:count], self.answers[count:]
         self._whole = answers[:_READS_WHOLE]
@@ -211,8 +211,8 @@ class _SnapshotReader:
             self._each[consumer] = answers[_READS_EACH * number : _READS_EACH * (number + 1)]
 
     def commands(self) -> list[Read]:
-        """What to read last, from the answers to :meth:`each`: the commands that consumers take long to obey, because
-        one that cannot be read is never obeyed."""
+        """The last reads, from the results of :meth:`each`: commands that consumers are slow to acknowledge, because an
+        unreadable command is never acknowledged."""
         self._take(self.answers)
         memory = self._query.memory
         slow = slow_commands(memory.timers, self._store.clock.monotonic())
@@ -221,7 +221,7 @@ class _SnapshotReader:
         return [GetData(path) for path in self._slow]
 
     def found(self) -> Snapshot | StoreError | None:
-        """The snapshot, from the answers to :meth:`commands`."""
+        """The snapshot, from the results of :meth:`commands`."""
         if self._problem is not None:
             return self._problem
         if self._whole[0] is None:
@@ -252,7 +252,7 @@ class _SnapshotReader:
         for path, command in zip(self._slow, self.answers, strict=True):
             reading.decode(path, command, _decode_command)
         self._query.memory.decoded.replace(reading.values)
-        # a member that vanished between the two reads is gone, perhaps in grace, and not merely unreadable
+        # a member that vanished between the two reads is gone, possibly in grace, and not merely unreadable
         registered = frozenset(c for c in consumers if each[c][0] is not None)
         clock = self._store.clock
         due = deadlines(
@@ -294,7 +294,7 @@ class _SnapshotReader:
 
 
 def _highest_decided(reading: _Reading, group: str) -> int:
-    """The highest generation in the history: where the stored target was lost, the next one must be above it."""
+    """The highest generation in the history. If the stored target was lost, the next generation must be above it."""
     path = layout.history(group)
     (node,) = reading.many([GetData(path)])
     if not isinstance(node, Node):
@@ -315,9 +315,9 @@ class _Reading:
         self.unreadable: list[Unreadable] = []
 
     def listing(self, parent: str, found: ReadResult | Unreadable) -> tuple[str, ...] | None:
-        """Raises :class:`NoAuth`: without its children nothing can be decided about the group."""
+        """Raises :class:`NoAuth`: nothing can be decided about the group without these children."""
         if isinstance(found, Unreadable):
-            raise NoAuth(f"cannot tell what is below {parent}: {found.reason}", parent)
+            raise NoAuth(f"cannot list the children of {parent}: {found.reason}", parent)
         return found if isinstance(found, tuple) else None
 
     def names(self, parent: str, found: ReadResult | Unreadable) -> tuple[str, ...]:
@@ -334,7 +334,7 @@ class _Reading:
     def decode(
         self, where: str, found: ReadResult | Unreadable, decoder: Callable[[str, Node], T], empty: T | None = None
     ) -> T | None:
-        """``empty`` is what an existing znode without data means. A znode that cannot be decoded counts as absent."""
+        """``empty`` is the meaning of an existing znode without data. An undecodable znode counts as absent."""
         if isinstance(found, Unreadable):
             self.unreadable.append(found)
             return empty
@@ -342,7 +342,7 @@ class _Reading:
             return None
         if not found.data and empty is not None:
             return empty
-        value = cast("T | None", self._decoded.get(where, found))  # a path has one kind of value, so one decoder
+        value = cast("T | None", self._decoded.get(where, found))  # each path has one kind of value and one decoder
         try:
             value = decoder(where, found) if value is None else value
         except MalformedValue as error:

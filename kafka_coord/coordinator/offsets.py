@@ -1,5 +1,5 @@
-"""Committed offsets as the coordinator needs them: read for a start, and told from those of an earlier topic of the
-same name."""
+"""Committed offsets for the coordinator: read before a start, and told apart from those of an earlier topic of the same
+name."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from kafka_coord.zk.store import Create, Delete, GetChildren, GetData, Node, Op,
 
 @dataclass(frozen=True, slots=True)
 class StartOffsets:
-    """Where each partition begins, and the writes that a start must include.
+    """The start offset of each partition, and the writes that a start must include.
 
     ``parent`` creates the parent of all topics; ``prepare`` (by topic) creates the parent of its offsets and records
-    the identity of the topic. ``remove`` are the offsets of an earlier topic of the same name, which are removed before
-    that. ``unreadable`` are partitions that must not be started, because any guess could skip records: their offset
-    znode is unreadable, or nobody can tell which topic their offsets belong to (``unclaimed``: topic → the names below
-    it).
+    the topic's identity. ``remove`` are the offsets of an earlier topic of the same name, which are removed first.
+    ``unreadable`` are partitions that must not be started, because a guess could skip records: their offset znode is
+    unreadable, or it is unknown which topic their offsets belong to (``unclaimed``: topic → the names below it).
     """
 
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -35,10 +34,10 @@ class StartOffsets:
 
 
 def unclaimed(written: str, identity: str) -> str:
-    """Why nothing is started from the offsets below a znode that holds ``written``, and what to do about it."""
+    """The reason why nothing starts from the offsets below a znode that holds ``written``, and the remedy."""
     return (
-        f"{written[:40]!r} is not the identity of a topic, so nobody can tell which topic the offsets below it belong"
-        f" to, and nothing is started: set it to {identity!r} if they belong to the present topic, otherwise delete it"
+        f"{written[:40]!r} is not a topic identity, so it is unknown which topic the offsets below it belong to, and"
+        f" nothing is started: set it to {identity!r} if they belong to the present topic, otherwise delete it"
         " with everything below it"
     )
 
@@ -83,7 +82,7 @@ def read_start_offsets(store: Store, group: str, wanted: PartitionSet, topics: M
 
 @dataclass(frozen=True, slots=True)
 class _OfTopic:
-    """What ``offsets/<topic>`` tells; see :class:`StartOffsets`."""
+    """The value of ``offsets/<topic>``; see :class:`StartOffsets`."""
 
     prepare: tuple[Op, ...] = ()
     remove: tuple[Op, ...] = ()
@@ -101,7 +100,7 @@ def _of_topic(path: str, node: object, below: frozenset[str], identity: str) -> 
         return _OfTopic()
     prepare = (SetData(path, identity.encode(), node.stat.version),)
     written = node.data.decode(errors="replace")
-    if not written or same_topic(written, identity):  # empty: written by 0.8 or by hand, for the present topic
+    if not written or same_topic(written, identity):  # empty: 0.8 or a person wrote it, for the present topic
         return _OfTopic(prepare)
     if not is_identity(written):
         return _OfTopic(prepare, unclaimed=Unreadable(path, unclaimed(written, identity)), below=below)
@@ -124,6 +123,6 @@ def _names(listing: object) -> frozenset[str]:
 
 
 def write_ops(group: str, offsets: Mapping[TopicPartition, int], existing: Iterable[TopicPartition]) -> list[Op]:
-    """The writes that set ``offsets``; the znodes of ``existing`` are there already."""
+    """The writes that set ``offsets``. The znodes of ``existing`` exist already."""
     there = frozenset(existing)
     return [offset_op(group, tp, offset, exists=tp in there) for tp, offset in sorted(offsets.items())]

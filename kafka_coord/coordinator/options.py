@@ -1,4 +1,4 @@
-"""What can be tuned about a coordinator. The defaults are right for most."""
+"""The coordinator's options. The defaults suit most installations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 class CoordinatorOptions:
     """Durations in ms.
 
-    ``look_interval_ms``: every group is looked at this often, even without an event. A group that has been at rest for
-    ``settled_after_ms`` (0: never) is written down as such; from then on a look only checks whether anything has come,
-    gone or been decided since. Everything about it is read every ``whole_look_interval_ms``, which also finds a
-    registration or ledger edited by hand. ``retry_backoff_ms`` to ``retry_backoff_max_ms``: how long a group waits
-    after ZooKeeper did not answer. ``channel_retirement_ms``: how long the channel znode of a consumer that is gone is
-    kept; it must be far longer than any session timeout, because the channel fences a frozen consumer of that name (ADR
-    3). ``answers_kept_ms``: how long the answer to an operator's request is kept when nobody fetches it.
+    ``look_interval_ms``: how often every group is looked at, even without an event. A group that has been at rest for
+    ``settled_after_ms`` (0: never) is recorded as such; from then on a look only checks whether anything has changed.
+    ``whole_look_interval_ms``: how often everything about such a group is read, which also finds registrations and
+    ledgers edited by hand. ``retry_backoff_ms`` to ``retry_backoff_max_ms``: how long a group waits after ZooKeeper did
+    not answer. ``channel_retirement_ms``: how long the channel znode of a departed consumer is kept. It must be far
+    longer than any session timeout, because the channel fences a frozen consumer of that name (ADR 3).
+    ``answers_kept_ms``: how long the answer to an operator's request is kept if nobody fetches it.
     ``resign_pause_ms``: how long an instance that was told to resign stays out of the election.
     """
 

@@ -1,4 +1,4 @@
-"""Matches the patterns of a group with all topics a little at a time, so that other groups need not wait."""
+"""Matches a group's patterns with all topics in small portions, so that other groups need not wait."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kafka_coord.zk.store import Clock
 log = logging.getLogger(__name__)
 
 BUDGET_S = 0.1
-"""How long, in s, one look may match patterns before the next group has its turn."""
+"""Seconds that one look may spend on matching before the next group gets its turn."""
 
 
 def match_patterns(memory: GroupMemory, observation: Observation, clock: Clock) -> bool:
-    """Whether every pattern of the group is matched. If not, other groups go first, and this is called again.
+    """Returns whether every pattern of the group is matched. If not, call it again after other groups had their turn.
 
     ``plan`` asks each pattern about each topic, and every answer is cached (``model.pattern``). The first, slow
     matching happens here, within a budget, before the group is planned.

@@ -1,4 +1,4 @@
-"""The rebalance request queue: which groups are to be looked at, each at most once, first come, first served."""
+"""The rebalance request queue: the groups to look at, each at most once, first come, first served."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class RebalanceRequestQueue:
     """``groups_being_rebalanced`` and ``rebalance_request_queue`` of the original design, and the timers that go with
     them.
 
-    An event sets a group's bit and, if it was clear, enqueues the group; more events while the bit is set cost nothing.
-    The handler takes a group, **clears the bit, then looks**. An event during the look enqueues the group again, so
-    none is lost, and a busy group goes to the end of the queue, so none starves.
+    An event sets a group's bit and, if it was clear, enqueues the group. More events while the bit is set cost nothing.
+    The handler takes a group, **clears the bit, then looks**. An event during the look enqueues the group again, so no
+    event is lost; and a busy group goes to the end of the queue, so none starves.
 
-    *Calm* groups are due only because time has passed, or because an election found them at rest. Groups to which
-    something has happened go first, except that every :data:`CALM_EVERY`-th group taken is a calm one. Thread-safe;
+    *Calm* groups are due only because time has passed, or because an election found them at rest. Groups with an event
+    go first, except that every :data:`CALM_EVERY`-th group taken is a calm one. Thread-safe;
     only :meth:`take` blocks.
     """
 
@@ -32,10 +32,10 @@ class RebalanceRequestQueue:
         self._rebalance_request_queue: deque[str] = deque()
         self._calm: dict[str, None] = {}
         self._happened: set[str] = set()
-        """The groups whose next timer was set because something had happened."""
+        """The groups whose next timer was set because of an event."""
         self._taken = 0
         self.last_was_calm = False
-        """Whether the group taken last was calm. For the thread that takes."""
+        """Whether the last group taken was calm. Only for the thread that takes."""
         self._timers: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}
         self._closed = False
@@ -69,8 +69,8 @@ class RebalanceRequestQueue:
                     self._rebalance_request_queue.append(group)
 
     def request_at(self, group: str, due: float, *, event: bool = False) -> None:
-        """Requests the group at ``clock.monotonic() == due``, unless an earlier moment is set. ``event``: because
-        something has happened to it, not because time has passed."""
+        """Requests the group at ``clock.monotonic() == due``, unless an earlier moment is set. ``event``: because of an
+        event, not because time has passed."""
         with self._changed:
             if event and not self._closed:
                 self._happened.add(group)
@@ -81,12 +81,12 @@ class RebalanceRequestQueue:
             self._changed.notify()
 
     def take_now(self) -> str | None:
-        """The next group, with its bit cleared; ``None`` where none is due. Never blocks."""
+        """The next group, with its bit cleared; ``None`` if none is due. Never blocks."""
         with self._changed:
             return self._next()
 
     def take(self, timeout_s: float) -> str | None:
-        """As :meth:`take_now`, but waits up to ``timeout_s`` for one."""
+        """Like :meth:`take_now`, but waits up to ``timeout_s`` for a group."""
         deadline = self._clock.monotonic() + timeout_s
         with self._changed:
             while True:
@@ -123,7 +123,7 @@ class RebalanceRequestQueue:
             self._due.clear()
 
     def close(self) -> None:
-        """Wakes the thread that waits; from now on nothing is taken or enqueued."""
+        """Wakes the waiting thread; from now on nothing is taken or enqueued."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -135,7 +135,7 @@ class RebalanceRequestQueue:
         while self._timers and self._timers[0][0] <= now:
             due, group = heapq.heappop(self._timers)
             if self._due.get(group) != due:
-                continue  # an earlier moment has been set since
+                continue  # an earlier moment was set after this one
             del self._due[group]
             if group in self._happened:
                 self._happened.discard(group)

@@ -1,4 +1,4 @@
-"""Reads in which one forbidden znode does not fail all others, and the tree below a znode."""
+"""Reads that tolerate forbidden znodes, and a walk through the tree below a znode."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from kafka_coord.errors import NoAuth
 from kafka_coord.model import Unreadable
 from kafka_coord.zk.store import GetChildren, Read, ReadResult, Store
 
-FORBIDDEN = "its ACL forbids reading it: grant the reader's ZooKeeper user the right to, or delete it"
+FORBIDDEN = "its ACL forbids reading it: grant the reader's ZooKeeper user READ, or delete it"
 
 MOST_REPORTED = 10
-"""How many lines about unreadable znodes one look may log: somebody may have made thousands."""
+"""How many lines about unreadable znodes one look may log; there may be thousands."""
 
 log = logging.getLogger(__name__)
 
 
 def read_each(store: Store, reads: Sequence[Read]) -> tuple[ReadResult | Unreadable, ...]:
-    """As :meth:`Store.read_many`, with an :class:`Unreadable` for each znode the ACL forbids. Needs more requests only
-    then."""
+    """Like :meth:`Store.read_many`, with an :class:`Unreadable` for each znode that the ACL forbids. Only then does it
+    need more requests."""
     if not reads:
         return ()
     try:
@@ -47,7 +47,7 @@ def tree_below(store: Store, path: str) -> list[str]:
 
 
 def report(saying: str, found: Iterable[Unreadable]) -> None:
-    """Logs a line for each, but no more than a screen can hold."""
+    """Logs one line for each, up to :data:`MOST_REPORTED` lines."""
     sorted_found = sorted(found, key=lambda unreadable: unreadable.path)
     for unreadable in sorted_found[:MOST_REPORTED]:
         advice = what_to_do(unreadable.path)

@@ -1,4 +1,4 @@
-"""Which groups are interested in which topics: fields of the original design, rebuilt at every election."""
+"""Maps topics to the groups that subscribe to them: fields of the original design, rebuilt at every election."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class GroupRegistry:
         self._patterns: dict[str, tuple[Subscription, ...]] = {}
 
     def update(self, group: str, members: Iterable[Member]) -> bool:
-        """Replaces the group's interests by those of its members; returns whether they changed."""
+        """Replaces the group's subscriptions by those of its members; returns whether they changed."""
         return self.put(group, {id(m.subscription): m.subscription for m in members}.values())
 
     def put(self, group: str, subscriptions: Collection[Subscription]) -> bool:
-        """As :meth:`update`, from the subscriptions themselves."""
+        """Like :meth:`update`, from the subscriptions themselves."""
         topics = frozenset(t for s in subscriptions if not s.is_wildcard for t in s.topics)
         wildcards = {(s.kind, s.pattern): s for s in subscriptions if s.is_wildcard}
         with self._lock:
@@ -39,22 +39,22 @@ class GroupRegistry:
         return changed
 
     def drop(self, group: str) -> None:
-        """Forgets a group that is gone."""
+        """Forgets a removed group."""
         with self._lock:
             for topic in self._static_topics.pop(group, ()):
                 self._forget_interest(topic, group)
             self._wildcards_of(group, ())
 
     def groups_for_topic(self, topic: str) -> frozenset[str]:
-        """The groups that want this topic, by name or by pattern."""
+        """The groups that subscribe to this topic, by name or by pattern."""
         with self._lock:
             by_name = frozenset(self.consumer_groups_per_topic.get(topic, ()))
             patterns = [(g, self._patterns[g]) for g in self.groups_with_wildcard_topics - by_name]
         return by_name | {group for group, wanted in patterns if any(s.wants(topic) for s in wanted)}
 
     def groups_to_look_at(self, topic: str) -> frozenset[str]:
-        """As :meth:`groups_for_topic`, without matching any pattern: groups whose patterns have not been matched with
-        this topic yet are included. A slow pattern must not block a listener; the look matches it."""
+        """Like :meth:`groups_for_topic`, without matching any pattern: includes groups whose patterns have not been
+        matched with this topic yet. A slow pattern must not block a listener; the look matches it."""
         with self._lock:
             by_name = frozenset(self.consumer_groups_per_topic.get(topic, ()))
             patterns = [(g, self._patterns[g]) for g in self.groups_with_wildcard_topics - by_name]

@@ -1,4 +1,4 @@
-"""What an operator should do about a znode that cannot be read, by its place."""
+"""The remedy for an unreadable znode, by its path."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kafka_coord.zk import layout
 
 _BELOW_A_GROUP = {
     "assignment": "nothing is moved until a rebalance replaces it: kafka-coord groups rebalance {group}",
-    "owners": "what {name} holds is not known: kafka-coord groups evict {group} {name}",
+    "owners": "the partitions that {name} holds are unknown: kafka-coord groups evict {group} {name}",
     "ids": "{name} gets no partitions: repair or stop that consumer, or: kafka-coord groups evict {group} {name}",
     "offsets": "its partition is not started until the offset is set again: kafka-coord groups reset-offsets {group}"
     " --topic {name}:{partition} --to-offset N --execute; or, to begin as auto.offset.reset says: kafka-coord groups"
@@ -18,7 +18,7 @@ _BELOW_A_GROUP = {
     "channel": "its consumer obeys neither it nor later commands; evict it: kafka-coord groups evict {group} {name}",
 }
 _LISTED = ("ids", "owners", "channel")
-"""Whose children tell who takes part and who holds what."""
+"""Nodes whose children show which consumers take part and what they hold."""
 _ELSEWHERE = {
     layout.PAUSED: "until it is removed all groups count as paused: kafka-coord groups resume --all",
     layout.BROKER_TOPICS: "Kafka wrote it: until it can be read, its partitions stay with their owners",

@@ -1,4 +1,4 @@
-"""What is logged about each group: the outcome of a pass, what cannot be read, and repeatedly what does not settle."""
+"""Logs each group: the outcome of a pass, unreadable znodes, and repeatedly a group that does not settle."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ log = logging.getLogger(__name__)
 
 MAX_SUMMARY_CHARS = 2_000
 UNSETTLED_AFTER_S = 30.0
-"""How long, in s, a group may take to reach its target before that is logged as a warning: longer than most sessions.
-"""
+"""Seconds a group may take to reach its target before a warning is logged; longer than most session timeouts."""
 SAY_AGAIN_S = 60.0
-"""How often, in s, the warning is repeated while it lasts."""
+"""Seconds between repetitions of the warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class StuckGroup:
     """A group that has not reached its target for longer than :data:`UNSETTLED_AFTER_S`, and why. ``ownerless`` is how
-    many of its partitions nobody held when that was last logged; ``undecided`` whether nothing could be decided."""
+    many of its partitions had no owner when that was last logged; ``undecided`` whether nothing could be decided."""
 
     group: str
     for_s: float
@@ -39,8 +38,8 @@ class StuckGroup:
 
 
 def report_pass(memory: GroupMemory, plan: Plan, observation: Observation, now: float) -> None:
-    """Remembers and logs what a pass found. ``now`` is monotonic."""
-    # users write names and reasons: however long and broken they are, this stays one line
+    """Remembers and logs the result of a pass. ``now`` is monotonic."""
+    # users write names and reasons: however long or malformed, the log line stays one line
     outcome = Outcome(plan.state, cut(" ".join(plan.summary.split()), MAX_SUMMARY_CHARS))
     changed = memory.outcome != outcome
     memory.outcome = outcome
@@ -63,7 +62,7 @@ def report_failure(memory: GroupMemory, error: Exception, now: float) -> None:
 
 
 def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
-    """What there is to report of the group, if it is stuck. Safe on any thread."""
+    """The report about the group, if it is stuck. Safe on any thread."""
     unsettled = memory.unsettled
     if unsettled is None or now - unsettled.since < UNSETTLED_AFTER_S:
         return None
@@ -71,7 +70,7 @@ def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
 
 
 def say_again_at(memory: GroupMemory) -> float | None:
-    """When (monotonic) a group that does not settle must be looked at again, only to log that."""
+    """When (monotonic) to look at a group that does not settle, only to repeat the warning."""
     unsettled = memory.unsettled
     if unsettled is None:
         return None
@@ -100,7 +99,7 @@ def _report_unsettled(memory: GroupMemory, reason: str, now: float, observation:
 
 
 def _ownerless(observation: Observation) -> int:
-    """How many partitions of the target nobody holds."""
+    """How many partitions of the target have no owner."""
     if observation.assignment is None:
         return 0
     wanted = PartitionSet.union(observation.assignment.members.values())

@@ -1,4 +1,4 @@
-"""Operators' requests, kept from their arrival until their answer is fetched."""
+"""Operators' requests, kept from their arrival until their answer has been fetched."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 
 def answer_op(request: Request, result: str, message: str) -> SetData:
-    """Writes the answer ("done" or "refused", and a message) into the request's own znode, unless the znode was written
-    since the request was read: a request is answered once."""
+    """Writes the answer ("done" or "refused", and a message) into the request's own znode, provided that the znode has
+    not changed since the request was read: each request is answered once."""
     answered = replace(request, result=result, message=message)
     return SetData(layout.request(request.request_id), fields.dump(answered.to_json()), request.znode_version)
 
@@ -40,8 +40,8 @@ class PendingRequests:
         self._answered_ms: dict[str, float] = {}
 
     def load(self, names: Iterable[str]) -> tuple[Request, ...]:
-        """Takes in the requests there are now and returns the new unanswered ones. An unreadable one is reported and
-        left alone."""
+        """Reads the present requests and returns the new unanswered ones. An unreadable request is reported and left
+        alone."""
         listed = set(names)
         with self._lock:
             known = self._requests.keys() | self._unreadable
@@ -51,7 +51,7 @@ class PendingRequests:
     def take(
         self, listed: Set[str], fresh: Sequence[str], nodes: Sequence[ReadResult | Unreadable]
     ) -> tuple[Request, ...]:
-        """As :meth:`load`, where the new ones among those listed have been read already."""
+        """Like :meth:`load`, for requests that have been read already."""
         newcomers = self._put(fresh, nodes)
         with self._lock:
             for kept in (self._requests, self._answered_ms):
@@ -61,7 +61,7 @@ class PendingRequests:
         return tuple(r for r in newcomers if not r.answered)
 
     def _put(self, names: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> list[Request]:
-        """Replaces what is known of these requests by what was read of them, and returns the readable ones."""
+        """Replaces the stored state of these requests with what was read, and returns the readable ones."""
         readable: dict[str, tuple[Request, float]] = {}
         unreadable: list[Unreadable] = []
         for name, node in zip(names, nodes, strict=True):
@@ -76,7 +76,7 @@ class PendingRequests:
             except MalformedValue as error:
                 unreadable.append(Unreadable(where, error.reason))
         if unreadable:
-            report("ignoring a request nobody can read", unreadable)
+            report("ignoring an unreadable request", unreadable)
         with self._lock:
             for name in names:
                 self._requests.pop(name, None)
@@ -88,9 +88,9 @@ class PendingRequests:
         return [request for request, _ in readable.values()]
 
     def refused(self, error: MultiFailed) -> None:
-        """A write failed, perhaps because of a request. One that was answered, changed or withdrawn since it was read
-        is read again. One whose ACL forbids the answer is set aside, so that it is not carried out again and again.
-        Raises :class:`StoreError`."""
+        """Handles a failed write, which a request may have caused. Reads a request again that was answered, changed or
+        withdrawn since it was read. Sets one aside whose ACL forbids the answer, so that it is not carried out
+        repeatedly. Raises :class:`StoreError`."""
         parent, _, name = error.path.rpartition("/")
         if parent != layout.REQUESTS:
             return
@@ -99,7 +99,7 @@ class PendingRequests:
                 if self._requests.pop(name, None) is not None:
                     self._unreadable.add(name)
             log.warning(
-                "set aside a request that the coordinator may not answer path=%s: see its ACL, delete it", error.path
+                "set aside a request that the coordinator may not answer path=%s: fix its ACL or delete it", error.path
             )
         else:
             log.info("read a request again path=%s: it changed since it was read", error.path)
@@ -115,14 +115,14 @@ class PendingRequests:
             )
 
     def answered(self, request: Request) -> None:
-        """The handler wrote the answer ``request`` carries."""
+        """Records that the handler wrote the answer in ``request``."""
         with self._lock:
             if request.request_id in self._requests:
                 self._requests[request.request_id] = request
                 self._answered_ms[request.request_id] = self._store.clock.time() * 1000
 
     def get(self, request_id: str) -> Request | None:
-        """The request as it was last read or answered."""
+        """The request as last read or answered."""
         with self._lock:
             return self._requests.get(request_id)
 
@@ -133,7 +133,7 @@ class PendingRequests:
         return found[0] if found else None
 
     def groups(self) -> frozenset[str]:
-        """The groups that somebody has asked something about, whether they exist or not."""
+        """The groups with an unanswered request, existing or not."""
         with self._lock:
             return frozenset(r.group for r in self._requests.values() if not r.answered and r.group)
 

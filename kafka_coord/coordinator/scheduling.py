@@ -1,4 +1,4 @@
-"""When a group is looked at again: after an acknowledgement, when a timer ends, after a failure, and now and then."""
+"""Schedules a group's next look: after an acknowledgement, when a timer ends, after a failure, and periodically."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from kafka_coord.zk.store import Store, WatchEvent, WatchType
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.01
-"""How long the handler waits for more acknowledgements when one of several has come, because one look and one write for
+"""Seconds the handler waits for more acknowledgements after one of several has come, because one look and one write for
 all cost less than for each. The last acknowledgement is handled immediately."""
 LOOK_AGAIN_S = 0.5
-"""How soon a group that was sent commands is looked at again if no event comes first."""
+"""Seconds after which a group with new commands is looked at again if no event comes first."""
 BLOCKED_LOOK_PART = 0.05
-"""The part of the look interval after which a group is looked at again when an unreadable offset keeps a partition from
-its owner. Nothing watches offsets, so this bounds how long a healed one waits."""
+"""The part of the look interval after which a group with an unreadable offset is looked at again. Nothing watches
+offsets, so this bounds how long a repaired one waits."""
 SEVERAL_AT_ONCE = 3
 """How often in a row a group that changed between look and write is looked at again without a pause."""
 
@@ -39,14 +39,14 @@ class Scheduling:
         self._options = options
 
     def written(self, plan: PreparedPlan, written: Written, rest_due: float | None) -> None:
-        """After a pass. ``rest_due`` is when to look again to see whether the group is at rest."""
+        """Schedules after a pass. ``rest_due`` is when to look again to see whether the group is at rest."""
         memory, now = plan.memory, self._store.clock.monotonic()
         self._arm(memory, plan.snapshot.observation, written)
         if rest_due is not None:
             self._queue.request_at(memory.group, rest_due)
         if plan.plan.steps:
             if written.commands or plan.plan.state in AT_REST:
-                # until an acknowledgement or another event comes, there is nothing to see
+                # nothing new can be seen until an acknowledgement or another event comes
                 self._queue.request_at(memory.group, now + LOOK_AGAIN_S)
             else:
                 self._queue.request(memory.group)
@@ -58,13 +58,12 @@ class Scheduling:
         self.now_and_then(memory, BLOCKED_LOOK_PART if plan.plan.blocked else 1.0)
 
     def now_and_then(self, memory: GroupMemory, part: float = 1.0) -> None:
-        """Schedules the next look in case nothing happens to the group, after a part of the look interval."""
+        """Schedules the next look in case no event comes, after a part of the look interval."""
         interval_s = self._options.look_interval_ms * spread(memory.group) / 1000
         self._queue.request_at(memory.group, self._store.clock.monotonic() + part * interval_s)
 
     def after_failure(self, memory: GroupMemory, error: Exception | None) -> None:
-        """Schedules the next look. What was written is consistent by itself; the rest is decided again from a fresh
-        look."""
+        """Schedules the next look. Whatever was written is consistent; a fresh look decides the rest again."""
         memory.failures += 1
         if isinstance(error, MultiFailed):
             log.debug("looking again group=%s: changed meanwhile (%s)", memory.group, error)
@@ -99,7 +98,7 @@ class Scheduling:
 
         def fired(event: WatchEvent) -> None:
             armed.discard(event.path)
-            if armed and event.type is WatchType.DELETED:  # more are about to come: one look for all
+            if armed and event.type is WatchType.DELETED:  # more acknowledgements may follow: one look serves all
                 self._queue.request_at(group, self._store.clock.monotonic() + GATHER_S, event=True)
             else:
                 self._queue.request(group)

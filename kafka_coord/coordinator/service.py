@@ -1,4 +1,4 @@
-"""The service beside each broker: it stands for election, and coordinates while it is elected."""
+"""The service beside each broker. It stands for election, and coordinates while it is elected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HANDLER_WAIT_S = 0.5
 
 
 class CoordinatorService:
-    """Stands for election, coordinates, and hands over. ``start`` and ``stop`` are its whole life; ``step`` is one
+    """Stands for election, coordinates, and hands over. ``start`` and ``stop`` begin and end it; ``step`` is one
     turn.
 
     It has two threads: its own (session, election, listeners) and, while elected, the handler's. Both run code that is
@@ -69,7 +69,7 @@ class CoordinatorService:
     def wait_registered(self, timeout_s: float) -> bool:
         """Waits until this instance is listed under ``/consumers/coordinators``.
 
-        Raises :class:`SettingsError` where another live instance has this broker id.
+        Raises :class:`SettingsError` if another live instance has this broker id.
         """
         deadline = self._store.clock.monotonic() + timeout_s
         while not self._registered.wait(0.05):
@@ -80,7 +80,7 @@ class CoordinatorService:
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until the service ends; raises the reason if it ended by itself."""
+        """Waits until the service ends. Raises the reason if it failed."""
         ended = self._finished.wait(timeout_s)
         if ended and self._failure is not None:
             raise self._failure
@@ -101,24 +101,23 @@ class CoordinatorService:
 
     @property
     def leadership(self) -> Leadership | None:
-        """The present term of office, even while this instance is not ready to decide or cannot prove that the term
-        goes on."""
+        """The present leadership, even while this instance is not ready to decide or cannot confirm its session."""
         coordinator = self.coordinator
         return coordinator.leadership if coordinator is not None else self._election.leadership
 
     @property
     def elected(self) -> bool:
-        """Whether this instance certainly is the elected one now, ready to decide or not."""
+        """Whether this instance is certainly elected now, ready to decide or not."""
         return self._election.still_leads()
 
     @property
     def obstacle(self) -> str:
-        """Why nobody can be elected, or why this instance cannot coordinate, with the remedy where there is one; empty
-        where nothing stands in the way. For any thread."""
+        """Why no instance can be elected, or why this one cannot coordinate, with a remedy if there is one; empty if
+        there is no obstacle. For any thread."""
         return self._election.obstacle() or self._trouble
 
     def handler_age_s(self) -> float | None:
-        """How long ago the handler completed a step, in s; ``None`` while this instance has no handler. An idle handler
+        """Seconds since the handler completed a step; ``None`` while this instance has no handler. An idle handler
         completes one every :data:`HANDLER_WAIT_S`. For any thread."""
         coordinator = self.coordinator
         return coordinator.handler.age_s() if coordinator is not None else None
@@ -126,8 +125,8 @@ class CoordinatorService:
     # --- one turn --------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One turn: handles changes of the session, registers, stands for election, runs listeners, obeys a request to
-        resign. Raises :class:`StoreError` where ZooKeeper did not answer: call again."""
+        """One turn: handles session changes, registers, stands for election, runs listeners, obeys a request to resign.
+        Raises :class:`StoreError` if ZooKeeper did not answer: call it again."""
         if self._sessions.expired:
             self._sessions.expired = False
             self._step_down("its ZooKeeper session ended")
@@ -140,9 +139,7 @@ class CoordinatorService:
         self._election.step()
         if self.coordinator is not None and not self._election.still_leads():
             if self._election.is_mine():
-                self._say(
-                    f"waiting. I am {self._broker_id}, elected, but cannot prove my session lives: I decide nothing"
-                )
+                self._say(f"waiting. I am {self._broker_id}, elected, but cannot confirm my session: I decide nothing")
             else:
                 self._step_down(self._election.why_lost())
         elif self.coordinator is not None:
@@ -153,7 +150,7 @@ class CoordinatorService:
             self._stand()
 
     def turn(self) -> float:
-        """Runs :meth:`step` and handles what it raises. Returns how many seconds to wait for something to wake it."""
+        """Runs :meth:`step` and handles its errors. Returns the seconds to wait unless something wakes it earlier."""
         self._awake.clear()
         try:
             self.step()
@@ -206,7 +203,7 @@ class CoordinatorService:
             self._start_handler(coordinator.handler)
 
     def _step_down(self, why: str) -> None:
-        """Clears everything. The next turn stands for election again."""
+        """Clears all state. The next turn stands for election again."""
         coordinator, self.coordinator = self.coordinator, None
         if coordinator is None:
             return
@@ -249,7 +246,7 @@ class CoordinatorService:
             )
 
     def _complain(self, trouble: str, defect: Exception | None = None) -> None:
-        """Logs trouble when it is new, and every :data:`COMPLAIN_AGAIN_S` while it lasts."""
+        """Logs a problem when it is new, and every :data:`COMPLAIN_AGAIN_S` while it lasts."""
         now = self._store.clock.monotonic()
         if trouble != self._trouble or now >= self._complain_again_at:
             log.error("%s", trouble, exc_info=defect)
@@ -257,7 +254,7 @@ class CoordinatorService:
         self._trouble = trouble
 
     def _say(self, status: str) -> None:
-        """Logs what this instance is doing whenever that changes."""
+        """Logs this instance's status whenever it changes."""
         if status != self._status:
             self._status = status
             log.info("%s", status)
@@ -282,7 +279,7 @@ class CoordinatorService:
             self._resign("the service stops")
             self._election.unregister_instance()
         except StoreError as error:
-            log.warning("could not resign, the session's end will do it: %s", error)
+            log.warning("could not resign; the end of the session will release the leadership: %s", error)
         finally:
             self._election.close()
             self._finished.set()
@@ -294,7 +291,7 @@ class CoordinatorService:
         self._handler_thread.start()
 
     def _handle(self, handler: RebalanceRequestHandler) -> None:
-        """Runs the handler. If it ends by a defect, so does the service, because an elected instance without a handler
+        """Runs the handler. If the handler fails, the service ends too, because an elected instance without a handler
         would keep all others from deciding."""
         try:
             while not (handler.closed or handler.deposed):

@@ -1,5 +1,5 @@
-"""What ``plan`` returns: a summary, and steps for the executor to write in order. Each step is written whole or not at
-all."""
+"""The result of ``plan``: a summary, and steps for the executor to write in order. Each step is written completely or
+not at all."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class GroupState(StrEnum):
     REBALANCING = "Rebalancing"
     """Something is still to be stopped, started or acknowledged."""
     PAUSED = "Paused"
-    """An operator forbade rebalances: acknowledgements are still settled, but nothing new is decided."""
+    """An operator paused the group: acknowledgements are still processed, but nothing new is decided."""
     EMPTY = "Empty"
-    """No members; offsets are kept until their retention ends."""
+    """No members; offsets are kept for their retention."""
     DEAD = "Dead"
     """The group is being removed."""
 
 
 AT_REST = frozenset({GroupState.STABLE, GroupState.EMPTY})
-"""Nothing has to be moved, and nothing is waited for."""
+"""States in which nothing has to be moved or waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class WriteLedger:
 
 @dataclass(frozen=True, slots=True)
 class ForgetConsumer:
-    """Remove what is left of a consumer that is gone: its ledger (unless ``ledger_version`` is ``None``) and its
-    outstanding commands. ``channel`` removes the channel znode too, which happens only once the consumer is *retired*
+    """Remove the remains of a consumer that is gone: its ledger (unless ``ledger_version`` is ``None``) and its
+    outstanding commands. ``channel`` also removes the channel znode, which happens only once the consumer is *retired*
     (ADR 3)."""
 
     consumer: str
@@ -103,7 +103,7 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True)
 class RemoveGroup:
-    """Remove the group with everything in it (offsets retention ended, or an operator asked)."""
+    """Remove the group with everything in it, after its offsets retention or at an operator's request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +132,10 @@ Step = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One pass's decision about one group.
+    """The decision of one pass about one group.
 
-    ``steps`` are written in order and the executor stops at the first that fails; whatever was written is consistent
-    by itself, and the next pass goes on from there. ``summary`` says what was decided and why, for the log.
+    The executor writes ``steps`` in order and stops at the first that fails. Whatever was written is consistent by
+    itself, and the next pass continues from there. ``summary`` says what was decided and why, for the log.
     ``blocked`` are partitions that would be started if their committed offsets could be read.
     """
 
@@ -157,7 +157,7 @@ class Plan:
         )
 
     def quiet(self, observation: Observation) -> bool:
-        """Whether nothing has to be done about the group, or waited for, until something happens to it."""
+        """Whether nothing has to be done for the group, or waited for, until an event comes."""
         return (
             self.state in AT_REST
             and not self.steps

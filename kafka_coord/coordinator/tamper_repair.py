@@ -1,4 +1,4 @@
-"""Repairs what somebody deleted by hand below a running group, before anything is decided."""
+"""Repairs znodes that somebody deleted by hand below a running group, before anything is decided."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 
 
 def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
-    """What to write before deciding anything; usually nothing.
+    """The writes that must precede a decision; usually none.
 
-    If a ledger is gone while its incarnation lives, its partitions would look free while they are being read: the
-    ledger is written back. If a live member has a ledger but no channel, it can acknowledge nothing, and its
-    unacknowledged commands would look acknowledged: its registration is deleted, and it registers again.
+    If a ledger is gone while its incarnation lives, it is written back, because its partitions would look free while
+    the consumer still reads them. If a live member has a ledger but no channel, its registration is deleted, so that it
+    registers again: it cannot acknowledge, and its unacknowledged commands would look acknowledged.
     """
     seen = snapshot.observation
     group = seen.group
@@ -32,7 +32,7 @@ def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
             continue
         if consumer not in seen.ledgers and path not in unreadable:
             log.warning(
-                "wrote back a ledger that somebody deleted while its consumer lives path=%s holds=%s: to take its "
+                "wrote back a deleted ledger, because its consumer is alive path=%s holds=%s: to take its "
                 "partitions away, evict it (kafka-coord groups evict %s %s)",
                 path,
                 str(ledger.held)[:200],
@@ -46,8 +46,8 @@ def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
         known = seen.ledgers.get(consumer)
         if known is not None and known.incarnation == member.incarnation and consumer not in seen.channels:
             log.warning(
-                "evicted consumer=%s group=%s: somebody deleted its channel %s, so it can acknowledge nothing; "
-                "it has to register again",
+                "evicted consumer=%s group=%s: somebody deleted its channel %s, so it cannot acknowledge; "
+                "it must register again",
                 consumer,
                 group,
                 layout.channel(group, consumer),
@@ -57,7 +57,7 @@ def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
 
 
 def remember_ledgers(memory: GroupMemory, observation: Observation, written: Plan | None) -> None:
-    """Remembers the ledgers as seen, with the changes of the plan if it was written."""
+    """Remembers the ledgers as observed, with the changes of the plan if it was written."""
     ledgers = dict(observation.ledgers)
     for step in written.steps if written is not None else ():
         if isinstance(step, WriteLedger):

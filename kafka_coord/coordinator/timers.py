@@ -1,7 +1,7 @@
-"""How long things have lasted in one group.
+"""Durations in one group: when each thing was first seen.
 
-Nothing here matters for safety. A new coordinator starts all timers again, so each election makes a grace or a timeout
-longer, by at most its own length.
+Nothing here matters for safety. A new coordinator restarts all timers, so each election lengthens a grace period or a
+timeout by at most its own length.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Since(Generic[Key]):
-    """Remembers when each thing was first seen, for as long as every look sees it."""
+    """Remembers when each thing was first seen, as long as every look sees it."""
 
     __slots__ = ("_first_seen",)
 
@@ -25,11 +25,11 @@ class Since(Generic[Key]):
         self._first_seen = {key: self._first_seen.get(key, now) for key in present}
 
     def since(self, key: Key) -> float:
-        """When ``key`` was first seen; raises ``KeyError`` where it is not present."""
+        """When ``key`` was first seen. Raises ``KeyError`` if it is not present."""
         return self._first_seen[key]
 
     def before(self, moment: float) -> list[Key]:
-        """What was first seen at ``moment`` or earlier."""
+        """The keys first seen at ``moment`` or earlier."""
         return [key for key, since in self._first_seen.items() if since <= moment]
 
 
@@ -51,7 +51,7 @@ class GroupTimers:
         self.next_due = None
 
     def passed(self, since: float, duration_ms: int, now: float) -> bool:
-        """Whether ``duration_ms`` have passed since; if not, notes the moment when they will have."""
+        """Whether ``duration_ms`` have passed since then; if not, notes when they will have."""
         due = since + duration_ms / 1000
         if now >= due:
             return True

@@ -1,4 +1,4 @@
-"""Decodes Kafka's own znodes of topics and brokers, in the shapes of all versions up to 3.9. Read only."""
+"""Decodes Kafka's own znodes of topics and brokers, in the formats of all versions up to 3.9. Read only."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kafka_coord.zk.store import Node
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _IDENTITY = re.compile(rf"({_TOPIC_ID.pattern} )?[0-9]{{1,19}}|[A-Za-z0-9_-]{{22}}")
-"""As :func:`_identity` writes it, or Kafka's id alone. A word that happens to be there is none: offsets below another
-topic's identity are removed."""
+"""The format of :func:`_identity`, or Kafka's id alone. Any other word is no identity: offsets below another topic's
+identity are removed."""
 
 
 def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> TopicInfo:
@@ -61,5 +61,5 @@ def _identity(topic_id: Any, node: Node) -> str:
 
 
 def is_identity(written: str) -> bool:
-    """Whether this may have been written as the identity of a topic."""
+    """Whether this has the format of a topic identity."""
     return _IDENTITY.fullmatch(written) is not None

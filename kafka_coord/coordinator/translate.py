@@ -1,4 +1,4 @@
-"""Steps of a plan as ZooKeeper operations: each step one atomic unit."""
+"""Translates the steps of a plan into ZooKeeper operations, one or more atomic units for each step."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from kafka_coord.zk.store import Create, Delete, GetData, Op, SetData, Store
 
 MAX_UNIT_BYTES = 500_000
 MAX_UNIT_OPS = 1_000
-"""Limits of one unit that does not have to be atomic: larger ones are split."""
+"""The limit of a unit that need not be atomic: larger ones are split."""
 
 
 class Translation:
-    """Turns one plan into units of operations, and reads what they need besides the committed offsets of its starts.
+    """Turns one plan into units of operations, and reads what they need besides the start offsets.
 
-    Every step becomes its units whole, or the translation fails: nothing may be left out of a plan.
+    Translates every step completely or fails: nothing may be left out of a plan.
     """
 
     def __init__(self, store: Store, decided: Decided, missing: Collection[str]) -> None:
@@ -61,10 +61,10 @@ class Translation:
     def units(self) -> list[list[Op]]:
         """The units, in the order in which they must be written.
 
-        The first unit checks that nothing has answered the requests of the plan since they were read: the reply to an
-        earlier answer may have been lost. An answer belongs to the unit before it, the last one of what it answers.
-        If that leaves no room for it, or if the work takes several units and they are not all written, the request
-        stays unanswered and the next pass carries it out from the beginning.
+        The first unit checks that the plan's requests have not been answered since they were read, because the reply to
+        an earlier answer may have been lost. An answer belongs to the last unit of the work it answers. If that unit
+        has no room for it, or if the work takes several units and not all are written, the request stays unanswered,
+        and the next pass carries it out from the beginning.
         """
         asked = [step.request for step in self._plan.steps if isinstance(step, AnswerRequest)]
         units: list[list[Op]] = [[unanswered_op(request) for request in asked]] if asked else []
@@ -99,8 +99,8 @@ class Translation:
                 return in_parts(self._removal())
 
     def _ledger(self, step: WriteLedger) -> list[list[Op]]:
-        """The ledger and its commands are one unit. What comes before it may be split: nobody obeys the commands of a
-        dead incarnation, and the offsets of a deleted topic belong to nobody."""
+        """The ledger and its commands are one unit. The operations before it may be split: nobody obeys the commands of
+        a dead incarnation, and the offsets of a deleted topic belong to nobody."""
         group, consumer = self._group, step.ledger.consumer
         ledger, commands, parents = step.ledger, list[Command](), list[Op]()
         before: list[Op] = [Delete(layout.command(group, consumer, name)) for name in step.drop_commands]
@@ -157,8 +157,8 @@ class Translation:
         return [tp for tp, node in zip(partitions, found, strict=True) if node is not None]
 
     def _removal(self) -> list[Op]:
-        """Deletes the group's tree, leaves first. ``ids`` goes before everything else: if a consumer has registered
-        since the look, its deletion fails, and nothing is removed."""
+        """Deletes the group's tree, leaves first. ``ids`` goes first: if a consumer has registered since the look,
+        deleting ``ids`` fails, and nothing is removed."""
         group = layout.group(self._group)
         tree = [group, *tree_below(self._store, group)]
         ids = layout.ids(self._group)

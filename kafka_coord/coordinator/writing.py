@@ -1,4 +1,4 @@
-"""Decides about groups and writes the decisions, those of several groups in one request where possible."""
+"""Decides about groups and writes the decisions, several groups in one request where possible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ActiveLeadership:
-    """What the handler needs of its leadership. It asks ``still`` before it decides or writes anything."""
+    """What the handler needs of its leadership. It calls ``still`` before it decides or writes anything."""
 
     epoch: int
     executor: Executor
@@ -33,7 +33,7 @@ class ActiveLeadership:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPlan:
-    """What is to be written about one group, and the snapshot it follows from."""
+    """The write of one group, and the snapshot it was decided from."""
 
     memory: GroupMemory
     plan: Plan
@@ -52,8 +52,8 @@ class Writing:
         self._log = DecisionLog(store)
 
     def decide(self, memory: GroupMemory, snapshot: Snapshot) -> PreparedPlan | None:
-        """``None`` where the group must be looked at again first: something deleted by hand was repaired, or matching
-        its patterns takes longer than one look may last."""
+        """``None`` if the group must be looked at again first: a deletion by hand was repaired, or matching its
+        patterns takes longer than one look may take."""
         repair = repairs(memory, snapshot)
         if repair:
             self._executor.write(repair)
@@ -71,8 +71,8 @@ class Writing:
 
     def together(self, plans: Sequence[PreparedPlan]) -> Mapping[str, Written]:
         """Writes the plans of several groups in one request, if they fit, so that no group waits for the writes of the
-        others. Returns what was written by group; the others must be written alone. Raises :class:`Fenced`, and
-        :class:`StoreUnavailable` where all of it may have been written."""
+        others. Returns the results by group; the others must be written alone. Raises :class:`Fenced`, and
+        :class:`StoreUnavailable` if everything may have been written."""
         writing = [one for one in plans if one.prepared.units]
         if len(writing) < 2:
             return {}
@@ -86,11 +86,11 @@ class Writing:
         return {one.memory.group: written for one, written in zip(writing, found or (), strict=False)}
 
     def alone(self, plan: PreparedPlan) -> Written:
-        """Raises as :meth:`Executor.write_prepared`."""
+        """Raises like :meth:`Executor.write_prepared`."""
         return self._executor.write_prepared(plan.prepared)
 
     def written(self, plan: PreparedPlan, written: Written) -> float | None:
-        """Remembers what took effect. Returns when (monotonic) to look again to see whether the group is at rest."""
+        """Remembers the effects. Returns when (monotonic) to look again to see whether the group is at rest."""
         memory, snapshot = plan.memory, plan.snapshot
         remember_ledgers(memory, snapshot.observation, plan.plan if written.units else None)
         if plan.plan.steps:
@@ -108,6 +108,6 @@ class Writing:
         except Fenced:
             raise
         except StoreError as error:
-            log.info("could not write down that groups are at rest groups=%d: %s", len(ops), error)
+            log.info("could not record that groups are at rest groups=%d: %s", len(ops), error)
             for memory, _ in ops:
                 memory.invalidate()

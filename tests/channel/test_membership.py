@@ -104,7 +104,7 @@ def test_an_answer_after_which_the_coordinator_closes_still_reaches_whoever_aske
 
 def test_so_does_a_refusal_and_the_next_connection_begins_anew(membership: Membership) -> None:
     membership.connected(0.0)
-    refusal = {"v": 1, "type": "error", "code": "not-authenticated", "message": "no user is known by this"}
+    refusal = {"v": 1, "type": "error", "code": "not-authenticated", "message": "no user has this"}
     with pytest.raises(NotYet):
         membership.register(MEMBER, 0.0)
     membership.received({"id": 1, **refusal}, 0.1)

@@ -85,7 +85,7 @@ def test_whoever_is_elected_next_reads_nothing_else_of_it_and_writes_nothing(res
     second = world.instance(2, SOON).start()
     first.stop()
     eventually(lambda: second.service.leads)
-    assert eventually(lambda: sentence(second)) == "at rest, as found by the coordinator before: 2 members"
+    assert eventually(lambda: sentence(second)) == "at rest, as recorded by an earlier coordinator: 2 members"
     coordinator = second.service.coordinator
     assert coordinator is not None
     assert coordinator.handler.outcomes["delays"].state is GroupState.STABLE

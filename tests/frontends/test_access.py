@@ -71,7 +71,7 @@ def test_a_secret_is_never_repeated(users):
         ("", r"\[users.NAME\]"),
         ("[users]", r"\[users.NAME\]"),
         ("[other]\nx = 1", r"\[users.NAME\]"),
-        ("[users.a]\ngroups = ['.*']", "nobody can be it"),
+        ("[users.a]\ngroups = ['.*']", "nobody can be this user"),
         (f"[users.a]\nsecret_sha256 = '{SECRET}'", "groups"),
         (f"[users.a]\nsecret_sha256 = '{SECRET}'\ngroups = ['(']", "groups"),
         ("[users.a]\nsecret_sha256 = 'sesame'\ngroups = ['.*']", "sha256sum"),

@@ -43,7 +43,7 @@ def test_a_deleted_ledger_is_written_back_and_nothing_is_owned_twice(world: Worl
     world.settles("c1", partitions=4)
     remove(world, layout.owners("delays"))
     c2 = world.consumer("c2").join()  # the target changes in the same look that misses the ledger
-    said("wrote back a ledger", layout.ledger("delays", "c1"), "evict")
+    said("wrote back a deleted ledger", layout.ledger("delays", "c1"), "evict")
     stop = eventually(lambda: c1.obey(acknowledge=False))
     assert isinstance(stop, StopFetcher)
     look(world)

@@ -68,7 +68,7 @@ def test_garbage_in_ones_own_channel_gets_one_evicted_and_is_cleared_away(world:
     eventually(lambda: not registered(world, "bad"))
     said("evicts bad", "not acknowledged within the 0.5 s")
     eventually(lambda: not [c for c in world.children(channel) if c.startswith("start-0000000999")])
-    said("removing what somebody made below", "start-0000000999")
+    said("removing foreign znodes below", "start-0000000999")
     world.consumer("c2").join()
     eventually(lambda: set(world.target().members) == {"c1", "c2"})
     eventually(lambda: world.owned() == dict(world.target().members))
@@ -102,7 +102,7 @@ def test_children_below_znodes_that_have_none_stop_no_eviction_and_no_removal(wo
     assert world.ask(Request(RequestType.EVICT, group="delays", consumer="ghost")).result == "done"
     world.settles("c1", partitions=4)
     assert not registered(world, "ghost")
-    said("nothing belongs there", "owners/gone")
+    said("kafka-coord keeps nothing there", "owners/gone")
     bystander()
 
 

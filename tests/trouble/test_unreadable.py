@@ -143,7 +143,7 @@ def test_offsets_of_which_topic_cannot_be_told_are_never_deleted_nor_started_fro
     world.instance(1).start_elected()
     c1 = world.consumer("c1", topics=["flights", "other"]).join()
     eventually(lambda: c1.owned.topics == ("other",))
-    line = said("left alone unreadable", f"path={path} ", "is not the identity of a topic", "set it to")
+    line = said("left alone unreadable", f"path={path} ", "is not a topic identity", "set it to")
     assert world.node(layout.offset("delays", "flights", 1)).data == b"4711"
     world.store.set(path, line.rpartition("set it to '")[2].partition("'")[0].encode())  # as it says
     look(world)
@@ -199,7 +199,7 @@ def test_requests_nobody_can_read_or_write_to_json_again_stop_no_coordinator(wor
         )
     put(world, layout.request("lone"), json.dumps(lone).replace('"x"', '"\\ud800"').encode())
     instance = world.instance(1).start_elected()
-    said("ignoring a request nobody can read", "290 more below /consumers/requests")
+    said("ignoring an unreadable request", "290 more below /consumers/requests")
     bystander()
     assert instance.service.leads
     assert registered(world, "x1", "calm-1")

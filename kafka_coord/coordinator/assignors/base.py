@@ -1,4 +1,4 @@
-"""What an assignor is given and what it answers. An assignor is pure: no I/O, no clock, no randomness, no state."""
+"""An assignor's input and output. An assignor is pure: no I/O, no clock, no randomness, no state."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kafka_coord.model import NO_PARTITIONS, Member, PartitionSet, Streams, Topi
 class AssignmentInputs:
     """Everything an assignor may know.
 
-    ``members`` is sorted by consumer name. ``topics`` holds every topic somebody subscribes to and Kafka has;
-    ``subscriptions`` (consumer → its topics, sorted) is resolved already: patterns are matched, missing topics left
-    out. ``current`` is who has each partition now, disjoint between consumers; consumers without any may be missing.
+    ``members`` is sorted by consumer name. ``topics`` holds every topic that exists in Kafka and has a subscriber.
+    ``subscriptions`` (consumer → its topics, sorted) is resolved: patterns are matched, missing topics left out.
+    ``current`` says who has each partition now; no partition has two consumers, and consumers may be missing.
     """
 
     members: Mapping[str, Member]
@@ -24,15 +24,15 @@ class AssignmentInputs:
     current: Mapping[str, PartitionSet] = field(default_factory=dict)
 
     def streams_of(self, consumer: str, topic: str) -> int:
-        """In how many streams a consumer runs a topic that it subscribes to; never matches a pattern again."""
+        """How many streams a consumer runs for a topic it subscribes to. Matches no pattern."""
         subscription = self.members[consumer].subscription
         return subscription.streams if subscription.is_wildcard else subscription.topics.get(topic, 1)
 
     def by_subscription(self) -> list[tuple[tuple[str, ...], list[str]]]:
         """(topics, consumers) for each distinct subscription, consumers sorted.
 
-        A large group has few: they are told apart by identity first, because hashing thousands of topics for each of
-        thousands of members is what would take the time.
+        A large group has few distinct subscriptions. They are compared by identity first, because hashing thousands of
+        topics for each of thousands of members would take too long.
         """
         known: dict[int, list[str]] = {}
         found: dict[tuple[str, ...], list[str]] = {}
@@ -50,7 +50,7 @@ class AssignmentInputs:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Who should own what: every member is named, every partition of a subscribed topic is in exactly one set.
+    """Which member should own which partition. It names every member, and each partition of a subscribed topic once.
 
     ``streams`` (consumer → partition → stream, 0 left out) is for assignors that decide streams too.
     """
@@ -61,12 +61,12 @@ class Target:
 
 @runtime_checkable
 class Assignor(Protocol):
-    """Computes targets. Named by its entry point in the group ``kafka_coord.assignors``, built without arguments.
+    """Computes targets. Its name is its entry point in ``kafka_coord.assignors``; it is built without arguments.
 
-    One that fills ``Target.streams`` has an attribute ``decides_streams = True``; for the others each consumer's
-    partitions of a topic are spread over its streams when they are started.
+    An assignor that fills ``Target.streams`` has an attribute ``decides_streams = True``. For the others, the
+    coordinator spreads each consumer's partitions of a topic over its streams when it starts them.
     """
 
     def assign(self, inputs: AssignmentInputs) -> Target:
-        """The same answer for the same inputs, whatever the order of their mappings."""
+        """Returns the same target for the same inputs, whatever the order of their mappings."""
         ...

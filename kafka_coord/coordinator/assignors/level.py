@@ -1,4 +1,4 @@
-"""Members subscribe differently: move single partitions from the most to the least loaded until no move helps."""
+"""Levelling for differing subscriptions: moves single partitions from the most to the least loaded members."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.shares import Numbers, Share
 
 _FEW_CLASSES = 32
-"""Up to so many kinds of subscriptions, looking at the best of each is cheaper than keeping one heap per topic."""
+"""Up to this many distinct subscriptions, comparing the best member of each is cheaper than one heap per topic."""
 
 
 def level(
     shares: list[Share], topics: list[str], weights: dict[str, int], pool: Numbers, inputs: AssignmentInputs
 ) -> None:
-    """Hands out ``pool``, then moves partitions while one move makes the more loaded of two members better off.
+    """Hands out ``pool``, then moves partitions for as long as a move improves the balance of two members.
 
-    Load is partitions per weight. The end is what Kafka's sticky assignor calls balanced: no partition could go to
-    another subscriber that would still be less loaded afterwards than its owner is now. Each move lowers the sum of
-    squares, so it ends; the most loaded member gives first, so that hardly any partition moves twice.
+    Load is partitions per weight. The result is balanced in the sense of Kafka's sticky assignor: no partition could go
+    to another subscriber that would still be less loaded afterwards than its owner is now. Each move lowers the sum of
+    squares, so the loop ends. The most loaded member gives first, so that hardly any partition moves twice.
     """
     takers = Takers(shares, topics, weights, inputs)
     for topic in sorted(topics, key=lambda name: (takers.width(name), name)):
@@ -28,11 +28,11 @@ def level(
 
 
 class Takers:
-    """For each topic the subscriber that would be least loaded after taking one more.
+    """For each topic, the subscriber that would be least loaded after taking one more partition.
 
-    Topics with the same subscribers share their heaps: one for each kind of subscription where there are few kinds,
-    else one over all subscribers. Heaps are lazy: an entry is corrected when it comes to the top, which finds every
-    member whose load grew; one whose load fell may be overlooked until the heaps are built anew.
+    Topics with the same subscribers share their heaps: one heap per distinct subscription if there are few, otherwise
+    one over all subscribers. Heaps are lazy: an entry is corrected when it reaches the top. So a member whose load grew
+    is always found; one whose load fell may be overlooked until the heaps are rebuilt.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Takers:
             self._heaps_of = [[_Heap(found, weights)] for found in everyone]
 
     def group(self, topic: str) -> int:
-        """What topics with the same subscribers have in common."""
+        """A key that topics with the same subscribers share."""
         return self._group_of[topic]
 
     def width(self, topic: str) -> int:
@@ -68,7 +68,7 @@ class Takers:
         return self._width[self._group_of[topic]]
 
     def best(self, topic: str, rack: str | None = None) -> tuple[float, Share] | None:
-        """(load after taking one more, who); only members in ``rack`` where one is given."""
+        """(load after taking one more, member); only members in ``rack`` if one is given."""
         best: tuple[float, str, Share] | None = None
         for heap in self._heaps_of[self._group_of[topic]]:
             found = heap.best(rack)
@@ -108,7 +108,7 @@ class _Heap:
 
 
 def _hand_out(topic: str, takers: Takers, pool: Numbers, inputs: AssignmentInputs) -> None:
-    """Gives each partition in the pool to the least loaded subscriber, one in its rack where that costs no balance."""
+    """Gives each partition in the pool to the least loaded subscriber, preferring its rack if that costs no balance."""
     racks = inputs.topics[topic].replica_racks
     counts: dict[str, tuple[Share, int]] = {}
     plain = []
@@ -135,7 +135,7 @@ def _hand_out(topic: str, takers: Takers, pool: Numbers, inputs: AssignmentInput
 
 
 def _round(shares: list[Share], takers: Takers, weights: dict[str, int], inputs: AssignmentInputs) -> bool:
-    """Lets every member give while that helps, the most loaded first; returns whether anything moved."""
+    """Lets each member give partitions while that helps, the most loaded first. Returns whether anything moved."""
     by_name = {share.consumer: share for share in shares}
     donors = [(-share.count / weights[share.consumer], share.consumer) for share in shares if share.count]
     heapify(donors)
@@ -177,7 +177,7 @@ def _best_gift(giver: Share, load: float, takers: Takers) -> tuple[str, Share] |
 
 
 def _least_wanted(giver: Share, topic: str, inputs: AssignmentInputs) -> int:
-    """The highest number, of those without a replica in the giver's rack if there are any."""
+    """The partition to give up: the highest number, first among those without a replica in the giver's rack."""
     racks = inputs.topics[topic].replica_racks
     numbers = giver.numbers[topic]
     if racks and giver.rack is not None:

@@ -1,4 +1,4 @@
-"""Which assignors there are: the built-in ones, and those installed packages offer by entry point."""
+"""Finds the assignors: the built-in ones, and those of installed packages by entry point."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def built_in_assignors() -> dict[str, Assignor]:
-    """Those that are always there, whatever is installed."""
+    """The assignors that are always available."""
     return {
         "range": RangeAssignor(),
         "roundrobin": RoundRobinAssignor(),
@@ -27,7 +27,7 @@ def built_in_assignors() -> dict[str, Assignor]:
 
 
 def load_assignors() -> dict[str, Assignor]:
-    """name → assignor. One that cannot be loaded is logged and left out; none replaces a built-in one."""
+    """name → assignor. Logs and skips one that cannot be loaded. A plug-in cannot replace a built-in assignor."""
     assignors = built_in_assignors()
     for entry_point in entry_points(group=ENTRY_POINTS):
         if entry_point.name in assignors:
@@ -37,10 +37,10 @@ def load_assignors() -> dict[str, Assignor]:
         try:
             assignor = entry_point.load()()
         except Exception as error:  # noqa: BLE001  a plug-in may fail in any way; the others must still load
-            _log.warning("left out assignor name=%s from=%s: %r", entry_point.name, entry_point.value, error)
+            _log.warning("skipped assignor name=%s from=%s: %r", entry_point.name, entry_point.value, error)
             continue
         if not isinstance(assignor, Assignor):
-            _log.warning("left out assignor name=%s from=%s: no assign()", entry_point.name, entry_point.value)
+            _log.warning("skipped assignor name=%s from=%s: no assign()", entry_point.name, entry_point.value)
             continue
         assignors[entry_point.name] = assignor
     return assignors

@@ -1,4 +1,4 @@
-"""Everybody subscribes to the same: each member has a quota, so keep up to it and hand out the rest. Near linear."""
+"""Quotas for equal subscriptions: each member keeps partitions up to its quota and gives the rest away. Near linear."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kafka_coord.coordinator.assignors.base import AssignmentInputs
 from kafka_coord.coordinator.assignors.shares import Numbers, Share
 
 MAX_SPREAD_BYTES = 300_000
-"""Beyond this, what is handed out is packed instead of spread: a target must fit into a znode of 900 kB."""
+"""Above this size the target is packed instead of spread, because it must fit into a znode of 900 kB."""
 
 _ENTRY_BYTES = len('"":"123-456",')
 
@@ -18,7 +18,7 @@ _ENTRY_BYTES = len('"":"123-456",')
 class Quotas:
     """How many partitions each member gets: ``least``, and one more for ``extras`` of those in ``flexible``.
 
-    Who of the flexible gets one more is free, which is where keeping what one has (and racks) comes in.
+    Any flexible member may get an extra. This freedom is used to keep partitions where they are, and for racks.
     The sum of ``least`` and ``extras`` is the number of partitions.
     """
 
@@ -33,7 +33,7 @@ def even_quotas(members: list[str], partitions: int) -> Quotas:
 
 
 def proportional_quotas(capacities: dict[str, int], partitions: int) -> Quotas:
-    """By capacity, largest remainder first; only members whose remainder ties at the cut are flexible."""
+    """Quotas by capacity, largest remainder first. Only members whose remainder ties at the cut are flexible."""
     total = sum(capacities.values())
     least, remainder = {}, {}
     for consumer, capacity in capacities.items():
@@ -66,7 +66,7 @@ def settle(shares: list[Share], topics: list[str], quotas: Quotas, pool: Numbers
 
 
 def _trim(shares: list[Share], quotas: Quotas, pool: Numbers, inputs: AssignmentInputs) -> int:
-    """Moves what exceeds a quota to the pool; returns how many extras nobody has yet."""
+    """Moves partitions above a quota to the pool; returns how many extras are still free."""
     above = [s for s in shares if s.consumer in quotas.flexible and s.count > quotas.least[s.consumer]]
     above.sort(key=lambda share: (quotas.least[share.consumer] - share.count, share.consumer))
     keeps_extra = {share.consumer for share in above[: quotas.extras]}
@@ -87,9 +87,9 @@ def _near(
     pool: Numbers,
     inputs: AssignmentInputs,
 ) -> int:
-    """Hands out what can go to a member in the rack of a replica; returns the extras left.
+    """Hands out partitions to members in the rack of a replica; returns the extras left.
 
-    Partitions with the fewest racks choose first. Greedy: good, and not always the best that could be found.
+    Partitions with the fewest racks choose first. This is greedy: good, but not always optimal.
     """
     by_rack: dict[str, deque[Share]] = {}
     for share in shares:
@@ -133,10 +133,10 @@ def _with_room(
 
 
 def _deal(shares: list[Share], topics: list[str], room: dict[str, int], pool: Numbers) -> None:
-    """Hands out the pool, filling every room. Each topic is spread over all who have room, in runs where it can be.
+    """Hands out the pool and fills every room. Spreads each topic over all members with room, in runs where possible.
 
-    Runs keep the target short on ZooKeeper: "0-49" instead of fifty scattered numbers. Where even naming every topic
-    for every member would be too long for a znode, members are filled one after another, with few topics each.
+    Runs keep the target short in ZooKeeper: "0-49" instead of fifty scattered numbers. If even naming every topic for
+    every member would be too long for a znode, members are filled one after another, with few topics each.
     """
     waiting = deque(share for share in shares if room[share.consumer] > 0)
     left = sum(room[share.consumer] for share in waiting)
@@ -176,7 +176,7 @@ def _deal_singly(waiting: deque[Share], topic: str, numbers: list[int], room: di
 
 
 def _deal_runs(waiting: deque[Share], topic: str, numbers: list[int], room: dict[str, int], left: int) -> None:
-    """One run for each, in proportion to its room, rounded so that none gets more than its room."""
+    """Gives each member one run in proportion to its room, rounded so that none gets more than its room."""
     before = first = 0
     for share in waiting:
         before += room[share.consumer]

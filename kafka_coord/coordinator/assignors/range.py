@@ -1,4 +1,4 @@
-"""``range``: exactly what Kafka 0.8.2's ``kafka.consumer.RangeAssignor`` gives, streams included."""
+"""``range``: the same result as Kafka 0.8.2's ``kafka.consumer.RangeAssignor``, streams included."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Thread = tuple[str, str, int]
 class RangeAssignor:
     """Per topic: partitions in numeric order, consumer threads ``<consumer>-<thread>`` in the order of these strings.
 
-    Each thread gets P / T partitions in a row, the first P % T threads one more. The order of strings is the rule of
-    0.8: "c-10" comes before "c-2", and the threads of "c-0" between those of "c". It ignores who has what now.
+    Each thread gets P / T consecutive partitions, and the first P % T threads one more. String order is the rule of
+    0.8: "c-10" comes before "c-2", and the threads of "c-0" between those of "c". It ignores current owners.
     """
 
     decides_streams = True
@@ -26,7 +26,7 @@ class RangeAssignor:
         for topic, threads in _threads(inputs).items():
             partitions = sorted(inputs.topics[topic].partitions)
             each, extra = divmod(len(partitions), len(threads))
-            # where there are more threads than partitions, those beyond get nothing
+            # if there are more threads than partitions, the last threads get nothing
             for position, (_, consumer, thread) in enumerate(threads[: len(partitions)]):
                 first = each * position + min(position, extra)
                 numbers = partitions[first : first + each + (position < extra)]

@@ -9,11 +9,10 @@ from kafka_coord.model import PartitionSet
 
 
 class RoundRobinAssignor:
-    """Deals partitions, sorted by topic and number, to members, sorted by name, passing over those not subscribed.
+    """Deals partitions, sorted by topic and number, to members, sorted by name, skipping those not subscribed.
 
-    As in Kafka's later round robin. 0.8.2 sorted partitions by the hash of their name and refused groups whose members
-    subscribe differently; nobody can have depended on the former, and the latter is no reason to refuse.
-    It ignores who has what now.
+    This is Kafka's later round robin. 0.8.2 sorted partitions by the hash of their name, which nobody can have depended
+    on, and refused groups with differing subscriptions, which there is no reason to do. It ignores current owners.
     """
 
     def assign(self, inputs: AssignmentInputs) -> Target:

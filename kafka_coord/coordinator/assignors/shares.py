@@ -1,4 +1,4 @@
-"""What ``sticky`` and ``weighted`` work on: who keeps what, and who depends on whom."""
+"""The working data of ``sticky`` and ``weighted``: which member keeps which partitions, and independent components."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Numbers = dict[str, set[int]]
 """topic → partition numbers."""
 
 Taken = dict[str, tuple[frozenset[int], set[int]]]
-"""topic → (partitions it has, partitions somebody keeps)."""
+"""topic → (partitions it has, partitions that a member keeps)."""
 
 
 class Share:
-    """What one member will own, while it is being worked out.
+    """The partitions of one member while its target is being computed.
 
-    A topic it keeps as it was stays the frozen set it came in, and a share nobody touched the set of partitions it
-    came in: most of a large group does not move.
+    A topic that is kept unchanged stays the frozen set it came in, and an untouched share stays its original set of
+    partitions, because most of a large group does not move.
     """
 
     __slots__ = ("_kept", "consumer", "count", "numbers", "rack")
@@ -32,7 +32,7 @@ class Share:
         self._kept: PartitionSet | None = None
 
     def keep(self, partitions: PartitionSet, subscribed: frozenset[str], topics: Taken) -> None:
-        """Keeps what it has of existing partitions of subscribed topics that nobody kept before."""
+        """Keeps the member's existing partitions of subscribed topics, except those that another member keeps."""
         whole = True
         for topic, numbers in partitions.unordered():
             if topic not in subscribed:
@@ -49,7 +49,7 @@ class Share:
         self._kept = partitions if whole else None
 
     def take(self, topic: str, numbers: Iterable[int]) -> None:
-        """Adds partitions nobody else has."""
+        """Adds partitions that nobody else has."""
         mine = self._own(topic)
         before = len(mine)
         mine.update(numbers)
@@ -63,7 +63,7 @@ class Share:
         return self._kept if self._kept is not None else PartitionSet(self.numbers)
 
     def _own(self, topic: str) -> set[int]:
-        """The numbers of a topic, from now on not those of the set they came in."""
+        """The numbers of a topic as a set of the share's own, which may be changed."""
         self._kept = None
         mine = self.numbers.get(topic)
         if not isinstance(mine, set):
@@ -71,9 +71,9 @@ class Share:
         return mine
 
     def surrender(self, excess: int, inputs: AssignmentInputs) -> Iterator[tuple[str, int]]:
-        """Gives up ``excess`` partitions: first those with no replica in its rack, then from the topic it has most of.
+        """Gives up ``excess`` partitions: first those with no replica in its rack, then from its largest topic.
 
-        Taking from the largest topic keeps each topic spread; taking its highest numbers keeps what stays in one run.
+        Taking from the largest topic keeps each topic spread. Taking the highest numbers leaves one run.
         """
         for topic, number in self._far_away(inputs)[:excess]:
             excess -= 1
@@ -109,7 +109,7 @@ class Share:
 
 
 def kept_shares(inputs: AssignmentInputs) -> tuple[dict[str, Share], Numbers]:
-    """What each member may keep of what it has, and what is left over (partitions that nobody keeps)."""
+    """The partitions that each member may keep, and those that nobody keeps."""
     shares: dict[str, Share] = {}
     topics: Taken = {name: (topic.partitions, set()) for name, topic in inputs.topics.items()}
     wanted: set[str] = set()
@@ -124,7 +124,7 @@ def kept_shares(inputs: AssignmentInputs) -> tuple[dict[str, Share], Numbers]:
 
 
 def components(inputs: AssignmentInputs) -> list[tuple[list[str], list[str]]]:
-    """(members, topics) of each part of the group that shares no topic with the rest, both sorted."""
+    """(members, topics) of each part of the group that shares no topic with the rest; both sorted."""
     members_of = inputs.by_subscription()
     parent: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""``sticky``, the default: balanced, then the fewest moves, then near its replicas, then always the same answer."""
+"""``sticky``, the default: balanced, then as few moves as possible, then close to replicas, and deterministic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kafka_coord.coordinator.assignors.shares import as_sets, components, kept_s
 
 
 class StickyAssignor:
-    """Members with the same subscription differ by at most one partition, and nothing moves that need not.
+    """Members with the same subscription differ by at most one partition, and only necessary moves are made.
 
     With differing subscriptions it is balanced in the sense of Kafka's sticky assignor: no single move improves it.
     """

@@ -1,4 +1,4 @@
-"""Consumers that are gone: what they held is released, and what they left is removed."""
+"""Cleans up after consumers that are gone: releases what they held and removes what they left."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kafka_coord.model import NO_PARTITIONS, Assignment, Ledger, Observation, Pa
 def forget(
     observation: Observation, membership: Membership, evictions: Evictions
 ) -> tuple[dict[str, PartitionSet], list[Step]]:
-    """(consumer → what is released of it, steps) for consumers that are gone for good.
+    """(consumer → the partitions released from it, steps) for consumers that will not come back.
 
-    A channel is removed only once its consumer is retired, and not while it holds anything that is no command.
+    A channel is removed only once its consumer is retired, and only if it holds nothing but commands.
     """
     released: dict[str, PartitionSet] = {}
     steps: list[Step] = []
@@ -43,10 +43,10 @@ def forget(
 def cut_down(
     observation: Observation, membership: Membership, evictions: Evictions, target: Assignment | None
 ) -> tuple[list[Ledger], list[Step]]:
-    """The ledgers of consumers in grace as they will be, and the writes that change them.
+    """The reduced ledgers of consumers in grace, and the writes that reduce them.
 
-    A dead incarnation holds nothing. Its ledger keeps only what the target keeps for its name, so that its place is
-    visible. Its commands are removed; it starts afresh when it returns.
+    A dead incarnation holds nothing. Its ledger keeps only the partitions that the target reserves for its name, so
+    that its place is visible. Its commands are removed; it starts afresh when it returns.
     """
     ledgers: list[Ledger] = []
     steps: list[Step] = []

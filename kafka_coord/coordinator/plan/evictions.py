@@ -1,4 +1,4 @@
-"""Who is evicted, and why: consumers an operator named, and consumers that did not obey in time."""
+"""Decides evictions: consumers that an operator named, and consumers that did not acknowledge in time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kafka_coord.model import CommandType, Observation, RequestType
 
 @dataclass(slots=True)
 class Evictions:
-    """Who is evicted in this pass, and why. ``given_up`` are consumers in grace that lose their place. ``answers`` are
-    by consumer: each one follows the step that it answers, so that both are written together."""
+    """The evictions of this pass and their reasons. ``given_up`` are consumers in grace that lose their place.
+    ``answers`` are by consumer: each follows the step that it answers, so that both are written together."""
 
     reasons: dict[str, str] = field(default_factory=dict)
     given_up: set[str] = field(default_factory=set)
@@ -41,7 +41,7 @@ class Evictions:
 
 
 def decide_evictions(observation: Observation, membership: Membership) -> Evictions:
-    """Consumers an operator named and, unless the group is paused, those that did not obey in time."""
+    """Evicts consumers an operator named and, unless the group is paused, those that did not acknowledge in time."""
     found = Evictions()
     _asked_for(observation, membership, found)
     if observation.pause is None:
@@ -60,7 +60,7 @@ def _asked_for(observation: Observation, membership: Membership, found: Eviction
             answers.append(done(request, f"{consumer} is evicted and must register again"))
         elif consumer in membership.in_grace:
             found.given_up.add(consumer)
-            answers.append(done(request, f"{consumer} was gone already; its place is not kept any longer"))
+            answers.append(done(request, f"{consumer} was gone already; its place is no longer kept"))
         elif consumer in membership.gone:
             answers.append(done(request, f"{consumer} was gone already; what it left behind is removed"))
         else:
@@ -78,5 +78,5 @@ def _overdue(observation: Observation, membership: Membership, found: Evictions)
             continue
         verb = "stop" if channel.commands[0].type is CommandType.STOP_FETCHER else "start"
         found.reasons[consumer] = (
-            f"{verb}-fetcher ({channel.commands[0].name}) not acknowledged within the {seconds:g} s it may take"
+            f"{verb}-fetcher ({channel.commands[0].name}) not acknowledged within the limit of {seconds:g} s"
         )

@@ -1,4 +1,4 @@
-"""When an empty group is removed because its offsets have been kept long enough."""
+"""Removes an empty group once the retention of its offsets has passed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kafka_coord.model import Observation, RequestType
 
 
 def expiry_steps(observation: Observation, membership: Membership) -> list[Step] | None:
-    """The answers when the group has been empty for longer than its retention; ``None`` while it has to stay.
+    """The answers if the group has been empty for longer than its retention; ``None`` while it must stay.
 
     ``coordinator.deadlines`` decides how long a group has been empty (``observation.expired``).
     """
@@ -19,4 +19,6 @@ def expiry_steps(observation: Observation, membership: Membership) -> list[Step]
     asked = pending(observation)
     if any(request.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS} for request in asked):
         return None
-    return [refused(r, "the group was removed: empty for longer than its offsets are kept") for r in asked]
+    return [
+        refused(r, "the group was removed: it was empty for longer than the retention of its offsets") for r in asked
+    ]

@@ -1,4 +1,4 @@
-"""What a target is computed from, and the digest that tells whether any of it changed."""
+"""The inputs of a target, and the digest that shows whether any of them changed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.model.partitions import ranges
 
 NO_MEMBERS = "empty"
-"""The digest of a group without members, whatever topics and assignor there are."""
+"""The digest of a group without members, whatever its topics and assignor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The assignor to use; ``complaint`` is empty unless another one was asked for."""
+    """The assignor to use. ``complaint`` is empty unless another one was asked for."""
 
     name: str
     complaint: str = ""
 
 
 def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> dict[str, tuple[str, ...]]:
-    """consumer → the existing topics it subscribes to, sorted. Each pattern is matched once, however many share it."""
+    """consumer → the existing topics it subscribes to, sorted. Matches each pattern once, however many share it."""
     matched: dict[object, tuple[str, ...]] = {}
     resolved = {}
     for consumer, member in members.items():
@@ -43,7 +43,7 @@ def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> d
 
 
 def choose_assignor(observation: Observation, live: Mapping[str, Member], assignors: Mapping[str, Assignor]) -> Chosen:
-    """The group's setting, else what all live members that name one agree on, else the default."""
+    """The group's setting, else the assignor on which all live members that name one agree, else the default."""
     asked = observation.settings.assignor
     complaint = ""
     if asked is None:
@@ -60,7 +60,7 @@ def choose_assignor(observation: Observation, live: Mapping[str, Member], assign
 def assignment_inputs(
     observation: Observation, membership: Membership, effective: Mapping[str, Member]
 ) -> AssignmentInputs:
-    """What the assignor is given."""
+    """The input of the assignor."""
     subscriptions = resolve(effective, observation.topics)
     wanted = frozenset().union(*{id(chosen): chosen for chosen in subscriptions.values()}.values())
     topics = {topic: observation.topics[topic] for topic in sorted(wanted)}
@@ -70,7 +70,7 @@ def assignment_inputs(
 def _current(
     observation: Observation, membership: Membership, effective: Mapping[str, Member]
 ) -> dict[str, PartitionSet]:
-    """Who has each partition: its owner, or the one the stored target names, or the one that is stopping it, in this
+    """The present owner of each partition: its owner, or the one in the stored target, or the one stopping it, in this
     order."""
     claimed: dict[str, set[int]] = {}
     current: dict[str, PartitionSet] = {}
@@ -107,8 +107,8 @@ def digest(inputs: AssignmentInputs, assignor: str) -> str:
     """Covers the members (name, topics and streams, capacity, rack), the partitions and identities of topics, and the
     assignor.
 
-    It leaves out what does not change a target (incarnations, modes, timeouts), and where replicas are: a replica that
-    moves is no reason to interrupt a consumer.
+    It leaves out whatever does not change a target (incarnations, modes, timeouts). It also leaves out the location of
+    replicas: a moved replica is no reason to interrupt a consumer.
     """
     if not inputs.members:
         return NO_MEMBERS
@@ -129,7 +129,7 @@ def digest(inputs: AssignmentInputs, assignor: str) -> str:
 
 
 def _extent(numbers: frozenset[int]) -> str:
-    """As :func:`ranges`, without sorting in the usual case of 0 to n-1."""
+    """Like :func:`ranges`, without sorting in the usual case of 0 to n-1."""
     if numbers and min(numbers) == 0 and max(numbers) == len(numbers) - 1:
         return f"0-{len(numbers) - 1}"
     return ranges(numbers)

@@ -1,4 +1,4 @@
-"""The update of one member while it is put together: what it releases, and what it is told to stop and to start."""
+"""Builds the update of one member: the partitions it releases, and those it is told to stop and to start."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from kafka_coord.model.json_fields import dump
 
 @dataclass(slots=True)
 class MemberUpdate:
-    """``ledger`` is the observed one without what is released at once: everything of a dead incarnation, and
-    acknowledged stops. ``seen`` is the observed one; ``None`` where there is none."""
+    """``seen`` is the observed ledger, or ``None``. ``ledger`` is the same without the partitions that are released at
+    once: everything of a dead incarnation, and acknowledged stops."""
 
     member: Member
     seen: Ledger | None
@@ -58,7 +58,7 @@ class MemberUpdate:
         return self.member.mode is Mode.EAGER and self.ledger.generation < target.generation and bool(self.ledger.held)
 
     def eviction(self) -> WriteLedger:
-        """Deletes the registration. What the consumer holds stays held until a later look sees it gone."""
+        """Deletes the registration. The consumer's partitions stay held until a later look finds it gone."""
         return WriteLedger(
             ledger=only_held(replace(self.ledger, place=None)),
             znode_version=None if self.seen is None else self.seen.znode_version,
@@ -149,7 +149,7 @@ def member_update_of(observation: Observation, consumer: str, member: Member) ->
     place, too_large = _place(member)
     seen = observation.ledgers.get(consumer)
     if seen is None or is_dead(seen, member):
-        # this incarnation must not obey what was meant for an earlier one
+        # this incarnation must not obey commands for an earlier one
         fresh = Ledger(consumer, member.incarnation, generation=seen.generation if seen is not None else 0, place=place)
         released = seen.held if seen is not None else NO_PARTITIONS
         drop = tuple(command.name for command in channel.commands)
@@ -166,7 +166,7 @@ def member_update_of(observation: Observation, consumer: str, member: Member) ->
 
 
 def member_updates(observation: Observation, membership: Membership) -> dict[str, MemberUpdate]:
-    """By consumer, sorted. Leaves out those whose ledger cannot be read."""
+    """By consumer, sorted. Leaves out consumers whose ledger cannot be read."""
     return {
         consumer: member_update_of(observation, consumer, membership.live[consumer])
         for consumer in sorted(membership.live.keys() - set(membership.ledger_unreadable))

@@ -1,4 +1,4 @@
-"""Which consumers of a group are alive, which are gone, and of which that is not known."""
+"""Sorts a group's consumers: which are alive, which are gone, and which are unknown."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ NO_CHANNEL = Channel()
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Every consumer seen in an observation, by what may be done with it. All by consumer name.
+    """Every consumer of an observation, sorted by the actions that are allowed. All by consumer name.
 
-    ``live`` have a readable registration; ``in_grace`` are gone, and their place is kept; ``gone`` have left a ledger,
-    commands or (``retired``) a channel behind, and nothing of theirs is alive.
+    ``live`` have a readable registration. ``in_grace`` are gone, and their place is kept. ``gone`` have left a ledger,
+    commands or (``retired``) a channel behind, and no incarnation of theirs is alive.
 
-    Of two kinds not everything is known. The registration of ``registration_unreadable`` cannot be read: they are no
-    members, but alive, so what their ledger says stays held. ``ledger_unreadable`` live, and their ledger cannot be
-    read: they may hold anything that no other ledger names. While there is one, a partition is started only if another
-    ledger held it at this look.
+    Two kinds are only partly known. ``registration_unreadable`` are alive but no members, so the partitions in their
+    ledgers stay held. ``ledger_unreadable`` are alive and may hold anything that no other ledger names. While there is
+    one, a partition is started only if another ledger held it at this look.
     """
 
     live: dict[str, Member]
@@ -29,23 +28,23 @@ class Membership:
     registration_unreadable: tuple[str, ...]
     ledger_unreadable: tuple[str, ...]
     any_registration_unreadable: frozenset[str]
-    """As ``registration_unreadable``, and those that have nothing but an unreadable registration."""
+    """As ``registration_unreadable``, plus consumers that have nothing but an unreadable registration."""
     any_ledger_unreadable: frozenset[str]
-    """As ``ledger_unreadable``, and those that are gone."""
+    """As ``ledger_unreadable``, plus consumers that are gone."""
 
     def held_by_unreadable(self, observation: Observation) -> list[Ledger]:
-        """The ledgers of those whose registration is unreadable."""
+        """The ledgers of consumers whose registration is unreadable."""
         return [observation.ledgers[c] for c in self.registration_unreadable if c in observation.ledgers]
 
     @property
     def effective(self) -> dict[str, Member]:
-        """The members a target is made for, sorted by name."""
+        """The members for which a target is made, sorted by name."""
         both = self.live | self.in_grace
         return {consumer: both[consumer] for consumer in sorted(both)}
 
 
 def membership_of(observation: Observation) -> Membership:
-    """Sorts the consumers of a group. Only this decides who is dead."""
+    """Sorts the consumers of a group. This is the only place that decides which are dead."""
     group = observation.group
     unread_ids = _unreadable_below(observation, layout.ids(group))
     unread_ledgers = _unreadable_below(observation, layout.owners(group))
@@ -68,7 +67,7 @@ def membership_of(observation: Observation) -> Membership:
         *(consumer for consumer, channel in observation.channels.items() if channel.commands),
     }
     gone = left_something - live.keys() - in_grace.keys() - registration_unreadable
-    # without a ledger, commands in the channel of an unreadable registration are harmless
+    # without a ledger, commands in the channel of a consumer with an unreadable registration are harmless
     gone -= {consumer for consumer in unread_ids if consumer not in observation.ledgers}
     ledger_unreadable = {consumer for consumer in unread_ledgers if consumer in live or consumer in unread_ids}
     return Membership(
@@ -87,7 +86,7 @@ def outstanding(observation: Observation, consumer: str) -> Channel:
 
 
 def is_dead(ledger: Ledger, member: Member) -> bool:
-    """Whether the ledger is of an earlier incarnation than the one that is registered."""
+    """Whether the ledger belongs to an earlier incarnation than the registered one."""
     return ledger.incarnation != member.incarnation
 
 
@@ -103,14 +102,14 @@ def unreadable_offsets(observation: Observation) -> list[Unreadable]:
 
 
 def unreadable_commands(observation: Observation) -> dict[str, str]:
-    """consumer → the name of a command in its channel that cannot be read. It obeys neither that nor later ones."""
+    """consumer → the name of an unreadable command in its channel. It obeys neither that nor later ones."""
     below = layout.channels(observation.group) + "/"
     paths = [found.path.removeprefix(below) for found in observation.unreadable if found.path.startswith(below)]
     return {consumer: name for consumer, _, name in (path.partition("/") for path in paths) if name}
 
 
 def _unreadable_below(observation: Observation, parent: str) -> dict[str, int]:
-    """consumer → incarnation (0: not known)."""
+    """consumer → incarnation (0: unknown)."""
     prefix = parent + "/"
     return {
         found.path.removeprefix(prefix): found.incarnation

@@ -1,4 +1,4 @@
-"""``plan``: one look at a group in, one decision out (docs/design.md, section 5, "plan, in order")."""
+"""``plan``: turns one look at a group into one decision (docs/design.md, section 5, "plan, in order")."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from kafka_coord.model import Observation
 
 
 def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
-    """What to write about one group now, and a summary of why.
+    """What to write about one group now, and a summary with the reasons.
 
     Pure and level-triggered: the same look gives the same plan. If only the first steps of a plan are written, the next
-    plan goes on from there. ``assignors`` must include the default one (``sticky``).
+    plan continues from there. ``assignors`` must include the default one (``sticky``).
 
-    The order of the steps: consumers that are gone are forgotten; evictions; the new target; the ledgers of consumers
-    in grace are cut down to it; offsets; then one write for each live member, first those that only release or stop,
-    then every start after the release it needs. Starts begin at the offsets found before any of this is written, so a
-    plan that sets offsets for an operator starts nothing.
+    The order of the steps: forget consumers that are gone; evict; set the new target; reduce the ledgers of consumers
+    in grace to it; write offsets; then write once for each live member, first those that only release or stop, then
+    every start after the release it needs. Starts begin at the offsets found before any of this is written. So a plan
+    that sets offsets for an operator starts nothing.
     """
     membership = membership_of(observation)
     removal = removal_steps(observation, membership)
@@ -35,7 +35,7 @@ def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
         return _removed(observation, "an operator asked", removal)
     removal = expiry_steps(observation, membership)
     if removal is not None:
-        return _removed(observation, "empty for longer than its offsets are kept", removal)
+        return _removed(observation, "empty for longer than the retention of its offsets", removal)
     evictions = decide_evictions(observation, membership)
     decided = decide_target(observation, membership, evictions, assignors)
     return _write(observation, membership, evictions, decided, assignors)

@@ -1,4 +1,4 @@
-"""Why there is a new target, and what a group is waiting for, in words. Kept short however large the group is."""
+"""The reason for a new target, and what a group is waiting for, in words. Short, however large the group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_REASON_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why there is a new target: in words (at most ``MAX_REASON_CHARS``), and by kind, the weightiest first."""
+    """The reason for a new target: in words (at most ``MAX_REASON_CHARS``), and by kind, most important first."""
 
     text: str
     causes: tuple[Cause, ...]

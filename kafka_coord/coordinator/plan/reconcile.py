@@ -1,5 +1,5 @@
-"""Brings members from what they hold to what the target gives them: stops, then starts, each after the release it
-needs."""
+"""Brings members from the partitions they hold to those the target gives them: stops, then starts, each after the
+release it needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kafka_coord.zk import layout
 
 @dataclass(slots=True)
 class Reconciliation:
-    """What is written to live members, and what the group waits for afterwards."""
+    """The writes to live members, and what the group waits for afterwards."""
 
     steps: list[WriteLedger] = field(default_factory=list)
     told_to_stop: dict[str, PartitionSet] = field(default_factory=dict)
@@ -25,10 +25,10 @@ class Reconciliation:
     stopping: dict[str, PartitionSet] = field(default_factory=dict)
     starting: list[str] = field(default_factory=list)
     withheld: PartitionSet = NO_PARTITIONS
-    """The target names them, no readable ledger holds them, and they are not started, because an unreadable ledger may
-    name them."""
+    """Partitions that the target names and no readable ledger holds. They are not started, because an unreadable ledger
+    may name them."""
     blocked: PartitionSet = NO_PARTITIONS
-    """They could be started, but their committed offset is unreadable, and any guess could skip records."""
+    """Partitions ready to start, except that their committed offset is unreadable. A guess could skip records."""
     complaints: list[str] = field(default_factory=list)
     in_line: bool = True
     """Whether every live member will own exactly its target, with nothing outstanding."""
@@ -46,9 +46,9 @@ def reconcile(
     starting: bool,
     decides_streams: bool,
 ) -> Reconciliation:
-    """Plans the writes to live members. ``others`` are the ledgers, as they will be, of consumers that are not written
-    to; what they hold is held. Without ``moving`` only releases are written. Without ``starting`` nothing is started,
-    because offsets are being set and the next look starts there."""
+    """Plans the writes to live members. ``others`` are the resulting ledgers of consumers that are not written to;
+    their partitions count as held. Without ``moving`` it only writes releases. Without ``starting`` it starts nothing,
+    because offsets are being set, and the next look starts there."""
     reconciled = Reconciliation()
     staying = {consumer: update for consumer, update in updates.items() if consumer not in evicted}
     if target is not None and moving:
@@ -105,10 +105,10 @@ def _wanted(
     observation: Observation,
     stale: frozenset[str],
 ) -> dict[str, PartitionSet]:
-    """What each member may start as far as it alone is concerned.
+    """The partitions that each member may start, as far as that member alone is concerned.
 
-    Nothing of a ``stale`` topic is started. While anybody alive holds a partition of the earlier topic, it will commit
-    an offset of that topic, and the first start on the new topic removes those offsets.
+    It starts nothing of a ``stale`` topic. While a live consumer holds a partition of the earlier topic, it will commit
+    an offset of that topic; the first start on the new topic removes those offsets.
     """
     behind = any(d.is_behind(target) or (d.member.mode is Mode.EAGER and d.ledger.stopping) for d in all_updates)
     wanted = {}
@@ -152,7 +152,7 @@ def _decide_starts(
         update = staying[consumer]
         start = partitions & free
         if start:
-            # the stop repeats what the ledger names; a number and its comma take at most eight bytes
+            # the stop repeats the ledger's partitions; a number and its comma take at most eight bytes
             ledger = ledger_bytes(update.ledger) + len(update.stop) * 16
             update.start = start_fits(start, ledger, MAX_WRITE_BYTES - ledger)
             if not update.start:
@@ -160,7 +160,7 @@ def _decide_starts(
 
 
 def without_offset(observation: Observation) -> PartitionSet:
-    """The partitions whose committed offset is unreadable: its own znode, or the topic's, which says whose it is."""
+    """The partitions whose committed offset is unreadable: its own znode, or the topic's with the identity."""
     found: dict[str, set[int]] = {}
     for unreadable in unreadable_offsets(observation):
         name, _, number = unreadable.path.removeprefix(layout.offsets(observation.group) + "/").partition("/")
@@ -174,9 +174,9 @@ def without_offset(observation: Observation) -> PartitionSet:
 
 
 def _in_order(writing: Mapping[str, MemberUpdate]) -> list[str]:
-    """Writes that only release or stop come first, then those that start, each after the releases it needs.
+    """Orders writes: first those that only release or stop, then those that start, each after the releases it needs.
 
-    Where two writes need each other's release, one is written without those starts. They follow in a later pass.
+    If two writes need each other's release, one is written without those starts. They follow in a later pass.
     """
     first = [consumer for consumer, update in writing.items() if not update.start]
     starting = {consumer: update for consumer, update in writing.items() if update.start}
@@ -227,7 +227,7 @@ def _needs(starting: Mapping[str, MemberUpdate]) -> dict[str, dict[str, list[Top
 
 
 def _in_a_cycle(open_needs: Mapping[str, set[str]]) -> str:
-    """Follows needs from the first consumer until one comes up again: that one is in a cycle."""
+    """Follows needs from the first consumer until one repeats: that one is in a cycle."""
     consumer = min(open_needs)
     seen = set()
     while consumer not in seen:

@@ -1,4 +1,4 @@
-"""What operators asked of one group: which offsets to write, whether to remove it, what to refuse and why."""
+"""Operators' requests about one group: offsets to write, removal, and refusals with their reasons."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def refused(request: Request, message: str) -> AnswerRequest:
 def offset_steps(observation: Observation, membership: Membership, holders: Iterable[Ledger]) -> list[Step]:
     """Resets and deletions of offsets, each done or refused. ``holders`` are the ledgers that count as holding.
 
-    At most one request is carried out in a pass: what it writes depends on the offsets that are there before, and the
-    next request would find others. The rest waits for the next look.
+    A pass carries out at most one request, because its result depends on the offsets before it and changes them for
+    the next one. The others wait for the next look.
     """
     asked = [r for r in pending(observation) if r.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS}]
     steps: list[Step] = []
@@ -55,12 +55,12 @@ def _fault(
         return "the request names no partition"
     unreadable = membership.ledger_unreadable
     if unreadable:
-        return f"the ledger of {names(unreadable)} cannot be read, so what it holds is not known: evict it first"
+        return f"the ledger of {names(unreadable)} cannot be read, so its partitions are unknown: evict it first"
     for ledger in ledgers:
         held = ledger.held & partitions
         if held:
             return f"{ledger.consumer} holds {held}: stop it first"
-    if reset:  # offsets of a topic that is gone may be deleted, but not written
+    if reset:  # offsets of a deleted topic may be deleted, but not written
         for topic, numbers in partitions.by_topic():
             if topic not in observation.topics:
                 return f"Kafka has no topic {topic}"
@@ -71,7 +71,7 @@ def _fault(
 
 
 def removal_steps(observation: Observation, membership: Membership) -> list[Step] | None:
-    """The answers when an operator's delete-group is granted; ``None`` when there is none, or it is refused."""
+    """The answers if an operator's delete-group is granted; ``None`` if there is none, or it is refused."""
     asked = [r for r in pending(observation) if r.type is RequestType.DELETE_GROUP]
     if not asked or membership.live or membership.any_registration_unreadable:
         return None

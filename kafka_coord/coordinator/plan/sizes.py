@@ -1,4 +1,4 @@
-"""How large values become: every write must stay below ZooKeeper's 1 MB request, and every value below 900 kB."""
+"""Size limits: every write must stay below ZooKeeper's 1 MB request, and every value below 900 kB."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ MAX_TARGET_BYTES = MAX_VALUE_BYTES
 MAX_COMMAND_BYTES = 700_000
 MAX_PLACE_BYTES = 200_000
 MAX_WRITE_BYTES = 900_000
-"""A ledger and its commands together, because they are one multi. The rest of 1 MB is for paths and checks."""
+"""For a ledger and its commands, which are one multi. The rest of 1 MB is for paths and checks."""
 MAX_LEDGER_BYTES = 600_000
-"""How large a ledger may become by starts: a stop names the same partitions and must still fit beside it."""
+"""For a ledger after starts: a stop names the same partitions and must still fit beside it."""
 
 ENVELOPE_BYTES = 3_000
 """Everything in a command except its partitions: at most 300 characters of reason, five numbers, field names."""
 
 _START_POINT = len('"":{"offset":-9223372036854775808,"stream":999},') + 16
-"""Includes what the partition adds to the ledger in the same multi: in a range, and in a stream."""
+"""Includes the bytes that the partition adds to the ledger in the same multi: in a range, and in a stream."""
 _START_TOPIC = 3 * len('"":{},') + 64 + len(" -9223372036854775808")
-"""What a topic takes besides its partitions and its name, which comes three times; its identity is in the ledger too.
-"""
+"""The size of a topic without its partitions and its name, which appears three times. Includes its identity in the
+ledger."""
 _STREAM_BYTES = len('"":{"999":"2147483647"},')
 _SURE = 200_000
 
 
 def target_bytes(assignment: Assignment) -> int:
-    """Exact where it may be too much, otherwise an upper bound."""
+    """Exact near the limit, otherwise an upper bound."""
     bound = sum(len(consumer) + 10 + _ranges_bound(found) for consumer, found in assignment.members.items())
     for consumer, streams in assignment.streams.items():
         bound += len(consumer) + 10 + sum(len(topic) + _STREAM_BYTES for topic, _ in streams)
@@ -38,8 +38,8 @@ def target_bytes(assignment: Assignment) -> int:
 
 
 def ledger_bytes(ledger: Ledger) -> int:
-    """Exact where it matters, an upper bound where it is small. Twice the bound of what is held leaves room for streams
-    and topic identities."""
+    """Exact near the limit, otherwise an upper bound. The bound counts the held partitions twice, which leaves room for
+    streams and topic identities."""
     if ledger.place is None and len(ledger.held) < 5_000:
         bound = 2 * _singles_bound(ledger.held) + 80 * len(ledger.held.topics) + 300
         if bound <= _SURE:
@@ -48,15 +48,15 @@ def ledger_bytes(ledger: Ledger) -> int:
 
 
 def _singles_bound(partitions: PartitionSet) -> int:
-    """Bytes the partitions take when no two numbers are neighbours."""
+    """Bytes for the partitions if no two numbers are neighbours."""
     return sum(
         len(topic) + 6 + len(numbers) * (len(str(max(numbers))) + 1) for topic, numbers in partitions.unordered()
     )
 
 
 def _ranges_bound(partitions: PartitionSet) -> int:
-    """Bytes the partitions take when every missing number separates two runs and each run is written as two numbers.
-    This is far less for neighbouring partitions, which targets mostly have."""
+    """Bytes for the partitions if every missing number separates two runs and each run is written as two numbers.
+    For neighbouring partitions, which most targets have, this is far less."""
     bound = 0
     for topic, numbers in partitions.unordered():
         last = max(numbers)
@@ -89,7 +89,7 @@ def _within(
 
 
 def stop_fits(partitions: PartitionSet, budget: int) -> PartitionSet:
-    """The first of ``partitions`` that fit into one stop-fetcher command and, as stopping, into the ledger too."""
+    """The first of ``partitions`` that fit into one stop-fetcher command and, as stopping, also into the ledger."""
     within_command = fitting(partitions, 1, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
     return fitting(within_command, 1, budget - ENVELOPE_BYTES, names=2, each_topic=12)
 

@@ -1,4 +1,4 @@
-"""The state of a group in one word, and the summary of a decision."""
+"""The state of a group in one word, and the summary of a decision in one line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def summary_of(
     forgotten: Mapping[str, PartitionSet],
     state: GroupState,
 ) -> str:
-    """What was decided and why, what is waited for, and what somebody should look at."""
+    """The decision and its reason, what the group waits for, and what needs an operator's attention."""
     parts = [decided.summary]
     if observation.pause is not None:
         parts.append(_paused(observation))
@@ -95,24 +95,24 @@ def _warnings(
 ) -> list[str]:
     found = []
     if membership.in_grace:
-        found.append(f"keeps the place of {names(membership.in_grace)}")
+        found.append(f"keeping the place of {names(membership.in_grace)}")
     if membership.ledger_unreadable:
         who = names(membership.ledger_unreadable)
         withheld = f", and {partitions_text(reconciled.withheld)} cannot be started" if reconciled.withheld else ""
-        found.append(f"the ledger of {who} cannot be read, so what it holds is not known{withheld}: evict it")
+        found.append(f"the ledger of {who} cannot be read, so its partitions are unknown{withheld}: evict it")
     if reconciled.blocked:
         first = unreadable_offsets(observation)[0]
         why = f"{first.path} is unreadable ({cut(first.reason, 100)}); {what_to_do(first.path)}"
         found.append(f"cannot start {partitions_text(reconciled.blocked)}: {why}")
     if membership.registration_unreadable:
         who = names(membership.registration_unreadable)
-        found.append(f"the registration of {who} cannot be read: what it holds stays held; evict it")
+        found.append(f"the registration of {who} cannot be read: its partitions stay held; evict it")
     for consumer, name in sorted(unreadable_commands(observation).items())[:3]:
         found.append(f"{consumer} cannot read its command {name}, so it obeys neither that nor later ones: evict it")
     found += decided.complaints + reconciled.complaints[:3]
     strays = [consumer for consumer, channel in observation.channels.items() if channel.strays]
     if strays:
-        found.append(f"left alone what is no command in the channel of {names(strays)}")
+        found.append(f"ignoring znodes that are no commands in the channel of {names(strays)}")
     prefix = layout.group(observation.group) + "/"
     told = {unreadable_offsets(observation)[0]} if reconciled.blocked else set()
     shown = [one.path.removeprefix(prefix) for one in observation.unreadable if one not in told]

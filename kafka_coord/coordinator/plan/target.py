@@ -1,4 +1,4 @@
-"""A new target: asks the assignor, checks its answer, and makes sure that it fits into a znode."""
+"""A new target: asks the assignor, checks its result, and makes sure that it fits into a znode."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A target, the assignor that computed it, and what there is to report about that. ``target`` is ``None`` where
-    none was possible."""
+    """A target, the assignor that computed it, and complaints about that. ``target`` is ``None`` if there is no valid
+    one."""
 
     target: Target | None
     assignor: str
@@ -23,7 +23,7 @@ class Computed:
 
 
 def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Assignor]) -> Computed:
-    """Falls back to the default assignor, and reports it, where a plug-in raises or returns nonsense."""
+    """If a plug-in raises or returns an invalid target, uses the default assignor and reports that."""
     try:
         answer: Target = assignors[assignor].assign(inputs)
         fault = fault_in(answer, inputs)
@@ -37,14 +37,14 @@ def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Ass
 
 
 def fitted(computed: Computed, inputs: AssignmentInputs, assignor: Assignor, unfilled: Assignment) -> Computed:
-    """Keeps the target within what a znode holds. Many moves scatter the partition numbers of a huge group; a fresh
-    assignment has runs again. That moves a lot, and works."""
+    """Keeps the target within a znode's limit. Many moves scatter the partition numbers of a huge group; a fresh
+    assignment has runs again. It moves many partitions, but it fits."""
     size = _size(computed, unfilled)
     if size <= MAX_TARGET_BYTES:
         return computed
     afresh = replace(computed, target=assignor.assign(replace(inputs, current={})))
     if _size(afresh, unfilled) <= MAX_TARGET_BYTES:
-        note = f"the target had grown to {size} bytes and was made afresh"
+        note = f"the target had grown to {size} bytes, so it was computed afresh"
         return replace(afresh, complaint="; ".join(filter(None, (computed.complaint, note))))
     note = (
         f"no target: {counted(len(inputs.members), 'member')} and their partitions take {size} bytes,"
@@ -60,7 +60,7 @@ def _size(computed: Computed, unfilled: Assignment) -> int:
 
 
 def fault_in(target: object, inputs: AssignmentInputs) -> str:
-    """What is wrong with an assignor's answer; empty where nothing is."""
+    """The fault in an assignor's result; empty if there is none."""
     if not isinstance(target, Target):
         return f"returned a {type(target).__name__}, not a Target"
     unknown = sorted(target.members.keys() - inputs.members.keys())

@@ -1,4 +1,4 @@
-"""Whether a new target is due, and what it is."""
+"""Decides whether a new target is due, and computes it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kafka_coord.coordinator.steps import SetTarget, Step
 from kafka_coord.model import NO_PARTITIONS, Assignment, Cause, Observation, Request, RequestType, same_topic
 
 ANY_VERSION = -1
-"""ZooKeeper's "whatever version it has", for values that cannot be read."""
+"""ZooKeeper's "any version", for values that cannot be read."""
 
 
 @dataclass(slots=True)
 class TargetDecision:
-    """The target to follow, new or stored; ``moving`` tells whether stops and starts may be written for it."""
+    """The target to follow, new or stored. ``moving`` tells whether stops and starts may be written for it."""
 
     target: Assignment | None
     moving: bool
@@ -88,7 +88,7 @@ def decide_target(
 
 
 def _without_members(observation: Observation, requests: list[Request], *, unreadable: bool) -> TargetDecision:
-    """Writes an empty target once, so that its members and generation tell that the group is empty."""
+    """Writes an empty target once; its members and generation show that the group is empty."""
     stored = observation.assignment
     answers: list[Step] = [done(request, "the group has no members: nothing to move") for request in requests]
     if not unreadable and (stored is None or not stored.members):
@@ -118,7 +118,7 @@ def _set_target(
 
 
 def _next_generation(observation: Observation) -> int:
-    """Above every generation there was, even where the stored target was lost."""
+    """A generation above every earlier one, even if the stored target was lost."""
     known = [observation.generation_floor, *(ledger.generation for ledger in observation.ledgers.values())]
     if observation.assignment is not None:
         known.append(observation.assignment.generation)
