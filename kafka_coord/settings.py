@@ -271,6 +271,19 @@ class ServeSettings:
     channel_client_ca_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
     listen_kafka: str | None = field(default=None, metadata=_allowed("host:port", _address))
     broker_listener: str | None = field(default=None, metadata=_allowed("host:port", _address))
+    kafka_max_connections: int = field(default=10_000, metadata=_allowed("1 to 1000000", _between(1, 1_000_000)))
+    kafka_max_connections_per_ip: int | None = field(
+        default=None, metadata=_allowed("1 to 1000000", _between(1, 1_000_000))
+    )
+    kafka_max_request_bytes: int = field(
+        default=100 << 20, metadata=_allowed("bytes, 1048576 to 2147483647", _between(1 << 20, 2**31 - 1))
+    )
+    kafka_queued_max_bytes: int = field(
+        default=256 << 20, metadata=_allowed("bytes, 16777216 or more", _between(16 << 20, 1 << 50))
+    )
+    kafka_max_idle_ms: int = field(
+        default=600_000, metadata=_allowed(_DURATION.format(1_000, 86_400_000), _between(1_000, 86_400_000))
+    )
     log_level: str = field(
         default="INFO", metadata=_allowed("DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     )

@@ -69,6 +69,29 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
     metavar="HOST:PORT",
     help="With --listen-kafka: the broker's listener whose advertised address is --listen-kafka's.",
 )
+@click.option("--kafka-max-connections", metavar="COUNT", help="Of Kafka clients, in all. [default: 10000]")
+@click.option(
+    "--kafka-max-connections-per-ip",
+    metavar="COUNT",
+    help="Of Kafka clients at one address. [default: three quarters of all]",
+)
+@click.option(
+    "--kafka-max-request-bytes",
+    metavar="BYTES",
+    help="Of one request, as the broker's socket.request.max.bytes. [default: 104857600]",
+)
+@click.option(
+    "--kafka-queued-max-bytes",
+    metavar="BYTES",
+    help="What all Kafka clients together may make this instance keep: half requests, unread answers. "
+    "[default: 268435456]",
+)
+@click.option(
+    "--kafka-max-idle-ms",
+    metavar="MS",
+    help="How long a Kafka client may send and read nothing, as the broker's connections.max.idle.ms. "
+    "[default: 600000]",
+)
 @click.option("--session-timeout-ms", metavar="MS", help="How soon a dead instance is noticed. [default: 10000]")
 @click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
 @click.option(
@@ -86,6 +109,11 @@ def serve(
     channel_users_file: str | None,
     listen_kafka: str | None,
     broker_listener: str | None,
+    kafka_max_connections: str | None,
+    kafka_max_connections_per_ip: str | None,
+    kafka_max_request_bytes: str | None,
+    kafka_queued_max_bytes: str | None,
+    kafka_max_idle_ms: str | None,
     session_timeout_ms: str | None,
     log_level: str | None,
     look_interval_ms: str | None,
@@ -111,6 +139,11 @@ def serve(
         serve__channel_users_file=channel_users_file,
         serve__listen_kafka=listen_kafka,
         serve__broker_listener=broker_listener,
+        serve__kafka_max_connections=kafka_max_connections,
+        serve__kafka_max_connections_per_ip=kafka_max_connections_per_ip,
+        serve__kafka_max_request_bytes=kafka_max_request_bytes,
+        serve__kafka_queued_max_bytes=kafka_queued_max_bytes,
+        serve__kafka_max_idle_ms=kafka_max_idle_ms,
         serve__log_level=log_level,
         serve__look_interval_ms=look_interval_ms,
         zookeeper__session_timeout_ms=session_timeout_ms,
@@ -207,9 +240,18 @@ def _gateway(
 def _kafka_listener(serve_settings: ServeSettings, broker_id: int, store: Store) -> KafkaListener | None:
     if serve_settings.listen_kafka is None or serve_settings.broker_listener is None:
         return None
+    from kafka_coord.frontends.kafka.limits import FrontLimits
     from kafka_coord.frontends.kafka.listener import KafkaListener
 
-    listener = KafkaListener(serve_settings.listen_kafka, serve_settings.broker_listener, store, broker_id)
+    limits = FrontLimits(
+        max_connections=serve_settings.kafka_max_connections,
+        max_connections_per_ip=serve_settings.kafka_max_connections_per_ip,
+        max_request_bytes=serve_settings.kafka_max_request_bytes,
+        max_kept_bytes=serve_settings.kafka_queued_max_bytes,
+        idle_s=serve_settings.kafka_max_idle_ms / 1000,
+    )
+    address, behind = serve_settings.listen_kafka, serve_settings.broker_listener
+    listener = KafkaListener(address, behind, store, broker_id, limits=limits)
     log.info("serving Kafka clients address=%s", listener.address)
     return listener
 

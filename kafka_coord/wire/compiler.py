@@ -4,7 +4,8 @@ The functions are straight-line code: neighbouring fields of fixed size are one 
 asked for at run time. That makes them several times faster than a decoder that looks a definition up for each field.
 
 What a decoder promises: it reads nothing outside its bytes, allocates no more than a small multiple of their number
-(an array of more elements than there are bytes left is refused), and raises :class:`BadMessage` and nothing else.
+(an array of more elements than there are bytes left is refused, and of a request one of more than
+:data:`MAX_ELEMENTS`), and raises :class:`BadMessage` and nothing else.
 As in Kafka, bytes behind the message are left alone, and text that is not UTF-8 is decoded with U+FFFD in it.
 """
 
@@ -18,6 +19,8 @@ from typing import Any
 from kafka_coord.wire.definition import FIXED, Definition, Field, Struct
 from kafka_coord.wire.errors import BadMessage
 
+MAX_ELEMENTS = 100_000
+"""Of an array of a request. Three bytes may be an element, and each takes a hundred times that while it is read."""
 Decode = Callable[[bytes, int], tuple[Any, int]]
 """Bytes and where the message begins → the message, and where it ends."""
 Encode = Callable[[Any, bytearray], None]
@@ -198,6 +201,11 @@ class _Decoders(_Functions):
             "        if n > len(b) - p:",
             f"            raise BadMessage('{field.name} has more elements than there are bytes')",
         ]
+        if self._definition.name.endswith("Request"):
+            refuse.append(f"        if n > {MAX_ELEMENTS}:")
+            refuse.append(
+                f"            raise BadMessage(f'{field.name} has {{n}} elements; {MAX_ELEMENTS} are allowed')"
+            )
         if field.type in FIXED:
             kind = FIXED[field.type]
             self._scope["unpack_from"] = struct.unpack_from

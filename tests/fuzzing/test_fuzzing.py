@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_coord.dev.cluster.identity import cpu_seconds, stat_fields
-from tests.fuzzing import command_line_targets, planted
+from tests.fuzzing import command_line_targets, kafka_targets, planted
 from tests.fuzzing.judge import Judge, case, shortened
 from tests.fuzzing.mutations import MAX_INPUT_BYTES, spoilt
 from tests.fuzzing.target import Target
 from tests.fuzzing.targets import TARGETS
 from tests.waiting import eventually
 
-ALL = (*TARGETS, *command_line_targets.TARGETS)
+ALL = (*TARGETS, *command_line_targets.TARGETS, *kafka_targets.TARGETS)
 ROOT = Path(__file__).parents[2]
 
 targets = pytest.mark.parametrize("target", ALL, ids=lambda target: target.name)

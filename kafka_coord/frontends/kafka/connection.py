@@ -1,8 +1,9 @@
-"""One client's connection, and the broker's that goes with it.
+"""One client's connection.
 
 Requests are taken in the order in which they come, and answered in that order. One that is for the broker is passed on
-as its bytes come, and its answer passed back likewise; neither is ever held whole. While one is answered here nothing
-more is read, as a broker does it. Reading pauses wherever the other side does not take what it is sent.
+as its bytes come, and its answer passed back likewise (:mod:`~kafka_coord.frontends.kafka.broker_end`); neither is ever
+held whole. While one is answered here nothing more is read, as a broker does it. Reading pauses wherever the other side
+does not take what it is sent.
 """
 
 from __future__ import annotations
@@ -11,41 +12,47 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from kafka_coord.frontends.kafka.routing import SASL, expects_answer, is_local, patch_api_versions
+from kafka_coord.errors import BrokerError
+from kafka_coord.frontends.kafka.broker_end import CLOSING_S, HIGH_WATER, BrokerEnd
+from kafka_coord.frontends.kafka.limits import FrontLimits
+from kafka_coord.frontends.kafka.routing import LARGE, SASL, expects_answer, is_local
 from kafka_coord.wire.errors import BadMessage
-from kafka_coord.wire.frames import API_VERSIONS, HEADER_BYTES, frame_length, peek
+from kafka_coord.wire.frames import HEADER_BYTES, frame_length, peek
 
 log = logging.getLogger(__name__)
 
-MAX_FRAME_BYTES = 100 << 20
-"""As ``socket.request.max.bytes`` of a broker."""
-MAX_LOCAL_BYTES = 8 << 20
-"""Of a request that is answered here, and so is held whole."""
-MAX_UNANSWERED = 1_000
-"""Requests passed on and not answered yet; beyond that nothing more is read."""
 CONNECT_S = 10.0
-FIRST_REQUEST_S = 30.0
-"""Within which a new connection sends its first request."""
 _LENGTH = 4
-_HIGH_WATER = 1 << 20
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+"""A peer that vanished is noticed within two minutes."""
 
 
-class Answering(Protocol):
-    """Who answers what is answered here."""
+class Front(Protocol):
+    """What a connection needs of the listener it belongs to."""
 
-    async def answer(self, frame: bytes, host: str) -> bytes:
-        """The frame of the answer to a request's. Raises :class:`BadMessage`: the connection is closed."""
+    @property
+    def limits(self) -> FrontLimits: ...
 
-    def departed(self, client: ClientConnection) -> None:
-        """The connection is gone."""
+    def answer(self, frame: bytes, client: ClientConnection) -> Awaitable[bytes]:
+        """The frame of the answer to a request's. Raises :class:`BadMessage`, :class:`BrokerError` or :class:`OSError`:
+        the connection is closed."""
+
+    def connect_broker(self, protocol: asyncio.Protocol) -> Awaitable[None]:
+        """Raises :class:`OSError`."""
 
     def may_stay(self, client: ClientConnection) -> bool:
         """Whether a connection that was just accepted may stay open."""
+
+    def keeps(self, client: ClientConnection, before: int, now: int) -> None:
+        """It kept so many bytes, and now keeps so many. Another connection may be closed for it, or itself."""
+
+    def departed(self, client: ClientConnection, reason: str) -> None:
+        """The connection is gone. ``reason`` is empty where the client went by itself."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,41 +66,49 @@ class _Slot:
 
 
 class ClientConnection(asyncio.Protocol):
-    """See above. ``connect`` opens a connection to the broker with the protocol it is given."""
+    """See above. Event loop only."""
 
-    def __init__(self, answering: Answering, connect: Callable[[asyncio.Protocol], Awaitable[None]]) -> None:
-        self._answering, self._connect = answering, connect
+    def __init__(self, front: Front) -> None:
+        self._front, self._limits = front, front.limits
         self._transport: asyncio.Transport | None = None
         self.address = "?"
         self._buffer = bytearray()
         self._passing = 0
+        """Of the request that is being passed on: bytes still to come."""
         self._slots: deque[_Slot] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._handling = 0
+        """Bytes of the request that is being answered here."""
+        self._answers_waiting = 0
+        """Bytes of answers from here that wait for one of the broker."""
         self._broker: BrokerEnd | None = None
         self._ended = False
         self._has_sasl = False
-        self._first_by: asyncio.TimerHandle | None = None
         self._reading_paused = False
         self._takes_no_more = False
+        self._requests = 0
+        self._kept = 0
+        self._last_seen: tuple[int, ...] = ()
+        self._frame_since = self._still_since = 0.0
 
     # --- the client's side -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's is one
         self._transport = transport
-        transport.set_write_buffer_limits(_HIGH_WATER)
+        transport.set_write_buffer_limits(HIGH_WATER)
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.address = f"{host}:{port}"
-        if not self._answering.may_stay(self):
+        if not self._front.may_stay(self):
             self._ended = True
             transport.abort()
             return
-        with suppress(OSError):  # a peer that vanished is noticed
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._first_by = asyncio.get_running_loop().call_later(FIRST_REQUEST_S, self._said_nothing)
-
-    def _said_nothing(self) -> None:
-        self.end(f"no request within {FIRST_REQUEST_S:g} s")
+        self._frame_since = self._still_since = asyncio.get_running_loop().time()
+        with suppress(OSError):  # a peer that vanished is noticed when it is read from
+            peer = transport.get_extra_info("socket")
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE:
+                peer.setsockopt(socket.IPPROTO_TCP, option, value)
 
     @property
     def host(self) -> str:
@@ -112,33 +127,80 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        self.end("" if error is None else str(error))
+        if error is not None:
+            log.debug("lost connection address=%s error=%s", self.address, error)
+        self.end()
 
     def pause_writing(self) -> None:
         self._takes_no_more = True
-        if self._broker is not None:
-            self._broker.pause()
+        self._pause_or_resume()
 
     def resume_writing(self) -> None:
         self._takes_no_more = False
         self.forward_answers()
 
-    def end(self, reason: str = "") -> None:
-        """Closes both ends, once. A reason is logged."""
+    def end(self, reason: str = "", *, at_once: bool = False) -> None:
+        """Closes both ends, once. A reason is logged. ``at_once``: what the client has not read yet is dropped."""
         if self._ended:
             return
         self._ended = True
-        if reason:
-            log.info("closed connection address=%s reason=%s", self.address, reason)
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
-        if self._first_by is not None:
-            self._first_by.cancel()
         if self._broker is not None:
             self._broker.close()
         if self._transport is not None:
-            self._transport.close()
-        self._answering.departed(self)
+            if at_once or self._takes_no_more:
+                self._transport.abort()
+            else:
+                self._transport.close()
+                asyncio.get_running_loop().call_later(CLOSING_S, self._transport.abort)
+        self._buffer.clear()
+        self._slots.clear()
+        self._count_kept()
+        self._front.departed(self, reason)
+
+    # --- what it may take --------------------------------------------------------------------------------------------
+
+    def _count_kept(self) -> None:
+        """Whatever is below a connection's high water is not looked at: it costs too much on the way of the data."""
+        now = 0
+        if not self._ended:
+            now = len(self._buffer) + self._handling + self._answers_waiting
+            if self._takes_no_more and self._transport is not None:
+                now += self._transport.get_write_buffer_size()
+            if self._broker is not None and (self._takes_no_more or self._broker.is_full):
+                now += self._broker.unsent()
+        if now != self._kept:
+            before, self._kept = self._kept, now
+            self._front.keeps(self, before, now)
+
+    def look(self, now: float) -> None:
+        """Ends the connection where something takes too long. Called every :meth:`FrontLimits.look_s`."""
+        reason = self._overdue(now)
+        if reason:
+            self.end(reason, at_once=True)
+
+    def _overdue(self, now: float) -> str:
+        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        seen = (self._requests, len(self._slots), len(self._buffer), self._passing, unread)
+        if seen != self._last_seen:
+            self._still_since = now
+        half = bool(self._passing or (self._buffer and self._task is None)) and not self._reading_paused
+        if self._requests and (not half or not self._last_seen or seen[0] != self._last_seen[0]):
+            self._frame_since = now
+        self._last_seen = seen
+        limits = self._limits
+        if not self._requests:
+            late = now - self._frame_since > limits.first_request_s
+            return f"no request within {limits.first_request_s:g} s" if late else ""
+        length = max(self._passing, frame_length(self._buffer) if len(self._buffer) >= _LENGTH else 0)
+        if now - self._frame_since > limits.request_s + length / limits.slowest_bytes_a_second:
+            return f"half a request for {now - self._frame_since:.0f} s"
+        owed = (self._slots or self._task is not None) and not self._takes_no_more
+        if now - self._still_since > limits.idle_s and not owed:
+            what = "has not read its answers" if self._takes_no_more else "has sent nothing"
+            return f"{what} for {limits.idle_s:g} s"
+        return ""
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -148,7 +210,7 @@ class ClientConnection(asyncio.Protocol):
             while self._buffer and not self._ended and self._task is None and self._take_one():
                 pass
         except BadMessage as error:
-            self.end(str(error))
+            self.end(str(error), at_once=True)
 
     def _take_one(self) -> bool:
         if self._passing:
@@ -158,13 +220,13 @@ class ClientConnection(asyncio.Protocol):
             if self._broker is not None:
                 self._broker.write(chunk)
             return True
-        if len(self._buffer) < _LENGTH + HEADER_BYTES or len(self._slots) >= MAX_UNANSWERED:
+        if len(self._buffer) < _LENGTH or self._has_enough():
             return False
-        if self._first_by is not None:
-            self._first_by.cancel()
         length = frame_length(self._buffer)
-        if not HEADER_BYTES <= length <= MAX_FRAME_BYTES:
-            raise BadMessage(f"a frame of {length} bytes")
+        if not HEADER_BYTES <= length <= self._limits.max_request_bytes:
+            raise BadMessage(f"a request of {length} bytes; {self._limits.max_request_bytes} are allowed")
+        if len(self._buffer) < _LENGTH + HEADER_BYTES:
+            return False
         frame = memoryview(self._buffer)[_LENGTH : _LENGTH + length]
         try:
             api_key, version, _ = peek(frame)
@@ -179,59 +241,90 @@ class ClientConnection(asyncio.Protocol):
             self._task = asyncio.create_task(self._reach_broker())
             return False
         self._has_sasl = self._has_sasl or api_key in SASL
+        self._requests += 1
         if answered:
             self._slots.append(_Slot(True, api_key, version))
         self._passing = _LENGTH + length
         return True
 
+    def _has_enough(self) -> bool:
+        """Whether it has to read answers before it is asked for more requests."""
+        return (
+            self._takes_no_more
+            or len(self._slots) >= self._limits.max_in_flight
+            or self._answers_waiting > self._limits.max_answer_bytes
+        )
+
     def _take_local(self, length: int, api_key: int, version: int) -> bool:
-        if length > MAX_LOCAL_BYTES:
-            raise BadMessage(f"a request of {length} bytes about groups; {MAX_LOCAL_BYTES} are allowed")
+        most = self._limits.max_group_request_bytes if api_key in LARGE else self._limits.max_other_request_bytes
+        if length > most:
+            raise BadMessage(f"a request of {length} bytes about groups (api key {api_key}); {most} are allowed")
         if len(self._buffer) < _LENGTH + length:
             return False
         frame = bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length])
-        self._task = asyncio.create_task(self._answer(frame, length, _Slot(False, api_key, version)))
+        self._requests += 1
+        self._task = asyncio.create_task(self._answer(frame, _Slot(False, api_key, version)))
         return False
 
-    async def _answer(self, frame: bytes, length: int, slot: _Slot) -> None:
-        del self._buffer[: _LENGTH + length]
+    async def _answer(self, frame: bytes, slot: _Slot) -> None:
+        del self._buffer[: _LENGTH + len(frame)]
         self._slots.append(slot)
+        self._handling = len(frame)
+        self._count_kept()
         reason = "an internal error"
         try:
-            slot.answer = await self._answering.answer(frame, self.host)
-        except BadMessage as error:
+            slot.answer = await self._front.answer(frame, self)
+        except (BadMessage, BrokerError, OSError) as error:
             reason = str(error)
         except asyncio.CancelledError:
             raise
         except Exception:
             log.exception("cannot answer api_key=%d version=%d address=%s", slot.api_key, slot.version, self.address)
-        self._task = None
+        self._task, self._handling = None, 0
         if slot.answer is None:
             self.end(reason)
             return
+        self._answers_waiting += len(slot.answer)
         self.forward_answers()
         self._take()
         self._pause_or_resume()
 
-    async def _reach_broker(self) -> None:
+    async def ask_broker(self, name: str, version: int, value: Any) -> Any:
+        """Asks the broker on this client's own connection to it, while one of its requests is answered here. Raises
+        :class:`OSError` and :class:`BadMessage`."""
+        if self._broker is None:
+            if self._has_sasl:
+                raise ConnectionError("the broker has closed the connection that was authenticated")
+            self._broker = await self._connected_broker()
+        return await self._broker.ask(name, version, value)
+
+    async def _connected_broker(self) -> BrokerEnd:
         end = BrokerEnd(self)
         try:
             async with asyncio.timeout(CONNECT_S):
-                await self._connect(end)
+                await self._front.connect_broker(end)
         except (OSError, TimeoutError) as error:
-            self.end(f"the broker cannot be reached: {error or 'no connection in time'}")
-            return
-        self._task = None
+            raise ConnectionError(f"the broker cannot be reached: {error or 'no connection in time'}") from None
         if self._ended:
             end.close()
+            raise ConnectionError("the connection was closed")
+        return end
+
+    async def _reach_broker(self) -> None:
+        try:
+            self._broker = await self._connected_broker()
+        except ConnectionError as error:
+            self.end(str(error))
             return
-        self._broker = end
+        self._task = None
         self._take()
         self._pause_or_resume()
 
     def _pause_or_resume(self) -> None:
-        pause = self._task is not None or len(self._slots) >= MAX_UNANSWERED
+        pause = self._task is not None or self._has_enough()
         pause = pause or (self._broker is not None and self._broker.is_full)
+        if self._buffer or self._kept or pause:
+            self._count_kept()
         if self._transport is None or self._transport.is_closing() or pause == self._reading_paused:
             return
         self._reading_paused = pause
@@ -241,23 +334,33 @@ class ClientConnection(asyncio.Protocol):
 
     def forward_answers(self) -> None:
         """Sends what is at the head of the queue, as far as it is there."""
+        try:
+            self._send_answers()
+        except BadMessage as error:
+            self.end(f"the broker's answer is malformed: {error}")
+        if self._broker is not None:
+            self._broker.pause_or_resume(self._takes_no_more)
+        if self._reading_paused:
+            self._take()
+        self._pause_or_resume()
+
+    def _send_answers(self) -> None:
+        broker = self._broker
         while self._slots and not self._takes_no_more and not self._ended:
             slot = self._slots[0]
             if slot.from_broker:
-                if self._broker is None or not self._broker.pass_answer(slot):
+                if broker is None or not broker.pass_answer(slot.api_key, slot.version):
                     break
             elif slot.answer is None:
+                if broker is not None:
+                    broker.take_answers_to_questions()
                 break
             else:
+                self._answers_waiting -= len(slot.answer)
                 self.write(slot.answer)
             self._slots.popleft()
-        if self._broker is not None:
-            self._broker.pause_or_resume(self._takes_no_more or bool(self._slots and not self._slots[0].from_broker))
-        if self._reading_paused:
-            self._take()
-            self._pause_or_resume()
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
+    def write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
@@ -268,85 +371,5 @@ class ClientConnection(asyncio.Protocol):
         if any(slot.from_broker for slot in self._slots) or self._passing or self._has_sasl:
             self.end(f"the broker closed the connection: {reason}" if reason else "the broker closed the connection")
 
-    def takes(self) -> None:
+    def broker_takes(self) -> None:
         self._pause_or_resume()
-
-
-class BrokerEnd(asyncio.Protocol):
-    """The broker's side of a client's connection."""
-
-    def __init__(self, client: ClientConnection) -> None:
-        self._client = client
-        self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
-        self._left = 0
-        """Of the answer that is being passed back."""
-        self._paused = False
-        self.is_full = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's is one
-        self._transport = transport
-        transport.set_write_buffer_limits(_HIGH_WATER)
-
-    def data_received(self, data: bytes) -> None:
-        if self._left and not self._buffer and len(data) < self._left:
-            self._left -= len(data)
-            self._client.write(data)
-            return
-        self._buffer += data
-        self._client.forward_answers()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
-        self._client.broker_lost("" if error is None else str(error))
-
-    def pause_writing(self) -> None:
-        self.is_full = True
-        self._client.takes()
-
-    def resume_writing(self) -> None:
-        self.is_full = False
-        self._client.takes()
-
-    def write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
-
-    def pass_answer(self, slot: _Slot) -> bool:
-        """Passes on what there is of the answer; whether that was the end of it."""
-        if slot.api_key == API_VERSIONS:
-            return self._pass_patched(slot)
-        if not self._left:
-            if len(self._buffer) < _LENGTH:
-                return False
-            self._left = _LENGTH + frame_length(self._buffer)
-        chunk = bytes(memoryview(self._buffer)[: self._left])
-        del self._buffer[: len(chunk)]
-        self._left -= len(chunk)
-        self._client.write(chunk)
-        return self._left == 0
-
-    def _pass_patched(self, slot: _Slot) -> bool:
-        if len(self._buffer) < _LENGTH:
-            return False
-        length = frame_length(self._buffer)
-        if len(self._buffer) < _LENGTH + length:
-            return False
-        body = patch_api_versions(bytes(self._buffer[_LENGTH : _LENGTH + length]), slot.version)
-        del self._buffer[: _LENGTH + length]
-        self._client.write(len(body).to_bytes(_LENGTH, "big") + body)
-        return True
-
-    def pause(self) -> None:
-        self.pause_or_resume(True)
-
-    def pause_or_resume(self, pause: bool) -> None:
-        if self._transport is None or self._transport.is_closing() or pause == self._paused:
-            return
-        self._paused = pause
-        (self._transport.pause_reading if pause else self._transport.resume_reading)()
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()

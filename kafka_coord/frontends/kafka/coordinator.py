@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import answers
 from kafka_coord.frontends.kafka.instances import Instances, Node
 from kafka_coord.frontends.kafka.routing import LOCAL
@@ -104,12 +105,16 @@ class GroupCoordinator:
         return answers.coordinators(found, call.version)
 
     async def _coordinator_of(self, key: str, key_type: int) -> tuple[Error, Node]:
-        if key_type == _TRANSACTION:
-            node = await self._instances.transaction_coordinator(key)
-        elif key_type == _GROUP:
-            node = await self._instances.coordinator_of(partition_of(key))
-        else:
+        if key_type not in {_GROUP, _TRANSACTION}:
             return Error.INVALID_REQUEST, answers.NOWHERE
+        try:
+            if key_type == _TRANSACTION:
+                node = await self._instances.transaction_coordinator(key)
+            else:
+                node = await self._instances.coordinator_of(partition_of(key))
+        except BrokerError as error:
+            log.info("cannot tell where a coordinator is: %s", error)
+            node = None
         return (Error.COORDINATOR_NOT_AVAILABLE, answers.NOWHERE) if node is None else (Error.NONE, node)
 
     # --- membership --------------------------------------------------------------------------------------------------
@@ -166,7 +171,9 @@ class GroupCoordinator:
     async def handle_commit_offsets(self, call: Call) -> Any:
         """Partitions that do not exist are told first; the group is asked about the others only, as in Kafka."""
         request = call.request
-        await self._instances.learn({topic.name for topic in request.topics})
+        if not await self._learn(request.topics):
+            unknown = Error.COORDINATOR_NOT_AVAILABLE
+            return answers.per_partition("OffsetCommit", request.topics, lambda _topic, _partition: unknown)
         offsets, errors = self._committed(request.topics)
         error = await self._may_commit(request) if offsets else Error.NONE
         if error is Error.NONE:
@@ -174,6 +181,15 @@ class GroupCoordinator:
             errors |= dict.fromkeys(offsets.keys() - small.keys(), Error.OFFSET_METADATA_TOO_LARGE)
             error = await self._manager.store_offsets(request.group_id, small)
         return answers.per_partition("OffsetCommit", request.topics, lambda *where: errors.get(where, error))
+
+    async def _learn(self, topics: Any) -> bool:
+        """Whether it is known which partitions these topics have: the broker is asked about those that are not."""
+        try:
+            await self._instances.learn({topic.name for topic in topics})
+        except BrokerError as error:
+            log.info("cannot tell which partitions there are: %s", error)
+            return False
+        return True
 
     async def _may_commit(self, request: Any) -> Error:
         group_id, generation = request.group_id, request.generation_id_or_member_epoch
@@ -220,9 +236,10 @@ class GroupCoordinator:
             if metadata.protocol_type != CONSUMER:
                 error = Error.NON_EMPTY_GROUP
             subscribed = subscribed_topics(one.metadata(metadata.protocol_name) for one in metadata.members.values())
+        if error is Error.NONE and not await self._learn(request.topics):
+            error = Error.COORDINATOR_NOT_AVAILABLE
         if error is not Error.NONE:
             return message("OffsetDeleteResponse")(error_code=error)
-        await self._instances.learn({topic.name for topic in request.topics})
         errors = {
             (topic.name, part.partition_index): Error.GROUP_SUBSCRIBED_TO_TOPIC
             if self._instances.has_partition(topic.name, part.partition_index)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import threading
-import time
 from concurrent.futures import Future
 
 from kafka_coord.errors import BrokerError, KafkaCoordError, NodeExists, NoNode, SettingsError
+from kafka_coord.frontends.kafka.clients import Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.coordinator import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
+from kafka_coord.frontends.kafka.limits import FrontLimits
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.groups.machine import GroupLimits
@@ -26,9 +26,6 @@ LOOK_S = 0.5
 """How often it looks which partitions its broker leads."""
 EXPIRY_CHECK_S = 600.0
 """How often offsets that are too old are removed: a broker's ``offsets.retention.check.interval.ms``."""
-OTHER_DESCRIPTORS = 200
-"""What the process has open besides clients and the broker connections that go with them."""
-COMPLAIN_S = 60.0
 DEFAULT_RETENTION_MS = 7 * 24 * 3600 * 1000
 
 
@@ -43,7 +40,8 @@ class KafkaListener:
         store: Store,
         broker_id: int,
         *,
-        limits: GroupLimits | None = None,
+        limits: FrontLimits | None = None,
+        group_limits: GroupLimits | None = None,
         retention_ms: int = DEFAULT_RETENTION_MS,
     ) -> None:
         self._host, self._port = _split(address)
@@ -51,16 +49,15 @@ class KafkaListener:
         self._store, self._broker_id, self._retention_ms = store, broker_id, retention_ms
         self.instances = Instances(self._to_broker, broker_id)
         self.manager = GroupMetadataManager(
-            self._to_broker, self._claim, f"{broker_id}@{address}", limits or GroupLimits(), self._term_ended
+            self._to_broker, self._claim, f"{broker_id}@{address}", group_limits or GroupLimits(), self._term_ended
         )
         self.coordinator = GroupCoordinator(self.manager, self.instances)
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: Future[str] = Future()
         self._claims: dict[int, asyncio.Task[None]] = {}
-        self._clients: set[ClientConnection] = set()
-        self._most_clients = (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OTHER_DESCRIPTORS) // 2
-        self._complain_at = 0.0
+        self.clients = Clients(limits or FrontLimits())
+        self.limits.allow_descriptors()
         self._thread = threading.Thread(target=self._run, name="kafka-listener", daemon=True)
         self._thread.start()
         self.address = self._started.result()
@@ -88,42 +85,45 @@ class KafkaListener:
         except OSError as error:
             raise SettingsError(f"cannot listen for Kafka clients at {self._host}:{self._port}: {error}") from None
         host, port, *_ = server.sockets[0].getsockname()
-        looking = asyncio.create_task(self._look_always())
+        looking = asyncio.gather(self._look_always(), self._look_at_clients())
         self._started.set_result(f"{host}:{port}")
         async with server:
             await self._stop.wait()
         looking.cancel()
         for task in self._claims.values():
             task.cancel()
-        for client in list(self._clients):
-            client.end()
+        self.clients.end_all()
         self.manager.close()
         await self.coordinator.close()
         self.instances.close()
         await asyncio.gather(looking, *self._claims.values(), return_exceptions=True)
 
     def _accept(self) -> ClientConnection:
-        client = ClientConnection(self, self._connect_broker)
-        self._clients.add(client)
-        return client
+        return ClientConnection(self)
+
+    @property
+    def limits(self) -> FrontLimits:
+        return self.clients.limits
 
     def may_stay(self, client: ClientConnection) -> bool:
-        """Whether there is room for one more. Each client may need a second connection, to the broker."""
-        room = len(self._clients) <= self._most_clients
-        if not room and time.monotonic() >= self._complain_at:
-            self._complain_at = time.monotonic() + COMPLAIN_S
-            log.warning("refused connections: %d are open; raise the limit of open files", self._most_clients)
-        if not room:
-            self._clients.discard(client)
-        return room
+        return self.clients.admit(client)
 
-    async def answer(self, frame: bytes, host: str) -> bytes:
-        return await self.coordinator.answer(frame, host)
+    def keeps(self, client: ClientConnection, before: int, now: int) -> None:
+        self.clients.keeps(client, before, now)
 
-    def departed(self, client: ClientConnection) -> None:
-        self._clients.discard(client)
+    def departed(self, client: ClientConnection, reason: str) -> None:
+        self.clients.departed(client, reason)
 
-    async def _connect_broker(self, protocol: asyncio.Protocol) -> None:
+    async def _look_at_clients(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self.limits.look_s())
+            self.clients.look(loop.time())
+
+    async def answer(self, frame: bytes, client: ClientConnection) -> bytes:
+        return await self.coordinator.answer(frame, client.host)
+
+    async def connect_broker(self, protocol: asyncio.Protocol) -> None:
         await asyncio.get_running_loop().create_connection(lambda: protocol, self._broker_host, self._broker_port)
 
     def _to_broker(self) -> BrokerConnection:
@@ -145,11 +145,16 @@ class KafkaListener:
                 if not complained:
                     log.warning("cannot ask the broker which partitions it leads: %s", error)
                 complained = True
+            except Exception:
+                log.exception("cannot ask the broker which partitions it leads")
             else:
                 self._follow_leaders()
             if loop.time() >= expire_at:
                 expire_at = loop.time() + EXPIRY_CHECK_S
-                await self.manager.delete_expired_consumer_offsets(self._retention_ms)
+                try:
+                    await self.manager.delete_expired_consumer_offsets(self._retention_ms)
+                except Exception:
+                    log.exception("cannot remove offsets that are too old")
             await asyncio.sleep(LOOK_S)
 
     def _follow_leaders(self) -> None:

@@ -31,6 +31,8 @@ LOCAL = {
 }
 """By api key: the request's name and the versions that are answered here. OffsetFetch 0 reads ZooKeeper, and is the
 broker's."""
+LARGE = frozenset({11, 14})
+"""JoinGroup and SyncGroup: what members say to each other is in them."""
 GROUPS_OF_LATER = frozenset({68, 69, 76, 77, 78, 79, 88, 89, 90, 91, 92})
 """KIP-848, share groups, streams groups: not served, so a broker's ranges for them are taken out."""
 SASL_HANDSHAKE_VERSION = 1
@@ -41,6 +43,8 @@ def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool |
     """Whether the broker answers this frame: not a Produce with acks = 0. ``None``: more of it is needed to tell.
     Raises :class:`BadMessage`."""
     api_key, version, _ = peek(frame)
+    if api_key == SASL_HANDSHAKE and version < SASL_HANDSHAKE_VERSION:
+        raise BadMessage("SaslHandshake version 0 is not served: what follows it has no header")
     if api_key != PRODUCE:
         return True
     if len(frame) < min(length, _ENOUGH_BYTES):

@@ -36,7 +36,7 @@ class Front:
     def start(self, broker_id: int) -> KafkaListener:
         broker = self.cluster.broker(broker_id)
         at, behind = f"127.0.0.1:{broker.instance_port}", f"127.0.0.1:{broker.listener_port}"
-        self.listeners[broker_id] = KafkaListener(at, behind, self.store, broker_id, limits=LIMITS)
+        self.listeners[broker_id] = KafkaListener(at, behind, self.store, broker_id, group_limits=LIMITS)
         return self.listeners[broker_id]
 
     def stop(self, broker_id: int) -> None:

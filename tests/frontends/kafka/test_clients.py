@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import socket
 import time
@@ -14,7 +13,6 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
-from kafka_coord.frontends.kafka import connection
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.wire.frames import RequestHeader, request_frame
 from kafka_coord.wire.messages import message
@@ -166,53 +164,6 @@ def test_a_transactional_commit_of_offsets_is_refused_before_anything_is_written
     check = Consumer({"bootstrap.servers": front.bootstrap, "group.id": "in-transaction"})
     assert check.committed([TopicPartition(topic, 0)], 30)[0].offset < 0
     check.close()
-
-
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\x7f\xff\xff\xff" + b"\0" * 100,
-        b"\xff\xff\xff\xff",
-        b"\0\0\0\x02\0\0",
-        b"\0\0\0\x0c" + b"\0\x0b\0\x63" + b"\0" * 8,  # JoinGroup version 99
-        b"\0\0\0\x14" + b"\0\x0b\0\x05" + b"\0\0\0\x01" + b"\0\x01a" + b"\0\xff" + b"\x7f" * 7,  # JoinGroup of nonsense
-        b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"x" * 500,  # a TLS handshake
-    ],
-)
-def test_garbage_ends_its_own_connection_and_nobody_elses(front: Front, topic: str, garbage: bytes) -> None:
-    listener = next(iter(front.listeners.values()))
-    host, _, port = listener.address.rpartition(":")
-    bystander = AdminClient({"bootstrap.servers": front.bootstrap})
-    with socket.create_connection((host, int(port)), timeout=20) as peer:
-        peer.sendall(garbage)
-        peer.shutdown(socket.SHUT_WR)
-        assert peer.recv(65_536) == b""
-    assert topic in bystander.list_topics(timeout=20).topics
-
-
-def test_connections_that_say_nothing_are_closed_and_disturb_nobody(
-    front: Front, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "FIRST_REQUEST_S", 1.0)
-    listener = next(iter(front.listeners.values()))
-    host, _, port = listener.address.rpartition(":")
-    silent = [socket.create_connection((host, int(port)), timeout=20) for _ in range(300)]
-    try:
-        bystander = AdminClient({"bootstrap.servers": front.bootstrap})
-        assert topic in bystander.list_topics(timeout=20).topics
-        assert all(one.recv(1) == b"" for one in silent)
-    finally:
-        for one in silent:
-            one.close()
-
-
-def test_more_connections_than_there_is_room_for_are_refused(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    listener = next(iter(front.listeners.values()))
-    host, _, port = listener.address.rpartition(":")
-    monkeypatch.setattr(listener, "_most_clients", 0)
-    with socket.create_connection((host, int(port)), timeout=20) as refused, contextlib.suppress(ConnectionError):
-        assert refused.recv(1) == b""
 
 
 def test_an_answer_that_is_not_read_stops_only_its_own_connection(front: Front, topic: str) -> None:

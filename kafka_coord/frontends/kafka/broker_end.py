@@ -1,0 +1,169 @@
+"""The broker's side of a client's connection: requests go out on it, and the broker answers them in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kafka_coord.frontends.kafka.routing import patch_api_versions
+from kafka_coord.wire.errors import BadMessage
+from kafka_coord.wire.frames import API_VERSIONS, RequestHeader, answer_start, frame_length, request_frame
+from kafka_coord.wire.messages import Message, message
+
+HIGH_WATER = 256 << 10
+"""So much of what one side sent waits for the other; beyond that nothing more is read."""
+CLOSING_S = 5.0
+"""For what was sent to a peer before its connection was closed."""
+CLIENT_ID = "kafka-coord"
+_LENGTH = 4
+
+
+class Passing(Protocol):
+    """Whom answers are passed to."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def forward_answers(self) -> None:
+        """There may be something of an answer."""
+
+    def broker_takes(self) -> None:
+        """The broker has become full, or takes something again."""
+
+    def broker_lost(self, reason: str) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Question:
+    answer: Message
+    version: int
+    found: asyncio.Future[Any]
+
+
+class BrokerEnd(asyncio.Protocol):
+    """See above. Nothing of an answer that is passed on is kept, but for those that are changed on their way."""
+
+    def __init__(self, client: Passing) -> None:
+        self._client = client
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._left = 0
+        """Of the answer that is being passed back."""
+        self._paused = False
+        self._questions: deque[_Question] = deque()
+        self.is_full = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's is one
+        self._transport = transport
+        transport.set_write_buffer_limits(HIGH_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        if self._left and not self._buffer and len(data) < self._left:
+            self._left -= len(data)
+            self._client.write(data)
+            return
+        self._buffer += data
+        self._client.forward_answers()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        reason = "" if error is None else str(error)
+        for question in self._questions:
+            if not question.found.done():
+                question.found.set_exception(ConnectionError(reason or "the broker closed the connection"))
+        self._questions.clear()
+        self._client.broker_lost(reason)
+
+    def pause_writing(self) -> None:
+        self.is_full = True
+        self._client.broker_takes()
+
+    def resume_writing(self) -> None:
+        self.is_full = False
+        self._client.broker_takes()
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def unsent(self) -> int:
+        """Bytes the broker has not taken yet, and answers nobody has taken."""
+        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return waiting + len(self._buffer)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def pass_answer(self, api_key: int, version: int) -> bool:
+        """Passes on what there is of the next answer; whether that was the end of it."""
+        if api_key == API_VERSIONS:
+            return self._pass_patched(version)
+        if not self._left:
+            if len(self._buffer) < _LENGTH:
+                return False
+            self._left = _LENGTH + frame_length(self._buffer)
+        chunk = bytes(memoryview(self._buffer)[: self._left])
+        del self._buffer[: len(chunk)]
+        self._left -= len(chunk)
+        self._client.write(chunk)
+        return self._left == 0
+
+    def _pass_patched(self, version: int) -> bool:
+        frame = self._whole_frame()
+        if frame is None:
+            return False
+        body = patch_api_versions(frame, version)
+        self._client.write(len(body).to_bytes(_LENGTH, "big") + body)
+        return True
+
+    def _whole_frame(self) -> bytes | None:
+        if len(self._buffer) < _LENGTH:
+            return None
+        end = _LENGTH + frame_length(self._buffer)
+        if len(self._buffer) < end:
+            return None
+        frame = bytes(memoryview(self._buffer)[_LENGTH:end])
+        del self._buffer[:end]
+        return frame
+
+    # --- questions of this instance, asked as the client -------------------------------------------------------------
+
+    async def ask(self, name: str, version: int, value: Any) -> Any:
+        """The answer to ``<name>Request``. Nothing of the client's is sent meanwhile. Raises :class:`ConnectionError`,
+        and :class:`BadMessage` for an answer that is none."""
+        request, answer = message(f"{name}Request"), message(f"{name}Response")
+        header = RequestHeader(request.api_key or 0, version, 0, CLIENT_ID, version in request.flexible)
+        question = _Question(answer, version, asyncio.get_running_loop().create_future())
+        if self._transport is None:
+            raise ConnectionError("the broker closed the connection")
+        self._questions.append(question)
+        self.write(request_frame(header, request, value))
+        return await question.found
+
+    def take_answers_to_questions(self) -> None:
+        """What comes next answers this instance's own questions: the client's before them have their answers."""
+        while self._questions:
+            frame = self._whole_frame()
+            if frame is None:
+                return
+            question = self._questions.popleft()
+            if question.found.done():
+                continue
+            try:
+                start = answer_start(question.answer, question.version)
+                question.found.set_result(question.answer.decode(frame, question.version, start))
+            except BadMessage as error:
+                question.found.set_exception(error)
+
+    def pause_or_resume(self, pause: bool) -> None:
+        if self._transport is None or self._transport.is_closing() or pause == self._paused:
+            return
+        self._paused = pause
+        (self._transport.pause_reading if pause else self._transport.resume_reading)()
+
+    def close(self) -> None:
+        """The broker still gets what was sent to it, if it takes it soon."""
+        if self._transport is not None:
+            self._transport.close()
+            asyncio.get_running_loop().call_later(CLOSING_S, self._transport.abort)

@@ -1,0 +1,98 @@
+"""All clients of a listener: who may stay, who is closed for what all of them take, and what is logged of those."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from kafka_coord.frontends.kafka.connection import ClientConnection
+from kafka_coord.frontends.kafka.limits import FrontLimits, KeptBytes
+
+log = logging.getLogger(__name__)
+
+MOST_LINES = 50
+"""Of closed and refused connections; the others of that time are counted."""
+LINES_S = 10.0
+
+
+class Clients:
+    """Event loop only."""
+
+    def __init__(self, limits: FrontLimits) -> None:
+        self.limits = limits
+        self._open: set[ClientConnection] = set()
+        self._by_host: Counter[str] = Counter()
+        self._kept = KeptBytes[ClientConnection]()
+        self._lines = Lines(log.info)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def kept_bytes(self) -> int:
+        return self._kept.total
+
+    def admit(self, client: ClientConnection) -> bool:
+        """Whether there is room for one more."""
+        most, most_of_one = self.limits.connections(), self.limits.connections_per_ip()
+        if len(self._open) >= most:
+            self._lines.say("refused connection address=%s reason=%d are open, which is all", client.address, most)
+            return False
+        if self._by_host[client.host] >= most_of_one:
+            why = "refused connection address=%s reason=%d are open from there, which is all one address may have"
+            self._lines.say(why, client.address, most_of_one)
+            return False
+        self._open.add(client)
+        self._by_host[client.host] += 1
+        return True
+
+    def departed(self, client: ClientConnection, reason: str) -> None:
+        if client not in self._open:
+            return
+        self._open.remove(client)
+        self._by_host[client.host] -= 1
+        if not self._by_host[client.host]:
+            del self._by_host[client.host]
+        if reason:
+            self._lines.say("closed connection address=%s reason=%s", client.address, reason)
+
+    def keeps(self, client: ClientConnection, before: int, now: int) -> None:
+        victim = self._kept.changed(client, before, now, self.limits.max_kept_bytes)
+        if victim is not None:
+            victim.end(f"all connections together keep more than {self.limits.max_kept_bytes} bytes", at_once=True)
+
+    def look(self, now: float) -> None:
+        for client in list(self._open):
+            client.look(now)
+        self._lines.flush()
+
+    def end_all(self) -> None:
+        for client in list(self._open):
+            client.end()
+
+
+class Lines:
+    """Log lines that peers cause: no more than :data:`MOST_LINES` in :data:`LINES_S`, then how many more there were."""
+
+    def __init__(self, write: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write, self._clock = write, clock
+        self._until, self._written, self._more = 0.0, 0, 0
+
+    def say(self, text: str, *values: object) -> None:
+        self.flush()
+        if self._written < MOST_LINES:
+            self._written += 1
+            self._write(text, *values)
+        else:
+            self._more += 1
+
+    def flush(self) -> None:
+        """Begins anew where the time is over."""
+        now = self._clock()
+        if now < self._until:
+            return
+        if self._more:
+            self._write("closed or refused %d more connections in %g s", self._more, LINES_S)
+        self._until, self._written, self._more = now + LINES_S, 0, 0

@@ -1,0 +1,94 @@
+"""What Kafka clients may take of an instance: connections, bytes and time. Beyond that one of them is closed."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+SMALL_BYTES = 16 << 10
+"""Whoever keeps no more than that is never cut off for the memory of all."""
+OTHER_DESCRIPTORS = 200
+"""What the process has open besides clients and the broker connections that go with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontLimits:
+    """Defaults are Kafka's where Kafka has such a limit."""
+
+    max_connections: int = 10_000
+    max_connections_per_ip: int | None = None
+    """``None``: three quarters of :attr:`max_connections`, so that one address never has them all."""
+    max_request_bytes: int = 100 << 20
+    """``socket.request.max.bytes``. These are passed on as they come, and not kept."""
+    max_group_request_bytes: int = 8 << 20
+    """Of JoinGroup and SyncGroup, which are kept whole: their members' bytes are in them."""
+    max_other_request_bytes: int = 1 << 20
+    """Of every other request that is answered here."""
+    max_in_flight: int = 1_000
+    """Requests of one connection that are not answered yet; beyond that nothing more is read from it."""
+    max_answer_bytes: int = 1 << 20
+    """Answers of one connection that wait to be sent; beyond that nothing more is read from it."""
+    max_kept_bytes: int = 256 << 20
+    """Of all connections together, like ``queued.max.request.bytes``: requests that have not arrived whole or are being
+    answered, and answers that are not read."""
+    first_request_s: float = 30.0
+    """Within which a new connection sends its first request, TLS handshake included."""
+    request_s: float = 60.0
+    """Within which a request arrives whole, and one second more for each :attr:`slowest_bytes_a_second` of it."""
+    slowest_bytes_a_second: int = 16 << 10
+    idle_s: float = 600.0
+    """``connections.max.idle.ms``: without a request, or without reading what it asked for."""
+
+    def connections(self) -> int:
+        """So many may be open: each may need a second descriptor, for the broker's connection that goes with it."""
+        return min(self.max_connections, (allowed_descriptors() - OTHER_DESCRIPTORS) // 2)
+
+    def connections_per_ip(self) -> int:
+        if self.max_connections_per_ip is not None:
+            return self.max_connections_per_ip
+        return max(1, self.max_connections * 3 // 4)
+
+    def look_s(self) -> float:
+        """How often connections are looked at for what takes too long."""
+        return min(2.0, self.first_request_s / 4, self.request_s / 4, self.idle_s / 4)
+
+    def allow_descriptors(self) -> None:
+        """Raises this process's limit of open files to what all connections need, as far as it may."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 2 * self.max_connections + OTHER_DESCRIPTORS
+        if soft == resource.RLIM_INFINITY or soft >= wanted:
+            return
+        with suppress(ValueError, OSError):
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+            )
+
+
+def allowed_descriptors() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 30 if soft == resource.RLIM_INFINITY else soft
+
+
+Who = TypeVar("Who", bound=Hashable)
+
+
+class KeptBytes(Generic[Who]):
+    """How many bytes all connections keep, and which of them keeps more than a little for the longest time."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._holders: dict[Who, None] = {}
+
+    def changed(self, who: Who, before: int, now: int, limit: int) -> Who | None:
+        """``who`` kept ``before`` bytes and keeps ``now``. Returns who has to be closed, if all keep too much."""
+        self.total += now - before
+        if now <= SMALL_BYTES:
+            self._holders.pop(who, None)
+        elif before <= SMALL_BYTES:
+            self._holders[who] = None
+        if now <= before or self.total <= limit:
+            return None
+        return next(iter(self._holders), who)

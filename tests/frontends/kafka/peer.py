@@ -1,0 +1,73 @@
+"""A peer of the listener that sends exactly the bytes a test wants."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from types import TracebackType
+from typing import Any
+
+from kafka_coord.frontends.kafka.listener import KafkaListener
+from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame
+from kafka_coord.wire.messages import message
+
+_numbers = itertools.count(1)
+
+
+def request(name: str, version: int, value: Any, number: int = 1) -> bytes:
+    form = message(f"{name}Request")
+    header = RequestHeader(form.api_key or 0, version, number, "peer", version in form.flexible)
+    return request_frame(header, form, value)
+
+
+class Peer:
+    """One connection to ``listener``."""
+
+    def __init__(self, listener: KafkaListener, timeout_s: float = 20.0) -> None:
+        host, _, port = listener.address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        self.socket.close()
+
+    def send(self, name: str, version: int, **fields: Any) -> int:
+        """The number of the request."""
+        number = next(_numbers)
+        self.socket.sendall(request(name, version, message(f"{name}Request")(**fields), number))
+        return number
+
+    def frame(self) -> bytes:
+        length = int.from_bytes(self._exactly(4), "big")
+        return self._exactly(length)
+
+    def answer(self, name: str, version: int) -> tuple[int, Any]:
+        """The next answer: the number of its request, and the message."""
+        frame, form = self.frame(), message(f"{name}Response")
+        return int.from_bytes(frame[:4], "big"), form.decode(frame, version, answer_start(form, version))
+
+    def ask(self, name: str, version: int, **fields: Any) -> Any:
+        number = self.send(name, version, **fields)
+        answered, found = self.answer(name, version)
+        assert answered == number
+        return found
+
+    def is_closed(self) -> bool:
+        """Waits until the other side has closed, and skips what it sends before."""
+        try:
+            while self.socket.recv(1 << 20):
+                pass
+        except ConnectionError:
+            pass
+        return True
+
+    def _exactly(self, count: int) -> bytes:
+        found = bytearray()
+        while len(found) < count:
+            data = self.socket.recv(min(count - len(found), 1 << 20))
+            if not data:
+                raise ConnectionError(f"closed after {len(found)} of {count} bytes")
+            found += data
+        return bytes(found)

@@ -1,0 +1,266 @@
+"""Hostile and careless peers: each is answered with an error or closed with a reason, and nobody else notices."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.frontends.kafka.listener import KafkaListener
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.groups.errors import Error
+from kafka_coord.wire.messages import message
+from tests.frontends.kafka.conftest import Front
+from tests.frontends.kafka.peer import Peer, request
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def topic(front: Front) -> str:
+    name = "beside-hostile-peers"
+    TopicAdmin(front.cluster.bootstrap_servers).create(name, 1, replication=1)
+    return name
+
+
+@pytest.fixture
+def group() -> str:
+    return f"peers-{next(_numbers)}"
+
+
+@pytest.fixture
+def listener(front: Front, group: str) -> KafkaListener:
+    """The one that coordinates ``group``."""
+    return front.listeners[next(iter(front.listeners.values())).instances.leaders[partition_of(group)]]
+
+
+@pytest.fixture
+def limit(listener: KafkaListener) -> Iterator[Callable[..., None]]:
+    """Sets limits of ``listener`` for connections made from now on."""
+    before = listener.clients.limits
+
+    def change(**limits: Any) -> None:
+        listener.clients.limits = replace(before, **limits)
+
+    yield change
+    listener.clients.limits = before
+
+
+@pytest.fixture
+def nobody_notices(listener: KafkaListener, topic: str) -> Iterator[None]:
+    """A bystander's connection stays, and all its commits are answered in a second."""
+    names = (f"bystander-{number}" for number in itertools.count())
+    beside = next(name for name in names if partition_of(name) in listener.manager.terms)
+    with Peer(listener, timeout_s=5) as bystander:
+        commit(bystander, beside, topic, 0)
+        yield
+        for offset in range(1, 20):
+            began = time.monotonic()
+            commit(bystander, beside, topic, offset)
+            assert time.monotonic() - began < 1.0
+
+
+def commit(peer: Peer, group: str, topic: str, offset: int) -> None:
+    form = message("OffsetCommitRequest")
+    part = form.struct("OffsetCommitRequestPartition")(partition_index=0, committed_offset=offset)
+    one = form.struct("OffsetCommitRequestTopic")(name=topic, partitions=(part,))
+    answer = peer.ask("OffsetCommit", 7, group_id=group, topics=(one,))
+    assert answer.topics[0].partitions[0].error_code == Error.NONE
+
+
+def join(group: str, member_id: str = "", metadata: bytes = b"", rebalance_ms: int = 10_000) -> dict[str, Any]:
+    protocol = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")(name="range", metadata=metadata)
+    times = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": rebalance_ms}
+    return {"group_id": group, "member_id": member_id, "protocol_type": "consumer", "protocols": (protocol,)} | times
+
+
+GARBAGE = {
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a length of 2 GB": b"\x7f\xff\xff\xff" + b"\0" * 100,
+    "a negative length": b"\xff\xff\xff\xff",
+    "too short for a header": b"\0\0\0\x02\0\0",
+    "JoinGroup version 99": b"\0\0\0\x0c" + b"\0\x0b\0\x63" + b"\0" * 8,
+    "JoinGroup of nonsense": b"\0\0\0\x14" + b"\0\x0b\0\x05" + b"\0\0\0\x01" + b"\0\x01a" + b"\0\xff" + b"\x7f" * 7,
+    "a heartbeat of 2 MB": b"\0\x20\0\0" + b"\0\x0c\0\0" + b"\0" * 8,
+    "a TLS handshake": b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"x" * 500,
+    "an api key nobody knows": b"\0\0\0\x0a" + b"\x7f\xff\0\0" + b"\0\0\0\1" + b"\xff\xff",
+    "SASL of version 0": b"\0\0\0\x11" + b"\0\x11\0\0" + b"\0\0\0\1" + b"\xff\xff" + b"\0\x05PLAIN",
+}
+
+
+@pytest.mark.usefixtures("nobody_notices")
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_ends_its_own_connection_and_says_why(
+    listener: KafkaListener, garbage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="kafka_coord.frontends.kafka")
+    with Peer(listener) as peer:
+        address = "{}:{}".format(*peer.socket.getsockname())
+        peer.socket.sendall(garbage)
+        assert peer.is_closed()
+    eventually(lambda: f"closed connection address={address} reason=" in caplog.text)
+
+
+@pytest.mark.usefixtures("nobody_notices")
+def test_connections_that_say_nothing_are_closed(listener: KafkaListener, limit: Callable[..., None]) -> None:
+    limit(first_request_s=1.0)
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(Peer(listener)) for _ in range(300)]
+        assert all(one.is_closed() for one in silent)
+
+
+@pytest.mark.usefixtures("nobody_notices")
+def test_a_request_that_drips_in_is_given_up(listener: KafkaListener, topic: str, limit: Callable[..., None]) -> None:
+    """One that is for this instance, and one that is passed on to the broker."""
+    limit(request_s=1.0, slowest_bytes_a_second=1 << 20)
+    local = request("OffsetFetch", 7, message("OffsetFetchRequest")(group_id="x" * 200, topics=None))
+    named = message("MetadataRequest").struct("MetadataRequestTopic")(name="y" * 200)
+    passed = request("Metadata", 4, message("MetadataRequest")(topics=(named,)))
+    with Peer(listener) as one, Peer(listener) as other:
+        for peer in one, other:
+            assert peer.ask("Metadata", 4, topics=()).brokers
+
+        def drips(peer: Peer, frame: Iterator[int]) -> bool:
+            peer.socket.setblocking(False)
+            try:
+                peer.socket.send(bytes([next(frame)]))
+                return peer.socket.recv(1) == b""
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                return True
+
+        for peer, frame in ((one, iter(local)), (other, iter(passed))):
+            eventually(lambda peer=peer, frame=frame: drips(peer, frame), within_s=8.0, every_s=0.05)  # type: ignore[misc]
+
+
+@pytest.mark.usefixtures("nobody_notices")
+def test_a_client_that_is_idle_for_too_long_is_closed(listener: KafkaListener, limit: Callable[..., None]) -> None:
+    limit(idle_s=1.0)
+    with Peer(listener) as idle:
+        assert idle.ask("Metadata", 4, topics=()).brokers
+        assert idle.is_closed()
+
+
+@pytest.mark.usefixtures("nobody_notices")
+@pytest.mark.parametrize(
+    "limits", [{"max_connections": 2, "max_connections_per_ip": 9}, {"max_connections_per_ip": 2}], ids=str
+)
+def test_more_connections_than_allowed_are_refused(
+    listener: KafkaListener, limit: Callable[..., None], limits: dict[str, int]
+) -> None:
+    eventually(lambda: len(listener.clients) == 1)  # the bystander
+    limit(**limits)
+    with Peer(listener) as fits, Peer(listener) as refused:
+        assert refused.is_closed()
+        assert fits.ask("Metadata", 4, topics=()).brokers
+
+
+@pytest.mark.usefixtures("nobody_notices")
+def test_half_requests_that_keep_too_much_are_closed_the_oldest_first(
+    listener: KafkaListener, limit: Callable[..., None]
+) -> None:
+    limit(max_kept_bytes=20 << 20)
+    half = b"\0\x7f\0\0" + b"\0\x0b\0\x05" + b"\0" * (7 << 20)  # a JoinGroup of 8 MB
+    with contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(Peer(listener)) for _ in range(5)]
+        for number, peer in enumerate(peers):
+            peer.socket.sendall(half)
+            eventually(lambda number=number: listener.clients.kept_bytes >= min(2, number + 1) * (7 << 20))  # type: ignore[misc]
+        assert all(peer.is_closed() for peer in peers[:3])
+        eventually(lambda: listener.clients.kept_bytes == 14 * (1 << 20) + 2 * 8)
+    eventually(lambda: listener.clients.kept_bytes == 0)
+
+
+@pytest.mark.usefixtures("nobody_notices")
+def test_a_peer_that_asks_and_never_reads_makes_nothing_grow(listener: KafkaListener, group: str, topic: str) -> None:
+    """Answers of this instance, of 1 MB each: a few are kept, and then no more requests are read."""
+    metadata = "m" * 4_000
+    form = message("OffsetCommitRequest")
+    of_part = form.struct("OffsetCommitRequestPartition")
+    parts = (of_part(partition_index=0, committed_offset=1, committed_metadata=metadata),)
+    asked = message("OffsetFetchRequest").struct("OffsetFetchRequestTopic")(name=topic, partition_indexes=(0,) * 250)
+    with Peer(listener) as peer:
+        one = form.struct("OffsetCommitRequestTopic")(name=topic, partitions=parts)
+        peer.ask("OffsetCommit", 7, group_id=group, topics=(one,))
+        frame = request("OffsetFetch", 7, message("OffsetFetchRequest")(group_id=group, topics=(asked,)))
+        peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        peer.socket.settimeout(1.0)
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 50_000:
+                sent += peer.socket.send(frame * 10)
+        assert 0 < listener.clients.kept_bytes < 4 << 20
+        peer.socket.settimeout(20)
+        whole = sent // len(frame)
+        assert whole > 20
+        for _ in range(whole):
+            peer.frame()
+    eventually(lambda: listener.clients.kept_bytes == 0)
+
+
+@pytest.mark.usefixtures("nobody_notices")
+def test_requests_behind_a_held_join_wait_and_are_answered_in_order(listener: KafkaListener, group: str) -> None:
+    with Peer(listener) as first, Peer(listener) as held:
+        joined = first.ask("JoinGroup", 3, **join(group))
+        first.ask("SyncGroup", 3, group_id=group, member_id=joined.member_id, generation_id=joined.generation_id)
+        numbers = [held.send("JoinGroup", 3, **join(group))]
+        numbers += [held.send("Metadata", 4, topics=())]
+        numbers += [held.send("Heartbeat", 3, group_id=group, member_id="nobody", generation_id=1)]
+        eventually(lambda: beats(first, group, joined) == Error.REBALANCE_IN_PROGRESS)
+        held.socket.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            held.socket.recv(1)
+        held.socket.settimeout(20)
+        first.ask("JoinGroup", 3, **join(group, joined.member_id))
+        answers = [
+            held.answer(name, version) for name, version in (("JoinGroup", 3), ("Metadata", 4), ("Heartbeat", 3))
+        ]
+        assert [number for number, _ in answers] == numbers
+        assert answers[0][1].error_code == Error.NONE
+        assert answers[1][1].brokers
+        assert answers[2][1].error_code == Error.UNKNOWN_MEMBER_ID
+
+
+def beats(peer: Peer, group: str, joined: Any) -> int:
+    who = {"member_id": joined.member_id, "generation_id": joined.generation_id}
+    return int(peer.ask("Heartbeat", 3, group_id=group, **who).error_code)
+
+
+@pytest.mark.usefixtures("nobody_notices")
+@pytest.mark.parametrize(
+    "metadata",
+    [b"", b"\0", b"\0\0", b"\0\1\x7f\xff\xff\xff", b"\0\0\0\0\0\1\x7f\xff", b"\xff" * 200, b"\0\3" + b"\0" * 100_000],
+    ids=range(7),
+)
+def test_odd_metadata_of_a_member_hangs_nothing(
+    listener: KafkaListener, group: str, topic: str, metadata: bytes
+) -> None:
+    """Kafka parses it when somebody asks which topics the group has subscribed to."""
+    with Peer(listener) as peer:
+        joined = peer.ask("JoinGroup", 3, **join(group, metadata=metadata))
+        assert joined.error_code == Error.NONE
+        peer.ask("SyncGroup", 3, group_id=group, member_id=joined.member_id, generation_id=joined.generation_id)
+        described = peer.ask("DescribeGroups", 4, groups=(group,))
+        assert described.groups[0].members[0].member_metadata == metadata
+        form = message("OffsetDeleteRequest")
+        part = form.struct("OffsetDeleteRequestPartition")(partition_index=0)
+        one = form.struct("OffsetDeleteRequestTopic")(name=topic, partitions=(part,))
+        deleted = peer.ask("OffsetDelete", 0, group_id=group, topics=(one,))
+        assert deleted.error_code == Error.NONE
+        peer.ask("LeaveGroup", 2, group_id=group, member_id=joined.member_id)
+
+
+def test_stock_clients_go_on_beside_all_that(front: Front, topic: str) -> None:
+    assert topic in AdminClient({"bootstrap.servers": front.bootstrap}).list_topics(timeout=20).topics

@@ -1,0 +1,203 @@
+"""What comes to the listener for Kafka clients: frames to decode, and streams through connection and dispatcher."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from random import Random
+from typing import Any
+
+from kafka_coord.frontends.kafka.clients import Clients
+from kafka_coord.frontends.kafka.connection import ClientConnection
+from kafka_coord.frontends.kafka.coordinator import GroupCoordinator
+from kafka_coord.frontends.kafka.instances import Instances
+from kafka_coord.frontends.kafka.limits import FrontLimits
+from kafka_coord.frontends.kafka.routing import LOCAL, expects_answer, is_local, patch_api_versions
+from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.grouplog.manager import GroupMetadataManager
+from kafka_coord.grouplog.term import PARTITIONS
+from kafka_coord.groups.machine import GroupLimits
+from kafka_coord.wire.consumer_protocol import subscribed_topics
+from kafka_coord.wire.errors import BadMessage
+from kafka_coord.wire.frames import RequestHeader, peek, read_header, request_frame
+from kafka_coord.wire.messages import message
+from tests.fuzzing.mutations import Form
+from tests.fuzzing.target import Target
+from tests.wire.values import random_message
+
+_KNOWN = LOCAL | {
+    0: ("Produce", message("ProduceRequest").versions),
+    3: ("Metadata", message("MetadataRequest").versions),
+}
+
+
+def _frames() -> list[bytes]:
+    """One of each request in each of its versions."""
+    chance = Random(7)
+    found = []
+    for api_key, (name, versions) in _KNOWN.items():
+        form = message(f"{name}Request")
+        for version in range(versions.first, versions.last + 1):
+            header = RequestHeader(api_key, version, 1, "fuzz", version in form.flexible)
+            found.append(request_frame(header, form, random_message(f"{name}Request", version, chance)))
+    return found
+
+
+_FRAMES = _frames()
+
+
+def _request(raw: bytes) -> object:
+    api_key, version, _ = peek(raw)
+    name, versions = _KNOWN.get(api_key, ("", ()))
+    if version not in versions:
+        return expects_answer(raw, len(raw))
+    form = message(f"{name}Request")
+    header, at = read_header(raw, flexible=version in form.flexible)
+    return is_local(api_key, version), expects_answer(raw, len(raw)), header, form.decode(raw, version, at)
+
+
+class _Known(Instances):
+    """Every topic has one partition, and this instance coordinates every group."""
+
+    async def learn(self, topics: object) -> None:
+        del topics
+
+    def has_partition(self, topic: str, partition: int) -> bool:
+        return partition == 0 and bool(topic)
+
+    async def coordinator_of(self, partition: int) -> tuple[int, str, int] | None:
+        return partition, "localhost", 9192
+
+    async def transaction_coordinator(self, transactional_id: str) -> tuple[int, str, int] | None:
+        del transactional_id
+        return None
+
+
+class _Log:
+    """A term that takes everything."""
+
+    async def append(self, records: object) -> None:
+        del records
+
+    def end(self, reason: str) -> None:
+        del reason
+
+
+class _Socket:
+    def setsockopt(self, *option: int) -> None:
+        del option
+
+
+class _Transport(asyncio.Transport):
+    """Takes whatever is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        del high, low
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": ("127.0.0.1", 7), "socket": _Socket()}.get(name, default)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.closed
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+
+class _Front:
+    """A listener without sockets; its broker takes everything and answers nothing."""
+
+    def __init__(self) -> None:
+        self.clients = Clients(FrontLimits())
+        self.limits = self.clients.limits
+        instances = _Known(lambda: BrokerConnection("localhost", 1), 1)
+        manager = GroupMetadataManager(instances._connect, _never, "fuzz", GroupLimits())
+        manager.terms |= dict.fromkeys(range(PARTITIONS), _Log())  # type: ignore[arg-type]
+        self.coordinator = GroupCoordinator(manager, instances)
+        self.may_stay, self.keeps, self.departed = self.clients.admit, self.clients.keeps, self.clients.departed
+
+    def answer(self, frame: bytes, client: ClientConnection) -> Awaitable[bytes]:
+        return self.coordinator.answer(frame, client.host)
+
+    async def connect_broker(self, protocol: asyncio.Protocol) -> None:
+        protocol.connection_made(_Transport())
+
+
+async def _never(partition: int) -> int:
+    raise AssertionError(partition)
+
+
+async def _played(raw: bytes) -> None:
+    """In pieces, with a little time between them."""
+    front, chance = _Front(), Random(len(raw))
+    client, transport = ClientConnection(front), _Transport()
+    defects: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: defects.append(context))
+    client.connection_made(transport)
+    while raw and not transport.closed:
+        size = chance.choice((1, 3, 64, 1 << 16))
+        client.data_received(raw[:size])
+        raw = raw[size:]
+        await asyncio.sleep(0)
+        assert 0 <= front.clients.kept_bytes <= front.limits.max_kept_bytes
+    for _ in range(20):
+        await asyncio.sleep(0)
+    client.look(asyncio.get_running_loop().time())
+    client.end()
+    await front.coordinator.close()
+    assert front.clients.kept_bytes == 0
+    assert len(front.clients) == 0
+    if defects:
+        raise defects[0].get("exception") or AssertionError(defects[0]["message"])
+
+
+class _Defects(logging.Handler):
+    """An internal error that was logged is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            raise record.exc_info[1]
+
+
+def _stream(raw: bytes) -> object:
+    logger, handler = logging.getLogger("kafka_coord.frontends.kafka.connection"), _Defects()
+    logger.addHandler(handler)
+    try:
+        return asyncio.run(_played(raw))
+    finally:
+        logger.removeHandler(handler)
+
+
+def _patched(raw: bytes) -> object:
+    return patch_api_versions(raw, 3)
+
+
+_VERSIONS = bytes.fromhex("00000001") + bytes(
+    message("ApiVersionsResponse").encode(random_message("ApiVersionsResponse", 3, Random(5)), 3)
+)
+
+TARGETS = (
+    Target("kafka-request", Form.BINARY, tuple(frame[4:] for frame in _FRAMES), _request, (BadMessage,)),
+    Target("kafka-stream", Form.BINARY, (*_FRAMES[::4], b"".join(_FRAMES[::9])), _stream, ()),
+    Target(
+        "kafka-subscription", Form.BINARY, (b"\0\0\0\0\0\1\0\1t\0\0\0\0",), lambda raw: subscribed_topics([raw]), ()
+    ),
+    Target("kafka-api-versions", Form.BINARY, (_VERSIONS,), _patched, (BadMessage,)),
+)
