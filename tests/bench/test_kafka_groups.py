@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.bench.kafka_groups.requests import INSTANCE, KAFKA, Answered, request_bars
-from kafka_coord.dev.bench.kafka_groups.servers import group_in
+from kafka_coord.dev.bench.kafka_groups.requests import Answered, request_bars
+from kafka_coord.dev.bench.kafka_groups.servers import INSTANCE, KAFKA, groups_in
 from kafka_coord.grouplog.manager import partition_of
 from tests.cli.running import run
 
@@ -26,7 +27,7 @@ def test_without_kafka_beside_it_nothing_is_judged():
 
 
 def test_names_of_groups_are_in_the_partition_wanted():
-    names = [group_in(7, number) for number in range(3)]
+    names = list(islice(groups_in(7), 3))
     assert len(set(names)) == 3
     assert {partition_of(name) for name in names} == {7}
 
@@ -39,4 +40,7 @@ def test_a_small_run_measures_what_it_says(tmp_path: Path):
         (request, by) for request in ("OffsetCommit", "OffsetFetch", "Heartbeat") for by in (INSTANCE, KAFKA)
     }
     assert all(row["per_s"] > 0 for row in found["requests"])
+    assert {row["by"] for row in found["passing"]} == {INSTANCE, KAFKA}
+    assert found["loading"][0]["wrong_offsets"] == 0
+    assert found["idle"][0]["connections"] == 20
     assert found["bars"] == [], "so small a run is held against nothing"

@@ -89,23 +89,28 @@ def saturate(lanes: Sequence[Lane], seconds: float) -> int:
 def pace(lanes: Sequence[Lane], per_s: float, seconds: float) -> list[float]:
     """So many requests a second, each on the lane that has been idle longest; what each took, in ms, from when it was
     due: one that had to wait for a lane took longer."""
-    numbers = {lane.client.socket.fileno(): lane for lane in lanes}
+    poll, by_number = select.epoll(), {lane.client.socket.fileno(): lane for lane in lanes}
     idle, took = deque(lanes), list[float]()
     into = memoryview(bytearray(_BUFFER))
     began = time.perf_counter()
     total, sent = round(per_s * seconds), 0
-    while len(took) < total:
-        now = time.perf_counter()
-        while sent < total and idle and began + sent / per_s <= now:
-            idle.popleft().send(began + sent / per_s)
-            sent += 1
-        wait = began + sent / per_s - time.perf_counter() if sent < total and idle else _WITHIN_S
-        ready, _, _ = select.select(list(numbers), [], [], max(0.0, wait))
-        if not ready and wait >= _WITHIN_S:
-            raise BrokerError(f"{lanes[0].client.address}: no answer within {_WITHIN_S:g} s")
-        for number in ready:
-            lane = numbers[number]
-            if lane.receive(into):
-                took.append((time.perf_counter() - lane.due) * 1000)
-                idle.append(lane)
+    try:
+        for number in by_number:
+            poll.register(number, select.EPOLLIN)
+        while len(took) < total:
+            now = time.perf_counter()
+            while sent < total and idle and began + sent / per_s <= now:
+                idle.popleft().send(began + sent / per_s)
+                sent += 1
+            wait = began + sent / per_s - time.perf_counter() if sent < total and idle else _WITHIN_S
+            # epoll itself waits for whole milliseconds
+            if not select.select([poll], [], [], max(0.0, wait))[0] and wait >= _WITHIN_S:
+                raise BrokerError(f"{lanes[0].client.address}: no answer within {_WITHIN_S:g} s")
+            for number, _ in poll.poll(0):
+                lane = by_number[number]
+                if lane.receive(into):
+                    took.append((time.perf_counter() - lane.due) * 1000)
+                    idle.append(lane)
+    finally:
+        poll.close()
     return took

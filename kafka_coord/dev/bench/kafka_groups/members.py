@@ -11,7 +11,7 @@ from kafka_coord.dev.bench.waiting import awaited
 from kafka_coord.groups.errors import Error
 from kafka_coord.wire.messages import message
 
-TOPIC = "flights"
+TOPIC, WIDE_TOPIC = "flights", "wide"
 _FIND, _JOIN, _SYNC, COMMIT, FETCH, HEARTBEAT = 3, 3, 2, 9, 9, 4
 _SESSION_MS = 600_000
 _WITHIN_S = 60.0
@@ -42,31 +42,31 @@ class Member:
         )
         return request_bytes("JoinGroup", _JOIN, value)
 
-    def commit(self, partitions: int, offset: int) -> Any:
+    def commit(self, partitions: int, offset: int, topic: str = TOPIC) -> Any:
         """The request: one offset for each of the topic's first ``partitions``."""
         form = message("OffsetCommitRequest")
         part = form.struct("OffsetCommitRequestPartition")
         parts = tuple(
             part(partition_index=n, committed_offset=offset, committed_metadata="") for n in range(partitions)
         )
-        topic = form.struct("OffsetCommitRequestTopic")(name=TOPIC, partitions=parts)
+        named = form.struct("OffsetCommitRequestTopic")(name=topic, partitions=parts)
         return form(
             group_id=self.group,
             generation_id_or_member_epoch=self.generation,
             member_id=self.member_id,
-            topics=(topic,),
+            topics=(named,),
         )
 
     def heartbeat(self) -> Any:
         return message("HeartbeatRequest")(group_id=self.group, generation_id=self.generation, member_id=self.member_id)
 
 
-def offset_fetch(groups: Iterable[str], partitions: int) -> Any:
+def offset_fetch(groups: Iterable[str], partitions: int, topic: str = TOPIC) -> Any:
     """The request for the offsets of the topic's first ``partitions`` in each group."""
     form = message("OffsetFetchRequest")
-    topic = form.struct("OffsetFetchRequestTopics")(name=TOPIC, partition_indexes=tuple(range(partitions)))
+    named = form.struct("OffsetFetchRequestTopics")(name=topic, partition_indexes=tuple(range(partitions)))
     one = form.struct("OffsetFetchRequestGroup")
-    return form(groups=tuple(one(group_id=group, topics=(topic,)) for group in groups))
+    return form(groups=tuple(one(group_id=group, topics=(named,)) for group in groups))
 
 
 def await_coordinator(address: str, groups: Sequence[str], within_s: float = _WITHIN_S) -> None:

@@ -20,11 +20,10 @@ from kafka_coord.dev.bench.kafka_groups.members import (
     offset_fetch,
 )
 from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions
-from kafka_coord.dev.bench.kafka_groups.servers import Servers, Usage
+from kafka_coord.dev.bench.kafka_groups.servers import INSTANCE, KAFKA, Servers, Usage
 from kafka_coord.dev.bench.report import Bar, Drawing, Spread, Table
 from kafka_coord.dev.cluster.process import OnProgress
 
-INSTANCE, KAFKA = "instance", "kafka"
 _CONNECTIONS, _PARTITIONS = 16, 10
 _OF_KAFKAS, _TIMES_P99 = 0.5, 1.5
 
@@ -114,8 +113,7 @@ def _lanes(address: str, running: ExitStack) -> Mapping[str, Sequence[Lane]]:
 
 
 def _saturated(one: Answered, lanes: Sequence[Lane], servers: Servers, seconds: float) -> None:
-    broker = Usage.of(servers.broker.pid)
-    answers = broker if one.by == KAFKA else Usage.of(servers.instance.process.pid)
+    broker, answers = Usage.of(servers.broker.pid), Usage.of(servers.answering(one.by))
     one.count += saturate(lanes, seconds)
     one.wall_s += seconds
     one.cpu_s += answers.cpu_s()

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from kafka_coord.dev.bench.kafka_groups.idle import measure_idle
+from kafka_coord.dev.bench.kafka_groups.joining import measure_joins
+from kafka_coord.dev.bench.kafka_groups.loading import measure_loading
+from kafka_coord.dev.bench.kafka_groups.moving import measure_moving
 from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions, Part
+from kafka_coord.dev.bench.kafka_groups.passing import measure_passing
 from kafka_coord.dev.bench.kafka_groups.requests import measure_requests
 from kafka_coord.dev.bench.kafka_groups.servers import Servers, started
 from kafka_coord.dev.bench.report import Bar, BenchReport, Setup, Table
@@ -16,6 +21,10 @@ from kafka_coord.spark.java import find_java
 Found = tuple[list[Table], list[Bar]]
 _WITH_ONE_BROKER: Mapping[Part, Callable[[Servers, KafkaGroupsOptions, OnProgress], Found]] = {
     Part.REQUESTS: measure_requests,
+    Part.PASSING: measure_passing,
+    Part.JOIN: measure_joins,
+    Part.LOADING: measure_loading,
+    Part.IDLE: measure_idle,
 }
 
 
@@ -32,4 +41,8 @@ def run_kafka_groups_bench(options: KafkaGroupsOptions, directory: Path, on_prog
                 found = _WITH_ONE_BROKER[part](servers, options, on_progress)
                 tables += found[0]
                 bars += found[1]
+    if Part.MOVING in options.parts:
+        found = measure_moving(directory / "two", options, on_progress)
+        tables += found[0]
+        bars += found[1]
     return BenchReport("groups", setup, options.to_json(), tables, bars if options.judged else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import PARTITIONS
 
+INSTANCE, KAFKA = "instance", "kafka"
+"""Who answers."""
 _SETTINGS = {
     "offsets.topic.num.partitions": str(PARTITIONS),
     "group.initial.rebalance.delay.ms": "3000",
@@ -29,21 +32,14 @@ _SETTINGS = {
 """Kafka's defaults, where those of a development cluster would be unfair or mean something else."""
 
 
-def group_in(partition: int, number: int = 0) -> str:
-    """The ``number``-th name of a group that is in this partition of the groups log."""
-    at = 0
-    while True:
-        name = f"bench-{at}"
-        if partition_of(name) == partition:
-            if number == 0:
-                return name
-            number -= 1
-        at += 1
+def groups_in(partition: int) -> Iterator[str]:
+    """Names of groups that are in this partition of the groups log, without end."""
+    return (name for number in itertools.count() if partition_of(name := f"bench-{number}") == partition)
 
 
 def groups_everywhere() -> list[str]:
     """A group in each partition of the groups log."""
-    return [group_in(partition) for partition in range(PARTITIONS)]
+    return [next(groups_in(partition)) for partition in range(PARTITIONS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +86,9 @@ class KafkaInstance:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """``zookeeper`` is a connect string."""
+    """``zookeeper`` is a connect string; logs are in ``directory``."""
 
+    directory: Path
     zookeeper: str
     cluster: KafkaCluster
     instances: Mapping[int, KafkaInstance]
@@ -103,6 +100,10 @@ class Servers:
     @property
     def instance(self) -> KafkaInstance:
         return self.instances[self.broker.broker_id]
+
+    def answering(self, by: str) -> int | None:
+        """The process id of the one that answers."""
+        return self.broker.pid if by == KAFKA else self.instance.process.pid
 
     def make_topic(self, name: str, partitions: int) -> None:
         TopicAdmin(self.broker.address).create(name, partitions)
@@ -124,15 +125,16 @@ def started(directory: Path, brokers: int = 1) -> Iterator[Servers]:
         for instance in instances.values():
             running.callback(instance.process.stop)
             instance.process.start()
-        found = Servers(zookeeper.connect_string, cluster, instances)
+        found = Servers(directory, zookeeper.connect_string, cluster, instances)
         for instance in instances.values():
-            instance.process.wait_until(lambda one=instance: _listens(one), 60.0)  # type: ignore[misc]
+            instance.process.wait_until(lambda one=instance: listens(one), 60.0)  # type: ignore[misc]
         if brokers == 1:
             await_coordinator(found.instance.address, groups_everywhere())
         yield found
 
 
-def _listens(instance: KafkaInstance) -> bool:
+def listens(instance: KafkaInstance) -> bool:
+    """Whether it takes connections."""
     try:
         RawClient(instance.address).close()
     except BrokerError:

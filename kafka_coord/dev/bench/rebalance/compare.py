@@ -110,7 +110,7 @@ def run_compare(options: CompareOptions, directory: Path, on_progress: OnProgres
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Brokers:
     """``packages``: see :class:`Crew`."""
 
     bootstrap: str
@@ -121,7 +121,7 @@ class _Place:
 @contextmanager
 def _brokers(
     directory: Path, properties: Mapping[str, str], on_progress: OnProgress, *, kraft: bool
-) -> Iterator[_Place]:
+) -> Iterator[Brokers]:
     """One broker, with its group coordinator warmed up: the first group of a cold one waits for its offsets topic."""
     where = directory / f"cluster-{next(_numbers)}"
     if kraft:
@@ -130,7 +130,7 @@ def _brokers(
         packages = newer_client(on_progress)
         on_progress(f"starting Kafka {KAFKA_4_VERSION}")
         with broker:
-            place = _Place(broker.address, "", packages)
+            place = Brokers(broker.address, "", packages)
             _warm_up(place, directory, on_progress)
             yield place
     else:
@@ -138,24 +138,24 @@ def _brokers(
         with DevCluster(
             where, brokers=1, coordinators=True, kafka_settings=settings, on_progress=on_progress
         ) as cluster:
-            place = _Place(cluster.bootstrap_servers, cluster.zookeeper)
+            place = Brokers(cluster.bootstrap_servers, cluster.zookeeper)
             _warm_up(place, directory, on_progress)
             yield place
 
 
-def _warm_up(place: _Place, directory: Path, on_progress: OnProgress) -> None:
+def _warm_up(place: Brokers, directory: Path, on_progress: OnProgress) -> None:
     """A group of one, with a topic of its own, until it owns that."""
     on_progress("warming up the broker's group coordinator")
     options = CompareOptions(members=1, partitions=1, repeat=0, rarely=1, records_per_s=0)
     contender = Contender(Protocol.CLASSIC, FASTEST)
-    with _group(contender, place, options, directory) as group:
+    with fetching_group(contender, place, options, directory) as group:
         group.happen(Event.COLD)
 
 
 def _measured(
-    contender: Contender, place: _Place, options: CompareOptions, directory: Path, on_progress: OnProgress
+    contender: Contender, place: Brokers, options: CompareOptions, directory: Path, on_progress: OnProgress
 ) -> Found:
-    with _group(contender, place, options, directory) as group:
+    with fetching_group(contender, place, options, directory) as group:
         for event, times in ((Event.COLD, max(1, options.rarely)), (Event.JOIN, options.repeat)):
             for _ in range(times):
                 group.happen(event)
@@ -169,11 +169,11 @@ def _measured(
     return Found(contender, group.costs)
 
 
-class _Group:
+class FetchingGroup:
     """Members of one contender, settled between events, and what each event has cost so far."""
 
     def __init__(
-        self, contender: Contender, place: _Place, topic: str, options: CompareOptions, directory: Path
+        self, contender: Contender, place: Brokers, topic: str, options: CompareOptions, directory: Path
     ) -> None:
         self._contender, self._options, self._directory = contender, options, directory
         number = next(_numbers)
@@ -256,11 +256,13 @@ class _Group:
 
 
 @contextmanager
-def _group(contender: Contender, place: _Place, options: CompareOptions, directory: Path) -> Iterator[_Group]:
+def fetching_group(
+    contender: Contender, place: Brokers, options: CompareOptions, directory: Path
+) -> Iterator[FetchingGroup]:
     """The topic made anew, and written to all the while."""
     topic = f"{_TOPIC}-{next(_numbers)}"
     TopicAdmin(place.bootstrap).create(topic, options.partitions)
-    group = _Group(contender, place, topic, options, directory)
+    group = FetchingGroup(contender, place, topic, options, directory)
     with contextlib.ExitStack() as running:
         running.enter_context(contextlib.closing(group))
         if options.records_per_s:

@@ -1,0 +1,71 @@
+"""A member joins a group of librdkafka's consumers: through an instance, and at the broker's own coordinator."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions
+from kafka_coord.dev.bench.kafka_groups.servers import INSTANCE, KAFKA, Servers
+from kafka_coord.dev.bench.rebalance.compare import Brokers, CompareOptions, FetchingGroup, fetching_group
+from kafka_coord.dev.bench.rebalance.contenders import DEFAULTS, Contender, Protocol
+from kafka_coord.dev.bench.rebalance.figures import Event, summary
+from kafka_coord.dev.bench.report import Bar, Drawing, Table
+from kafka_coord.dev.cluster.process import OnProgress
+
+_AS_IT_COMES = Contender(Protocol.CLASSIC, DEFAULTS)
+
+
+def measure_joins(
+    servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
+) -> tuple[list[Table], list[Bar]]:
+    """Two groups of the same kind, at rest but for the one that is joined and left; in turn."""
+    sides = {INSTANCE: servers.instance.address}
+    if options.compare:
+        sides[KAFKA] = servers.broker.address
+    asked = CompareOptions(members=options.members, partitions=options.partitions)
+    groups: dict[str, FetchingGroup] = {}
+    with ExitStack() as running:
+        for by, address in sides.items():
+            on_progress(f"a group of {options.members} at the {by}")
+            directory = servers.directory / f"joins-{by}"
+            groups[by] = running.enter_context(
+                fetching_group(_AS_IT_COMES, Brokers(address, servers.zookeeper), asked, _made(directory))
+            )
+            groups[by].happen(Event.COLD)
+        for number in range(options.joins):
+            for by, group in groups.items():
+                joined, left = group.happen(Event.JOIN), group.happen(Event.LEAVE)
+                on_progress(
+                    f"{number + 1} of {options.joins}, {by}: joined in {joined.settle_ms:,.0f} ms, "
+                    f"left in {left.settle_ms:,.0f} ms"
+                )
+    rows = [
+        {
+            "event": str(event),
+            "coordinated_by": by,
+            "n": told["n"],
+            "settle_p50_ms": told["settle_ms"]["p50"],
+            "settle_max_ms": told["settle_ms"]["max"],
+            "partition_seconds": told["partition_seconds"],
+        }
+        for event in (Event.JOIN, Event.LEAVE)
+        for by, group in groups.items()
+        for told in (summary(group.costs[event]),)
+    ]
+    drawn = [Drawing(("event", "coordinated_by"), "settle_p50_ms", "settle_max_ms")]
+    medians = {by: summary(group.costs[Event.JOIN])["settle_ms"]["p50"] for by, group in groups.items()}
+    return [Table("joins", rows, drawn)], join_bars(medians)
+
+
+def join_bars(medians: dict[str, float]) -> list[Bar]:
+    """``medians`` of what a join takes (ms), by who coordinates."""
+    if KAFKA not in medians:
+        return []
+    ours, theirs = medians[INSTANCE], medians[KAFKA]
+    return [Bar("a member joins (median)", f"at most Kafka's: {theirs:,.0f} ms", f"{ours:,.0f} ms", ours <= theirs)]
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory

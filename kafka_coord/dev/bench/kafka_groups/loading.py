@@ -1,0 +1,96 @@
+"""An instance starts where one partition of the groups log has very many records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import islice
+from typing import Any
+
+from kafka_coord.dev.bench.kafka_groups.client import RawClient, request_bytes, without_errors
+from kafka_coord.dev.bench.kafka_groups.members import (
+    COMMIT,
+    FETCH,
+    WIDE_TOPIC,
+    Member,
+    await_coordinator,
+    offset_fetch,
+)
+from kafka_coord.dev.bench.kafka_groups.options import KafkaGroupsOptions
+from kafka_coord.dev.bench.kafka_groups.servers import Servers, Usage, groups_in, listens
+from kafka_coord.dev.bench.report import Bar, Table
+from kafka_coord.dev.cluster.process import OnProgress
+
+_PARTITION, _EACH, _AT_ONCE = 7, 100, 8
+_OFFSET = 42
+_BAR_RECORDS, _BAR_S = 1_000_000, 10.0
+
+
+def measure_loading(
+    servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
+) -> tuple[list[Table], list[Bar]]:
+    """All keys differ: commits of a hundred partitions each, to as many groups as that takes."""
+    instance = servers.instance
+    groups = list(islice(groups_in(_PARTITION), -(-options.records // _EACH)))
+    on_progress(f"committing {len(groups) * _EACH:,} offsets")
+    servers.make_topic(WIDE_TOPIC, _EACH)
+    _commit(instance.address, groups)
+    instance.process.stop()
+    instance.process.start()
+    instance.process.wait_until(lambda: listens(instance), 60.0)
+    usage, began = Usage.of(instance.process.pid), time.monotonic()
+    await_coordinator(instance.address, groups[-1:], within_s=300.0)
+    took_s, cpu_s = time.monotonic() - began, usage.cpu_s()
+    row = {
+        "records": len(groups) * _EACH,
+        "loaded_s": round(took_s, 2),
+        "cpu_s": round(cpu_s, 2),
+        "memory_mib": round(instance.memory_mib()),
+        "wrong_offsets": wrong_offsets(instance.address, groups, WIDE_TOPIC, _EACH, _OFFSET),
+    }
+    on_progress(f"{row['records']:,} records loaded in {row['loaded_s']} s")
+    return [Table("loading", [row])], loading_bars(row)
+
+
+def _commit(address: str, groups: Sequence[str]) -> None:
+    with ExitStack() as running:
+        clients = [running.enter_context(RawClient(address)) for _ in range(_AT_ONCE)]
+        for at in range(0, len(groups), _AT_ONCE):
+            some = groups[at : at + _AT_ONCE]
+            for client, group in zip(clients, some, strict=False):
+                value = Member(client, group).commit(_EACH, _OFFSET, WIDE_TOPIC)
+                client.send(request_bytes("OffsetCommit", COMMIT, value))
+            for client, _ in zip(clients, some, strict=False):
+                without_errors(client.answer("OffsetCommit", COMMIT), "OffsetCommit")
+
+
+def wrong_offsets(address: str, groups: Sequence[str], topic: str, partitions: int, offset: int) -> int:
+    """How many offsets are not what was committed."""
+    wrong = 0
+    with RawClient(address) as client:
+        for at in range(0, len(groups), _EACH):
+            answer = client.ask("OffsetFetch", FETCH, offset_fetch(groups[at : at + _EACH], partitions, topic))
+            found = [
+                part.committed_offset
+                for group in without_errors(answer, "OffsetFetch").groups
+                for one in group.topics
+                for part in one.partitions
+            ]
+            wrong += sum(one != offset for one in found)
+            wrong += len(groups[at : at + _EACH]) * partitions - len(found)
+    return wrong
+
+
+def loading_bars(row: dict[str, Any]) -> list[Bar]:
+    enough, wrong = row["records"] >= _BAR_RECORDS, row["wrong_offsets"]
+    loaded = row["loaded_s"]
+    return [
+        Bar(
+            f"{_BAR_RECORDS:,} records loaded",
+            f"at most {_BAR_S:g} s",
+            f"{loaded:g} s",
+            loaded <= _BAR_S if enough else None,
+        ),
+        Bar("offsets that are not what was committed", "0", str(wrong), wrong == 0),
+    ]
