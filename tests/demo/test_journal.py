@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kafka_coord.dev.demo.journal import Change, Handed, Journal, JournalWriter, read_journal
+from kafka_coord.dev.demo.journal import Acknowledged, Change, Handed, Journal, JournalWriter, read_journal
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import PartitionSet
-from tests.demo.evidence import run
+from tests.demo.evidence import run, tp
 
 PARTITIONS = PartitionSet({"flights": [0, 1, 5]})
 
@@ -21,9 +21,10 @@ def write(path: Path) -> Journal:
         journal.handed(2_000, Change.STARTED, PARTITIONS)
         journal.records(3_000, runs)
         journal.handed(4_000, Change.STOPPED, PARTITIONS)
+        journal.committed(4_500, {tp(0): 9, tp(1): 2})
         journal.left(5_000)
     handed = (Handed(2_000, Change.STARTED, PARTITIONS), Handed(4_000, Change.STOPPED, PARTITIONS))
-    return Journal("c1", 1_000, 5_000, runs, handed)
+    return Journal("c1", 1_000, 5_000, runs, handed, (Acknowledged(4_500, {tp(0): 9, tp(1): 2}),))
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:

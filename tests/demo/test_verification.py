@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kafka_coord.dev.demo.expected import AirlineTotal
-from kafka_coord.dev.demo.journal import Change, Handed
+from kafka_coord.dev.demo.journal import Acknowledged, Change, Handed
 from kafka_coord.dev.demo.verification import MAX_DIFFERENCES, Verification, verify
 from kafka_coord.model import PartitionSet
 from tests.demo.evidence import START_MS, SmallRun, run, tp
@@ -18,6 +18,7 @@ ONE_OWNER = "no two consumers owned a partition at once"
 INTERRUPTED = "no partition that kept its owner was interrupted"
 AIRLINES = "flights per airline equal the input's"
 DELAYS = "delays per airline equal the input's"
+KEPT = "no acknowledged commit was lost"
 COMMITTED = "the committed offsets add up to the number of records"
 
 
@@ -241,3 +242,47 @@ def test_a_consumer_that_lost_its_membership_and_came_back_was_not_interrupted_n
     ]
 
     assert verify(world.evidence()).passed
+
+
+def with_commits(world: SmallRun, *commits: Acknowledged) -> Verification:
+    """As if c2 were a stock client, and had written down which of its commits were acknowledged."""
+    c1, c2 = world.journals()
+    return verify(replace(world.evidence(), journals=[c1, replace(c2, commits=commits)]))
+
+
+def test_acknowledged_commits_that_the_next_owner_went_on_from_were_kept() -> None:
+    found = with_commits(SmallRun(), Acknowledged(START_MS + 5_500, {tp(1): 50}))
+
+    assert found.passed, found.failures()
+    assert KEPT in {check.name for check in found.checks}
+    assert KEPT not in {check.name for check in verify(SmallRun().evidence()).checks}, "nobody wrote any down"
+
+
+def test_an_owner_that_begins_before_an_acknowledged_commit_is_named() -> None:
+    found = with_commits(SmallRun(), Acknowledged(START_MS + 5_500, {tp(1): 55}))
+
+    assert failed(found) == {KEPT}
+    assert "c1 began at offset 50, and a commit of 55 had been acknowledged before" in differences(found, KEPT)
+
+
+def test_a_group_that_ends_before_an_acknowledged_commit_is_named() -> None:
+    world = SmallRun()
+    world.committed[tp(1)] = 40
+
+    found = with_commits(world, Acknowledged(START_MS + 5_500, {tp(1): 50}))
+
+    assert "the group ends at offset 40, and a commit of 50 was acknowledged" in differences(found, KEPT)
+
+
+def test_what_a_stock_client_had_not_committed_when_it_lost_its_membership_may_come_again() -> None:
+    world = SmallRun(killings=[])
+    world.holds["c2"].append(Handed(START_MS + 6_000, Change.LOST, PartitionSet({"flights": [1]})))
+    acknowledged = Acknowledged(START_MS + 5_500, {tp(1): 50})
+
+    assert with_commits(world, acknowledged).passed
+
+    world.c2[0] = run(1, range(60))
+    world.c1[1] = run(1, range(45, 100), START_MS + 9_000)
+    found = with_commits(world, acknowledged)
+    assert failed(found) == {TWICE, KEPT}
+    assert "offsets 45-49 (5)" in differences(found, TWICE)

@@ -16,6 +16,8 @@ _COMMANDS = {
     "resume": ("kafka_coord.cli.groups.operate:resume", "Allow rebalances again."),
     "settings": ("kafka_coord.cli.groups.operate:settings", "Show or change a group's settings."),
     "reset-offsets": ("kafka_coord.cli.groups.reset:reset_offsets", "Set committed offsets, by a rule."),
+    "import": ("kafka_coord.cli.groups.copying:import_command", "Copy committed offsets from the brokers' own groups."),
+    "export": ("kafka_coord.cli.groups.copying:export_command", "Copy committed offsets to the brokers' own groups."),
     "delete-offsets": ("kafka_coord.cli.groups.operate:delete_offsets", "Forget committed offsets."),
     "delete": ("kafka_coord.cli.groups.operate:delete", "Remove groups with all they have."),
 }

@@ -15,6 +15,7 @@ from kafka_coord.cli.output import Column, Format, Section, duration, note, numb
 from kafka_coord.errors import SettingsError, VerificationFailed
 
 if TYPE_CHECKING:
+    from kafka_coord.dev.demo.options import DemoOptions
     from kafka_coord.dev.demo.run import Outcome
 
 _REBALANCES = (
@@ -47,6 +48,13 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
     show_default=True,
     help="How the consumers take part: each with a ZooKeeper session, none of them, or every other one.",
 )
+@click.option(
+    "--clients",
+    type=click.Choice(["own", "kafka"]),
+    default="own",
+    show_default=True,
+    help="Whose consumers play: this project's, or stock Kafka clients whose bootstrap.servers name the coordinators.",
+)
 @click.option("--records", type=int, metavar="N", help="How many flights. [default: all 336,776]")
 @click.option("--seconds", type=click.FloatRange(5, 3600), metavar="S", help="How long the consumers take, about.")
 @click.option("--brokers", type=click.IntRange(2, 9), default=3, show_default=True, metavar="N")
@@ -72,6 +80,7 @@ def demo(
     quick: bool,
     spark: bool | None,
     channel: str,
+    clients: str,
     records: int | None,
     seconds: float | None,
     brokers: int,
@@ -93,10 +102,15 @@ def demo(
     killed consumer had not committed. The table must hold every record exactly once. The demo writes a page with
     pictures of all this. It takes two minutes at most on two cores.
 
+    With --clients kafka the consumers are stock clients (confluent-kafka) of one client-assigned group, whose offsets
+    are in Kafka. They get nothing but bootstrap.servers. The group's own coordinator is killed and comes back; then the
+    leadership of the group's log moves to another broker. The demo also verifies that no acknowledged commit was lost.
+
     \b
     kafka-coord demo
     kafka-coord demo --quick --no-live
     kafka-coord demo --quick --channel socket
+    kafka-coord demo --clients kafka
     kafka-coord demo --keep --dir /tmp/demo
 
     Exit code 0 only if verified, 10 if not.
@@ -108,7 +122,14 @@ def demo(
 
     terminate_as_interrupt()
     options = chosen(
-        quick=quick, records=records, seconds=seconds, brokers=brokers, seed=seed, spark=spark, channel=channel
+        quick=quick,
+        records=records,
+        seconds=seconds,
+        brokers=brokers,
+        seed=seed,
+        spark=spark,
+        channel=channel,
+        clients=clients,
     )
     console = terminal()
     view = LiveView(console, options) if console.is_terminal and not no_live else PlainView(console, options)
@@ -129,7 +150,7 @@ def demo(
     parts = ", ".join(f"{one.part} {one.seconds:.0f} s" for one in outcome.took)
     click.echo(f"{verdict}, {time.monotonic() - began:.0f} s in all: {parts}")
     if keep:
-        _tell_how_to_look(options.group, where / "cluster")
+        _tell_how_to_look(options, where / "cluster")
     if not outcome.verification.passed:
         note(f"logs and journals are in {where}")
         raise VerificationFailed("; ".join(outcome.verification.failures()))
@@ -189,19 +210,24 @@ def _tell(outcome: Outcome) -> None:
         }
         for check in outcome.verification.checks
     ]
-    sections = [Section("rebalances", _REBALANCES, rebalances), Section("verification", _CHECKS, checks)]
+    sections = [Section("verification", _CHECKS, checks)]
+    if rebalances:
+        sections.insert(0, Section("rebalances", _REBALANCES, rebalances))
     click.echo()
     show(Format.TABLE, None, sections)
 
 
-def _tell_how_to_look(group: str, directory: Path) -> None:
+def _tell_how_to_look(options: DemoOptions, directory: Path) -> None:
     from kafka_coord.dev.cluster.status import read_status
 
+    found = read_status(directory)
+    own = f"  kafka-coord groups history {options.group}\n"
+    stock = f"  any Kafka client or admin tool with bootstrap.servers={found.instance_servers}\n"
     click.echo(
         "\nThe cluster runs on; the consumers have left. To look at it:\n"
-        f"  export KAFKA_COORD_ZOOKEEPER={read_status(directory).zookeeper}\n"
-        f"  kafka-coord groups describe {group}\n"
-        f"  kafka-coord groups history {group}\n"
+        f"  export KAFKA_COORD_ZOOKEEPER={found.zookeeper}\n"
+        f"  kafka-coord groups describe {options.group}\n"
+        f"{stock if found.instance_servers else own}"
         "  kafka-coord coordinator status\n"
         f"To end it: kafka-coord dev down --dir {directory}"
     )

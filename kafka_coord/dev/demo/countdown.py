@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kafka_coord.dev.cluster.flights import FLIGHTS
-from kafka_coord.dev.demo.options import DemoOptions
+from kafka_coord.dev.demo.options import Clients, DemoOptions
 
 _SPARK_S = 60.0
 """The second group, from the start of its processes to its report."""
@@ -31,6 +31,8 @@ def expected_seconds(options: DemoOptions) -> dict[Part, float]:
     size = options.records / FLIGHTS
     load_s = 1.0 + (10.0 if options.spark else 6.0) * size
     play_s = options.seconds * 1.1 + (3.0 if options.spark else 1.0)
+    if options.clients is Clients.KAFKA:
+        play_s += 12.0  # sessions that end, and rounds of rebalances
     verify_s = 2.0 + 4.0 * size
     spark_s = {Part.SPARK: max(8.0, _SPARK_S - load_s - play_s - verify_s)} if options.spark else {}
     return {

@@ -65,14 +65,24 @@ class Handed:
 
 
 @dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A commit was acknowledged: from then on the group continues at these offsets, or at later ones."""
+
+    at_ms: int
+    offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
 class Journal:
-    """All that one consumer wrote. ``left_ms`` is when it left cleanly, None if it never did."""
+    """All that one consumer wrote. ``left_ms`` is when it left cleanly, None if it never did. Only stock clients write
+    down which commits were acknowledged."""
 
     consumer: str
     joined_ms: int | None = None
     left_ms: int | None = None
     runs: tuple[Run, ...] = ()
     handed: tuple[Handed, ...] = ()
+    commits: tuple[Acknowledged, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +118,10 @@ class JournalWriter:
     def handed(self, at_ms: int, change: Change, partitions: PartitionSet) -> None:
         self._write({"at_ms": at_ms, "event": str(change), "partitions": partitions.to_json()})
 
+    def committed(self, at_ms: int, offsets: Offsets) -> None:
+        written = [[*partition, offset] for partition, offset in offsets.items()]
+        self._write({"at_ms": at_ms, "event": "committed", "offsets": written})
+
     def records(self, at_ms: int, runs: Sequence[Run]) -> None:
         """One line for all of them; each run's own ``at_ms`` is not written."""
         written = [[*run.partition, run.first, list(run.airlines), list(run.delays)] for run in runs]
@@ -126,6 +140,7 @@ def read_journal(path: Path, consumer: str) -> Journal:
     joined = left = None
     runs: list[Run] = []
     handed: list[Handed] = []
+    commits: list[Acknowledged] = []
     for number, line in enumerate(_whole_lines(path), 1):
         where = f"{path}:{number}"
         try:
@@ -133,6 +148,9 @@ def read_journal(path: Path, consumer: str) -> Journal:
             at_ms, event = int(value["at_ms"]), value["event"]
             if event == "records":
                 runs += (_run(at_ms, written) for written in value["runs"])
+            elif event == "committed":
+                offsets = {TopicPartition(str(t), int(p)): int(offset) for t, p, offset in value["offsets"]}
+                commits.append(Acknowledged(at_ms, offsets))
             elif event == "joined":
                 joined = at_ms
             elif event == "left":
@@ -142,7 +160,7 @@ def read_journal(path: Path, consumer: str) -> Journal:
                 handed.append(Handed(at_ms, Change(event), partitions))
         except (ValueError, TypeError, KeyError) as error:
             raise MalformedValue(where, f"not a line of a journal ({error!r})") from error
-    return Journal(consumer, joined, left, tuple(runs), tuple(handed))
+    return Journal(consumer, joined, left, tuple(runs), tuple(handed), tuple(commits))
 
 
 def _whole_lines(path: Path) -> list[bytes]:

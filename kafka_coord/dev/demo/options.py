@@ -19,6 +19,13 @@ class ChannelChoice(StrEnum):
     MIXED = "mixed"
 
 
+class Clients(StrEnum):
+    """Whose consumers play: this project's, or stock Kafka clients."""
+
+    OWN = "own"
+    KAFKA = "kafka"
+
+
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
     """The demo writes ``records`` flights to ``partitions`` before the consumers begin. When the topic has grown to
@@ -44,6 +51,7 @@ class DemoOptions:
     shared_records: int = 36_000
     shared_partitions: int = 6
     channel: ChannelChoice = ChannelChoice.ZOOKEEPER
+    clients: Clients = Clients.OWN
 
     def __post_init__(self) -> None:
         if not _MINIMUM_RECORDS <= self.records <= FLIGHTS:
@@ -53,17 +61,23 @@ class DemoOptions:
             )
         if self.brokers < 2:
             raise SettingsError(f"--brokers {self.brokers}: at least 2, for one coordinator is killed and one goes on")
+        if self.clients is Clients.KAFKA and (self.spark or self.channel is not ChannelChoice.ZOOKEEPER):
+            raise SettingsError("--clients kafka plays with stock Kafka clients alone: leave out --spark and --channel")
 
-    def by_socket(self, number: int) -> bool:
-        """Whether the consumer of this number, from 1, takes part over a socket."""
-        return self.channel is ChannelChoice.SOCKET or (self.channel is ChannelChoice.MIXED and number % 2 == 0)
+    def by_bootstrap(self, number: int) -> bool:
+        """Whether the consumer of this number, from 1, is told coordinators' addresses and not ZooKeeper's."""
+        return (
+            self.clients is Clients.KAFKA
+            or self.channel is ChannelChoice.SOCKET
+            or (self.channel is ChannelChoice.MIXED and number % 2 == 0)
+        )
 
     @property
     def consumers_session_ms(self) -> int:
-        """Long enough for a socket consumer to stay a member while one coordinator dies and the next is elected."""
-        return (
-            self.session_timeout_ms * 9 // 4 if self.channel is not ChannelChoice.ZOOKEEPER else self.session_timeout_ms
-        )
+        """Long enough for a consumer that is a member through a coordinator to stay one while one coordinator dies and
+        the next begins."""
+        with_zookeeper = self.clients is Clients.OWN and self.channel is ChannelChoice.ZOOKEEPER
+        return self.session_timeout_ms if with_zookeeper else self.session_timeout_ms * 9 // 4
 
     @property
     def spark_group(self) -> str:
@@ -92,6 +106,8 @@ class DemoOptions:
 
 
 _QUICK = DemoOptions(records=36_000, seconds=14.0, spark=False, shared_records=24_000)
+_STOCK = DemoOptions(records=96_000, seconds=28.0, spark=False, session_timeout_ms=4_000, clients=Clients.KAFKA)
+_QUICK_STOCK = replace(_STOCK, records=24_000, seconds=8.0, partitions=6, grown_partitions=8, session_timeout_ms=3_000)
 
 
 def chosen(
@@ -103,12 +119,16 @@ def chosen(
     seed: int = 1,
     spark: bool | None = None,
     channel: str = ChannelChoice.ZOOKEEPER,
+    clients: str = Clients.OWN,
 ) -> DemoOptions:
     """The options that the user chose. ``quick`` is a smaller run, without Spark unless that is asked for.
 
     Raises :class:`~kafka_coord.errors.SettingsError`.
     """
-    base = _QUICK if quick else DemoOptions()
+    if Clients(clients) is Clients.KAFKA:
+        base = _QUICK_STOCK if quick else _STOCK
+    else:
+        base = _QUICK if quick else DemoOptions()
     return replace(
         base,
         records=records or base.records,

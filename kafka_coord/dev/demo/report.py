@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Story:
     """What the page tells. ``failover_ms`` is from the coordinator's kill to the next one's election and
     ``failover_records`` what the group consumed meanwhile (None: no coordinator was killed). ``steps`` are what the
-    demo did and how many seconds each took, ``setting`` is one sentence about the parts, and ``shared`` is what the
-    second group did.
+    demo did and how many seconds each took, ``setting`` is one sentence about the parts, ``shared`` is what the
+    second group did, and ``stock`` says that the consumers were stock Kafka clients.
     """
 
     group: str
@@ -38,6 +38,7 @@ class Story:
     failover_ms: int | None = None
     failover_records: int | None = None
     shared: Shared | None = None
+    stock: bool = False
 
 
 def render(story: Story) -> str:
@@ -49,7 +50,7 @@ def render(story: Story) -> str:
         _ownership(story),
         _rates(story),
         _lag(story),
-        _rebalances(story),
+        Markup("") if story.stock else _rebalances(story),
         _verification(story.verification),
         _airlines(story),
         sharing_section(story.shared, story.airline_names) if story.shared is not None else Markup(""),
@@ -90,15 +91,15 @@ def _figures(story: Story) -> Markup:
     handovers = handovers_of(story.timeline.spans)
     clean, crashed = median_gap_ms(handovers, after_killing=False), median_gap_ms(handovers, after_killing=True)
     moved = [handover for handover in handovers if not handover.after_killing]
-    cards = [
-        (f"{story.records:,}", "records, each consumed"),
-        (f"{len(story.timeline.decisions)}", "rebalances"),
-    ]
+    cards = [(f"{story.records:,}", "records, each consumed")]
+    if not story.stock:
+        cards.append((f"{len(story.timeline.decisions)}", "rebalances"))
     if clean is not None:
         cards.append((_ms(clean), f"without owner at a clean handover, median of {len(moved)}"))
     if story.failover_ms is not None:
         meanwhile = f", {story.failover_records:,} records consumed meanwhile" if story.failover_records else ""
-        cards.append((_ms(story.failover_ms), f"from the coordinator's kill to its successor{meanwhile}"))
+        until = "its return" if story.stock else "its successor"
+        cards.append((_ms(story.failover_ms), f"from the coordinator's kill to {until}{meanwhile}"))
     if crashed is not None:
         cards.append((_ms(crashed), "until a killed consumer's partitions went on, median"))
     cards.append((f"{story.verification.repeated:,}", "records repeated, all after the killed consumer's last commit"))
@@ -125,9 +126,9 @@ def _ownership(story: Story) -> Markup:
         tag("h2", "Who owned which partition when"),
         tag(
             "p",
-            "A bar runs from a start-fetcher to a stop-fetcher command, as the consumer itself wrote it down. A red "
+            f"A bar runs from {_BARS[story.stock]}, as the consumer itself wrote it down. A red "
             "cross is a kill -9; the gap after it is the time until the dead consumer's session ended. A partition "
-            "that does not change its owner is never interrupted.",
+            f"that does not change its owner is never interrupted.{_PROMISE if story.stock else ''}",
             class_="note",
         ),
         _legend(timeline),
@@ -204,6 +205,14 @@ def _rebalance_row(timeline: Timeline, decision: Decision) -> list[str]:
     ]
 
 
+_BARS = {
+    False: "a start-fetcher to a stop-fetcher command",
+    True: "the moment when the client was given a partition until it was taken away",
+}
+_PROMISE = (
+    " What is promised to stock clients is delivery at least once: an acknowledged commit is never lost, and after a "
+    "crash the records since the last commit come again. A clean handover repeats none."
+)
 _VERBS = {"gained": "gains", "lost": "gives up"}
 
 

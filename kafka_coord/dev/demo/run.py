@@ -17,15 +17,17 @@ from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.coordinator import serve_command
 from kafka_coord.dev.cluster.flights import airline_names, read_flights
 from kafka_coord.dev.cluster.jars import KAFKA_VERSION
-from kafka_coord.dev.cluster.kafka import KafkaBroker
+from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.dev.demo.countdown import Part, Took
 from kafka_coord.dev.demo.expected import AirlineTotal, count_input
 from kafka_coord.dev.demo.journal import now_ms
-from kafka_coord.dev.demo.options import ChannelChoice, DemoOptions
+from kafka_coord.dev.demo.options import ChannelChoice, Clients, DemoOptions
 from kafka_coord.dev.demo.report import Story, render
 from kafka_coord.dev.demo.scenario import Scenario
+from kafka_coord.dev.demo.stock.scenario import StockScenario
+from kafka_coord.dev.demo.stock.watching import StockWatcher
 from kafka_coord.dev.demo.timeline import EventKind, Timeline, assemble, consumed_between
 from kafka_coord.dev.demo.verification import Evidence, Verification, verify
 from kafka_coord.dev.demo.view import PlainView, Step
@@ -34,6 +36,7 @@ from kafka_coord.dev.demo.workforce import Workforce
 from kafka_coord.errors import VerificationFailed
 from kafka_coord.model import Decision, TopicPartition
 from kafka_coord.zk import connect
+from kafka_coord.zk.store import Store
 
 if TYPE_CHECKING:
     from kafka_coord.dev.demo.sharing import Shared
@@ -77,6 +80,9 @@ def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainVie
             brokers=options.brokers,
             coordinators=True,
             coordinator_command=serve,
+            kafka_settings=KafkaSettings(
+                replication=min(options.brokers, 3), for_instances=options.clients is Clients.KAFKA
+            ),
             on_progress=up.progress,
         )
         cluster.up()
@@ -106,17 +112,20 @@ def _with_cluster(
             second = Sharing(options, cluster, store, directory / "spark", view)
             sharing = ending.enter_context(second.alongside())
         _load(options, cluster, view)
-        watcher = ending.enter_context(
-            Watcher(store, cluster.bootstrap_servers, options.group, options.topic, view.look)
-        )
-        workforce = ending.enter_context(Workforce(directory / "consumers", cluster.zookeeper, channels, options))
+        watcher = _watcher(options, cluster, store, view)
+        ending.enter_context(watcher)
+        bootstrap = cluster.instance_servers or channels
+        workforce = ending.enter_context(Workforce(directory / "consumers", cluster.zookeeper, bootstrap, options))
 
         def check() -> None:
             workforce.check()
             if sharing is not None and sharing.done():
                 sharing.result()  # raises what made it end
 
-        scenario = Scenario(options, cluster, watcher, workforce, view, check)
+        if isinstance(watcher, StockWatcher):
+            scenario: Scenario = StockScenario(options, cluster, store, watcher, workforce, view)
+        else:
+            scenario = Scenario(options, cluster, watcher, workforce, view, check)
         doing = f"Playing: {options.consumers} consumers, and what happens to them"
         with view.step(doing, Part.PLAY, ticks=False) as playing:
             with view.playing():
@@ -139,6 +148,12 @@ def _with_cluster(
         story = replace(_story(options, timeline, evidence, verification, expected, scenario, view), shared=shared)
         report.write_text(render(story), encoding="utf-8")
     return Outcome(verification, timeline, report)
+
+
+def _watcher(options: DemoOptions, cluster: DevCluster, store: Store, view: PlainView) -> Watcher:
+    if options.clients is Clients.KAFKA:
+        return StockWatcher(store, cluster.bootstrap_servers, options.group, options.topic, view.look)
+    return Watcher(store, cluster.bootstrap_servers, options.group, options.topic, view.look)
 
 
 def _shared(sharing: Future[Shared], view: PlainView) -> Shared:
@@ -223,13 +238,25 @@ def _story(
         expected=expected,
         airline_names=airline_names(),
         records=options.total,
-        setting=(
-            f"Real parts on one machine: ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, a coordinator "
-            f"process beside each, and every consumer a process of its own{_CHANNEL_WORDS[options.channel]}. A dead "
-            f"coordinator is noticed when its session ends, after {options.session_timeout_ms / 1000:g} seconds, a "
-            f"dead consumer after {options.consumers_session_ms / 1000:g}."
-        ),
+        setting=_setting(options),
+        stock=options.clients is Clients.KAFKA,
         steps=tuple(view.steps),
         failover_ms=elected_ms - killed_ms if elected_ms is not None and killed_ms is not None else None,
         failover_records=consumed_between(evidence.journals, killed_ms or 0, elected_ms or 0) if failed_over else None,
+    )
+
+
+def _setting(options: DemoOptions) -> str:
+    stock = options.clients is Clients.KAFKA
+    consumers = ", a stock Kafka client (confluent-kafka)" if stock else _CHANNEL_WORDS[options.channel]
+    again = (
+        "The killed coordinator is started again once its session has ended"
+        if stock
+        else "A dead coordinator is noticed when its session ends"
+    )
+    return (
+        f"Real parts on one machine: ZooKeeper, {options.brokers} brokers of Kafka {KAFKA_VERSION}, a coordinator "
+        f"process beside each, and every consumer a process of its own{consumers}. {again}, after "
+        f"{options.session_timeout_ms / 1000:g} seconds; a dead consumer is noticed after "
+        f"{options.consumers_session_ms / 1000:g}."
     )

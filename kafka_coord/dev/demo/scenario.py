@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from kafka_coord.cli.produce import produce
-from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.cluster.cluster import DevCluster
 from kafka_coord.dev.cluster.flights import read_flights
 from kafka_coord.dev.cluster.topics import TopicAdmin
@@ -16,14 +15,11 @@ from kafka_coord.dev.demo.journal import Killing, now_ms
 from kafka_coord.dev.demo.options import DemoOptions
 from kafka_coord.dev.demo.timeline import Event, EventKind
 from kafka_coord.dev.demo.view import PlainView
-from kafka_coord.dev.demo.watching import GroupView, Watcher
+from kafka_coord.dev.demo.watching import GroupNow, GroupView, Watcher
 from kafka_coord.dev.demo.workforce import Workforce
 from kafka_coord.errors import DevClusterError, Timeout
 from kafka_coord.model import TopicPartition
-from kafka_coord.monitor.groups import GroupDescription
 
-# How much of the first load is committed when each thing happens; a little earlier or later by the seed.
-_JOIN, _KILL, _KILL_COORDINATOR, _GROW, _LEAVE = 0.13, 0.28, 0.46, 0.66, 0.84
 _JITTER = 0.03
 
 _SETTLE_S = 60.0
@@ -63,17 +59,20 @@ class Scenario:
         event does not happen, and :class:`~kafka_coord.errors.ConsumerError` where a consumer ends unexpectedly.
         """
         self._begin()
-        self._when_committed(_JOIN)
-        self._join()
-        self._when_committed(_KILL)
-        self._kill()
-        self._when_committed(_KILL_COORDINATOR)
-        self._kill_coordinator()
-        self._when_committed(_GROW)
-        self._grow()
-        self._when_committed(_LEAVE)
-        self._leave()
+        for share, act in self._acts():
+            self._when_committed(share)
+            act()
         self._finish()
+
+    def _acts(self) -> Sequence[tuple[float, Callable[[], None]]]:
+        """What happens, and how much of the first load is committed then; a little earlier or later by the seed."""
+        return (
+            (0.13, self._join),
+            (0.28, self._kill),
+            (0.46, self._kill_coordinator),
+            (0.66, self._grow),
+            (0.84, self._leave),
+        )
 
     # --- the acts ----------------------------------------------------------------------------------------------------
 
@@ -83,7 +82,6 @@ class Scenario:
         info = self._wait_for(lambda look: look.coordinator is not None, "a coordinator", 30.0).coordinator
         where = f"; the coordinator is the one beside broker {info.broker_id}, epoch {info.epoch}" if info else ""
         self._note(EventKind.STARTED, f"{', '.join(names)} join the new group{where}", at_ms)
-        self._wait_for(lambda look: look.group is not None, f"a group {self._options.group}", _SETTLE_S)
         self._wait_until_settled(
             lambda found: len(_owners(found)) == len(names), f"{len(names)} members that own partitions"
         )
@@ -142,9 +140,7 @@ class Scenario:
             partitions=range(options.partitions, options.grown_partitions),
         )
         owned = options.grown_partitions
-        self._wait_until_settled(
-            lambda found: sum(row.owner is not None for row in found.offsets) == owned, f"{owned} owned"
-        )
+        self._wait_until_settled(lambda found: len(found.owners) == owned, f"{owned} owned")
 
     def _leave(self) -> None:
         leaver = self._random.choice(self._workforce.working)
@@ -181,18 +177,18 @@ class Scenario:
     def _patience_s(self) -> float:
         return _ALWAYS_WITHIN_S + 5 * self._options.seconds
 
-    def _wait_until_settled(self, condition: Callable[[GroupDescription], bool], what: str) -> GroupDescription:
+    def _wait_until_settled(self, condition: Callable[[GroupNow], bool], what: str) -> None:
         """The group once it is stable and fulfils the condition. Reads the group itself, because a sample may be a
         moment old.
         """
         deadline = time.monotonic() + _SETTLE_S
         while True:
             self._check()
-            found = self._watcher.describe(lag=False)
-            if found.state is GroupState.STABLE and condition(found):
-                return found
+            found = self._watcher.now()
+            if found.stable and condition(found):
+                return
             if time.monotonic() >= deadline:
-                raise Timeout(f"not within {_SETTLE_S:.0f} s: {what}; the group is {found.state} ({found.reason})")
+                raise Timeout(f"not within {_SETTLE_S:.0f} s: {what}; the group is {found.words}")
             time.sleep(_POLL_S)
 
     def _left_behind(self, victim: str) -> dict[TopicPartition, int]:
@@ -202,14 +198,10 @@ class Scenario:
         before: dict[TopicPartition, int] | None = None
         since = time.monotonic()
         while True:
-            found = self._watcher.describe(lag=False)
-            if not any(member.consumer == victim and member.registered for member in found.members):
+            found = self._watcher.now()
+            if victim not in found.members:
                 raise Timeout(f"the session of {victim} ended before it could be seen what it had committed")
-            held = {
-                TopicPartition(row.topic, row.partition): row.committed_offset or 0
-                for row in found.offsets
-                if row.owner == victim
-            }
+            held = {tp: found.committed.get(tp, 0) for tp, owner in found.owners.items() if owner == victim}
             if held != before:
                 before, since = held, time.monotonic()
             elif time.monotonic() - since >= _LAST_COMMIT_S:
@@ -222,5 +214,5 @@ class Scenario:
         self._view.event(event)
 
 
-def _owners(found: GroupDescription) -> set[str]:
-    return {row.owner for row in found.offsets if row.owner}
+def _owners(found: GroupNow) -> set[str]:
+    return set(found.owners.values())

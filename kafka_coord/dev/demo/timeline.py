@@ -18,6 +18,7 @@ class EventKind(StrEnum):
     KILLED = "killed"
     COORDINATOR_KILLED = "coordinator killed"
     COORDINATOR_ELECTED = "coordinator elected"
+    LEADERSHIP_MOVED = "leadership moved"
     PARTITIONS_ADDED = "partitions added"
     LEFT = "left"
     FINISHED = "finished"

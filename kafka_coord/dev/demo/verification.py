@@ -4,10 +4,13 @@ The claim, for a topic whose partitions hold the offsets 0 … end - 1:
 
 - every record was consumed at least once;
 - none was consumed twice, except a record that a *killed* consumer had consumed and not committed: in a partition it
-  owned when it was killed, at or beyond the offset committed for that partition then. A clean handover repeats none;
+  owned when it was killed, at or beyond the offset committed for that partition then. A clean handover repeats none.
+  A stock client whose session ended while it lived counts as killed, as far as its last acknowledged commit;
 - in those partitions the next owner went on exactly at the committed offset: nothing of the killed consumer's
   uncommitted work was taken for done;
 - no two consumers owned a partition at the same moment, and none was interrupted that did not change its owner;
+- no acknowledged commit was lost: whoever was given a partition after a commit was acknowledged began at that offset
+  or later, and the group ends at that offset or later (only stock clients write acknowledgements down);
 - what was consumed, each record counted once, is the input: the same number of flights and the same delays by airline;
 - what was committed is everything.
 """
@@ -19,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kafka_coord.dev.demo.expected import AirlineTotal
-from kafka_coord.dev.demo.journal import Journal, Killing, Offsets, Run
+from kafka_coord.dev.demo.journal import Change, Journal, Killing, Offsets, Run
 from kafka_coord.dev.demo.timeline import Ending, Span, overlaps_of, spans_of
 from kafka_coord.model import TopicPartition
 from kafka_coord.model.partitions import ranges
@@ -97,17 +100,21 @@ def verify(evidence: Evidence) -> Verification:
         _airlines(evidence, tally),
         _delays(evidence, tally),
         _all_committed(evidence),
+        *_commits_kept(evidence, spans),
     )
     return Verification(checks, dict(sorted(tally.totals.items())), tally.allowed)
 
 
 @dataclass(slots=True)
 class _Tally:
-    """How often each offset was consumed: by anyone, and (``tails``) by a killed consumer after its last commit."""
+    """How often each offset was consumed: by anyone, by a killed consumer after its last commit (``tails``), and by one
+    that lost its membership after its last acknowledged commit (``lost``). ``losses`` are those commits."""
 
     evidence: Evidence
     times: dict[TopicPartition, bytearray] = field(init=False)
     tails: dict[TopicPartition, bytearray] = field(init=False)
+    losses: dict[tuple[str, TopicPartition], int] = field(init=False)
+    lost: dict[TopicPartition, bytearray] = field(default_factory=dict)
     totals: dict[str, AirlineTotal] = field(default_factory=dict)
     beyond: list[str] = field(default_factory=list)
     allowed: int = 0
@@ -119,6 +126,7 @@ class _Tally:
             for killing in self.evidence.killings
             for tp in killing.committed
         }
+        self.losses = _losses(self.evidence.journals)
 
     def add(self, consumer: str, run: Run) -> None:
         times = self.times.get(run.partition)
@@ -130,6 +138,7 @@ class _Tally:
             (k.committed[run.partition] for k in self._killings_of(consumer) if run.partition in k.committed),
             default=run.end,
         )
+        uncertain_from = self.losses.get((consumer, run.partition), run.end)
         for offset, airline, delay in zip(range(run.first, run.end), run.airlines, run.delays, strict=True):
             if not times[offset]:
                 self.totals.setdefault(airline, AirlineTotal()).add(delay)
@@ -137,6 +146,9 @@ class _Tally:
             if offset >= uncommitted_from:
                 tail = self.tails[run.partition]
                 tail[offset] = min(tail[offset] + 1, 255)
+            elif offset >= uncertain_from:
+                lost = self.lost.setdefault(run.partition, bytearray(len(times)))
+                lost[offset] = min(lost[offset] + 1, 255)
 
     def _killings_of(self, consumer: str) -> Iterable[Killing]:
         return (killing for killing in self.evidence.killings if killing.consumer == consumer)
@@ -166,16 +178,18 @@ def _none_twice(evidence: Evidence, tally: _Tally) -> Check:
     """Without the killed consumers' uncommitted work, every offset at most once."""
     differences = []
     for tp, times in sorted(tally.times.items()):
-        tail = tally.tails.get(tp)
+        tail, lost = tally.tails.get(tp), tally.lost.get(tp)
         if max(times, default=0) < 2:
             continue
         repeated = [offset for offset, count in enumerate(times) if count > 1]
-        wrong = [offset for offset in repeated if times[offset] - (tail[offset] if tail else 0) > 1]
+        excused = [(tail[offset] if tail else 0) + (lost[offset] if lost else 0) for offset in repeated]
+        wrong = [offset for offset, count in zip(repeated, excused, strict=True) if times[offset] - count > 1]
         tally.allowed += len(repeated) - len(wrong)
         if wrong:
             rule = _rule(tp, evidence.killings)
             differences.append(f"{tp}: offsets {_some(wrong)} were consumed more than once; {rule}")
-    killed = ", ".join(killing.consumer for killing in evidence.killings)
+    gone = [killing.consumer for killing in evidence.killings] + [consumer for consumer, _ in tally.losses]
+    killed = ", ".join(dict.fromkeys(gone))
     found = f"{tally.allowed:,} repeated, all consumed by {killed} after its last commit" if killed else "none repeated"
     return Check(
         "none twice, but for what a killed consumer had not committed",
@@ -270,6 +284,59 @@ def _all_committed(evidence: Evidence) -> Check:
     if total != evidence.written:
         differences.insert(0, f"the committed offsets add up to {total:,}, {evidence.written:,} records were written")
     return Check("the committed offsets add up to the number of records", f"{total:,}", _bounded(differences))
+
+
+def _losses(journals: Sequence[Journal]) -> dict[tuple[str, TopicPartition], int]:
+    """The last acknowledged commit of each partition that a stock client lost with its membership."""
+    found: dict[tuple[str, TopicPartition], int] = {}
+    for journal in (journal for journal in journals if journal.commits):
+        for handed in (one for one in journal.handed if one.change is Change.LOST):
+            for tp in handed.partitions:
+                before = (one.offsets.get(tp, 0) for one in journal.commits if one.at_ms <= handed.at_ms)
+                found[journal.consumer, tp] = min(found.get((journal.consumer, tp), 1 << 62), max(before, default=0))
+    return found
+
+
+def _commits_kept(evidence: Evidence, spans: Sequence[Span]) -> tuple[Check, ...]:
+    """Nothing to say where no consumer wrote acknowledgements down."""
+    commits = [
+        (one.at_ms, tp, offset)
+        for journal in evidence.journals
+        for one in journal.commits
+        for tp, offset in one.offsets.items()
+    ]
+    if not commits:
+        return ()
+    firsts = {
+        journal.consumer: sorted((run.partition, run.at_ms, run.first) for run in journal.runs)
+        for journal in evidence.journals
+    }
+    differences = []
+    for span in spans:
+        promised = max(
+            (offset for at_ms, tp, offset in commits if tp == span.partition and at_ms < span.from_ms), default=0
+        )
+        began = next(
+            (
+                first
+                for tp, at_ms, first in firsts[span.consumer]
+                if tp == span.partition and span.from_ms <= at_ms <= span.to_ms
+            ),
+            promised,
+        )
+        if began < promised:
+            differences.append(
+                f"{span.partition}: {span.consumer} began at offset {began}, and a commit of {promised} had been "
+                "acknowledged before"
+            )
+    for tp in sorted({tp for _, tp, _ in commits}):
+        promised, ended = max(offset for _, at, offset in commits if at == tp), evidence.committed.get(tp, 0)
+        if ended < promised:
+            differences.append(f"{tp}: the group ends at offset {ended}, and a commit of {promised} was acknowledged")
+    times = sum(len(journal.commits) for journal in evidence.journals)
+    return (
+        Check("no acknowledged commit was lost", f"{times:,} commits acknowledged, all kept", _bounded(differences)),
+    )
 
 
 def _flights(totals: Mapping[str, AirlineTotal], airline: str) -> int:

@@ -6,16 +6,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self, TypeVar
 
+from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.dev.demo.journal import now_ms
 from kafka_coord.dev.demo.timeline import Reign, Sample
 from kafka_coord.errors import KafkaCoordError, MalformedValue, NoNode, NotFound, StoreUnavailable, Timeout
 from kafka_coord.model import CoordinatorInfo, Decision, PartitionSet, TopicPartition, history_from_json
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.groups import GroupDescription, describe_group
+from kafka_coord.monitor.groups import EndOffsets, GroupDescription, describe_group
 from kafka_coord.monitor.lag import OffsetReader
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
@@ -43,6 +44,20 @@ class GroupView:
     def committed(self) -> int:
         """Records committed, over all partitions."""
         return sum(self.sample.committed.values()) if self.sample else 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNow:
+    """The group at one moment. ``stable``: everybody owns what it is to own. ``coordinator`` is the broker beside whose
+    instance the group is coordinated, ``pending`` counts commands that wait; ``words`` say how the group is."""
+
+    stable: bool
+    words: str
+    owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+    committed: Mapping[TopicPartition, int] = field(default_factory=dict)
+    members: frozenset[str] = frozenset()
+    coordinator: int | None = None
+    pending: int = 0
 
 
 class Watcher:
@@ -124,7 +139,24 @@ class Watcher:
         are not asked. Raises :class:`~kafka_coord.errors.NotFound`, ``StoreError``.
         """
         ends = self._ends if lag else None
-        return self._patiently(lambda: describe_group(self._store, self._group, ends))
+        return self._patiently(lambda: self._read(ends))
+
+    def now(self) -> GroupNow:
+        """The group at this moment, without end offsets; not stable where there is none yet."""
+        try:
+            found = self.describe(lag=False)
+        except NotFound as error:
+            return GroupNow(stable=False, words=str(error))
+        rows = {TopicPartition(row.topic, row.partition): row for row in found.offsets}
+        return GroupNow(
+            stable=found.state is GroupState.STABLE,
+            words=f"{found.state} ({found.reason})",
+            owners={partition: row.owner for partition, row in rows.items() if row.owner},
+            committed={partition: row.committed_offset or 0 for partition, row in rows.items()},
+            members=frozenset(member.consumer for member in found.members if member.registered),
+            coordinator=found.coordinator,
+            pending=found.pending,
+        )
 
     def history(self) -> tuple[Decision, ...]:
         """The last decisions about the group, oldest first."""
@@ -145,8 +177,8 @@ class Watcher:
                     raise
                 time.sleep(_LOOK_S)
 
-    def _described(self) -> GroupDescription:
-        return describe_group(self._store, self._group, self._ends)
+    def _read(self, ends: EndOffsets | None) -> GroupDescription:
+        return describe_group(self._store, self._group, ends)
 
     def _ends(self, partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
         found = self._offsets.latest(partitions)
@@ -187,7 +219,7 @@ class Watcher:
                 self._reigns[-1] = replace(self._reigns[-1], to_ms=at_ms)
 
     def _take_sample(self) -> None:
-        found = self._described()
+        found = self._read(self._ends)
         rows = [row for row in found.offsets if row.topic == self._topic]
         sample = Sample(
             at_ms=now_ms(),

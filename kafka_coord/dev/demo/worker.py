@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,12 @@ from kafka_coord.model import PartitionSet, TopicPartition
 
 log = logging.getLogger("kafka_coord.demo.worker")
 
-_BATCH = 100
+BATCH = 100
 """Small, so that one to be stopped never waits long for the batch in hand."""
-_WAIT_S = 0.25
+WAIT_S = 0.25
 # Little of each partition at a time and not much ahead, so that all of them advance together. librdkafka counts what it
 # has fetched over all partitions, and leaves one alone for fetch.queue.backoff.ms (1 s by default) when that is enough.
-_FETCHING = {
+FETCHING = {
     "fetch.wait.max.ms": 50,
     "max.partition.fetch.bytes": 65_536,
     "queued.min.messages": 2_000,
@@ -85,7 +85,7 @@ def work(consumer: Consumer, journal: JournalWriter, pace: Pace, stopping: threa
     """Works until told to stop."""
     done = Work()
     while not stopping.is_set():
-        records = consumer.consume(_BATCH, _WAIT_S)
+        records = consumer.consume(BATCH, WAIT_S)
         if records:
             # Written before more is asked for: only then does the batch count as consumed.
             journal.records(now_ms(), done.do(records))
@@ -118,9 +118,13 @@ def membership(given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+Consuming = Callable[[argparse.Namespace, JournalWriter, threading.Event], None]
+"""Consumes as a member until told to stop, and leaves."""
+
+
+def run_worker(program: str, consume: Consuming, arguments: Sequence[str] | None = None) -> int:
     """The process. Exit code 0 after a clean leave, else that of the error."""
-    parser = member_arguments("kafka_coord.dev.demo.worker", __doc__)
+    parser = member_arguments(program, __doc__)
     parser.add_argument("--journal", required=True, type=Path)
     parser.add_argument("--records-per-s", type=float, default=0.0, help="0: as fast as it goes")
     given = parser.parse_args(arguments)
@@ -129,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with JournalWriter(given.journal) as journal:
             journal.joined(now_ms())
-            _consume(given, journal, stopping)
+            consume(given, journal, stopping)
             journal.left(now_ms())
     except KafkaCoordError as error:
         log.exception("ended consumer=%s", given.consumer_id)
@@ -143,7 +147,7 @@ def _consume(given: argparse.Namespace, journal: JournalWriter, stopping: thread
 
     with Consumer(
         **membership(given),
-        kafka=_FETCHING,
+        kafka=FETCHING,
         on_start=lambda partitions: note(Change.STARTED, partitions),
         on_stop=lambda partitions: note(Change.STOPPED, partitions),
         on_lost=lambda partitions: note(Change.LOST, partitions),
@@ -160,4 +164,4 @@ def _consume(given: argparse.Namespace, journal: JournalWriter, stopping: thread
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_worker("kafka_coord.dev.demo.worker", _consume))

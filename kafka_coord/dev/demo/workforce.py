@@ -9,10 +9,10 @@ from typing import Self
 
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.demo.journal import Journal, read_journal
-from kafka_coord.dev.demo.options import DemoOptions
+from kafka_coord.dev.demo.options import Clients, DemoOptions
 from kafka_coord.errors import ConsumerError
 
-_MODULE = "kafka_coord.dev.demo.worker"
+_MODULES = {Clients.OWN: "kafka_coord.dev.demo.worker", Clients.KAFKA: "kafka_coord.dev.demo.stock.worker"}
 
 
 class Workforce:
@@ -20,7 +20,7 @@ class Workforce:
     its journal and log in ``directory``. ``with`` stops them all."""
 
     def __init__(self, directory: Path, zookeeper: str, bootstrap: str, options: DemoOptions) -> None:
-        """``bootstrap``: where the coordinators listen for consumers without ZooKeeper."""
+        """``bootstrap``: where the coordinators listen for consumers without ZooKeeper, or for stock clients."""
         self._directory = directory
         self._zookeeper = zookeeper
         self._bootstrap = bootstrap
@@ -42,7 +42,7 @@ class Workforce:
         """Start another consumer; its name."""
         number = len(self._processes) + 1
         name = f"consumer-{number}"
-        way = {"bootstrap": self._bootstrap} if self._options.by_socket(number) else {"zookeeper": self._zookeeper}
+        way = {"bootstrap": self._bootstrap} if self._options.by_bootstrap(number) else {"zookeeper": self._zookeeper}
         self._directory.mkdir(parents=True, exist_ok=True)
         arguments = {
             **way,
@@ -53,7 +53,7 @@ class Workforce:
             "records-per-s": f"{self._options.records_per_s:.1f}",
             "session-timeout-ms": self._options.consumers_session_ms,
         }
-        command = [sys.executable, "-m", _MODULE]
+        command = [sys.executable, "-m", _MODULES[self._options.clients]]
         for option, value in arguments.items():
             command += [f"--{option}", str(value)]
         process = ChildProcess(name, command, self._directory / f"{name}.log")

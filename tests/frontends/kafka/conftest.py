@@ -14,7 +14,8 @@ from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.term import PARTITIONS
 from kafka_coord.groups.machine import GroupLimits
-from kafka_coord.zk import connect
+from kafka_coord.zk import connect, layout
+from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.store import Store
 from tests.waiting import eventually
 
@@ -77,3 +78,20 @@ def started(directory: Path) -> Iterator[Front]:
             for broker_id in list(made.listeners):
                 made.stop(broker_id)
             store.close()
+
+
+@contextlib.contextmanager
+def published(front: Front) -> Iterator[None]:
+    """The instances say in ZooKeeper where they serve Kafka clients, as ``serve`` does."""
+    front.store.ensure_path(layout.COORDINATORS)
+    made = [
+        InstanceRegistration(front.store, broker_id, {"kafka": listener.address}, lambda: None)
+        for broker_id, listener in front.listeners.items()
+    ]
+    for one in made:
+        one.register()
+    try:
+        yield
+    finally:
+        for one in made:
+            one.unregister()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -15,32 +14,14 @@ from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.client_groups import asking
 from kafka_coord.zk import layout
-from kafka_coord.zk.instance import InstanceRegistration
 from tests.cli.running import Run, run
-from tests.frontends.kafka.conftest import Front
+from tests.frontends.kafka.conftest import Front, published
 from tests.monitor.listening import listening
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 _numbers = itertools.count(1)
 PARTITIONS, RECORDS = 3, 300
-
-
-@contextmanager
-def published(front: Front) -> Iterator[None]:
-    """The instances say in ZooKeeper where they serve Kafka clients, as ``serve`` does."""
-    front.store.ensure_path(layout.COORDINATORS)
-    made = [
-        InstanceRegistration(front.store, broker_id, {"kafka": listener.address}, lambda: None)
-        for broker_id, listener in front.listeners.items()
-    ]
-    for one in made:
-        one.register()
-    try:
-        yield
-    finally:
-        for one in made:
-            one.unregister()
 
 
 @pytest.fixture(scope="module")

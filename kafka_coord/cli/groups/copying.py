@@ -1,0 +1,210 @@
+"""`groups import` and `groups export`: committed offsets from and to the brokers' own groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kafka_coord.cli.asking import asking_options
+from kafka_coord.cli.connection import current_settings, open_store
+from kafka_coord.cli.groups.kinds import AnyName
+from kafka_coord.cli.lag import note_left_out
+from kafka_coord.cli.options import who
+from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.errors import BrokerError, NotFound, RequestRefused, SettingsError
+from kafka_coord.settings import Settings
+from kafka_coord.zk.brokers import Brokers, read_brokers
+from kafka_coord.zk.store import Store
+
+if TYPE_CHECKING:
+    from kafka_coord.monitor.copies.copying import GroupCopy
+    from kafka_coord.monitor.copies.places import KafkaPlace, OwnPlace, Place
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COLUMNS = (
+    Column("group"),
+    Column("topic"),
+    number("partition"),
+    number("source_offset", "SOURCE"),
+    number("target_offset", "TARGET"),
+    Column("verdict"),
+)
+
+
+def _copying_options(command: F) -> F:
+    for option in (
+        asking_options,
+        click.option("--execute", is_flag=True, help="Do it, and read back what was written."),
+        click.option("--dry-run", is_flag=True, help="Only show what would be written. The default."),
+        click.option(
+            "--overwrite", is_flag=True, help="Also where the target has a later offset: the group goes back."
+        ),
+        click.option(
+            "--all", "everything", is_flag=True, help="All groups of the source that have committed anything."
+        ),
+        click.argument("groups", type=AnyName(), nargs=-1, metavar="[GROUP…]"),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("import")
+@click.option(
+    "--from-kafka", "chosen", is_flag=True, help="From __consumer_offsets, through the brokers' own listener."
+)
+@_copying_options
+def import_command(
+    chosen: bool,
+    groups: tuple[str, ...],
+    everything: bool,
+    overwrite: bool,
+    dry_run: bool,
+    execute: bool,
+    timeout_s: float,
+    output: Format,
+) -> None:
+    """Copy committed offsets of groups that consumed through the brokers into groups that instances coordinate.
+
+    Offsets go to the groups log, and to ZooKeeper for a group that is managed. Shows what it would do; does it with
+    --execute. It may be repeated. Nothing is written of a group that has members among the instances. Where the target
+    has a later offset it stays, unless --overwrite is given.
+
+    \b
+    kafka-coord groups import --from-kafka delays
+    kafka-coord groups import --from-kafka --all --execute
+    """
+    _require(chosen, "--from-kafka", groups, everything, dry_run=dry_run, execute=execute)
+    settings = current_settings()
+    with open_store(settings) as store, _places(store, settings, timeout_s) as (kafka, own):
+        _run(kafka, own, kafka, groups, overwrite=overwrite, execute=execute, output=output)
+
+
+@click.command("export")
+@click.option("--to-kafka", "chosen", is_flag=True, help="Into __consumer_offsets, through the brokers' own listener.")
+@_copying_options
+def export_command(
+    chosen: bool,
+    groups: tuple[str, ...],
+    everything: bool,
+    overwrite: bool,
+    dry_run: bool,
+    execute: bool,
+    timeout_s: float,
+    output: Format,
+) -> None:
+    """Copy committed offsets of groups that instances coordinate to the brokers, so that their clients can go back.
+
+    Managed groups, whose offsets are in ZooKeeper, are copied as well. Shows what it would do; does it with --execute.
+    It may be repeated. Nothing is written of a group that has members at the brokers. Where the target has a later
+    offset it stays, unless --overwrite is given.
+
+    \b
+    kafka-coord groups export --to-kafka delays
+    kafka-coord groups export --to-kafka --all --execute
+    """
+    _require(chosen, "--to-kafka", groups, everything, dry_run=dry_run, execute=execute)
+    settings = current_settings()
+    with open_store(settings) as store, _places(store, settings, timeout_s) as (kafka, own):
+        _run(own, kafka, kafka, groups, overwrite=overwrite, execute=execute, output=output)
+
+
+def _require(
+    chosen: bool, option: str, groups: tuple[str, ...], everything: bool, *, dry_run: bool, execute: bool
+) -> None:
+    if not chosen:
+        raise SettingsError(f"say {option}: other places are not known")
+    if bool(groups) is everything:
+        raise SettingsError("name groups or say --all, not both" if everything else "name groups, or say --all")
+    if dry_run and execute:
+        raise SettingsError("--dry-run and --execute exclude each other")
+
+
+@contextmanager
+def _places(store: Store, settings: Settings, timeout_s: float) -> Iterator[tuple[KafkaPlace, OwnPlace]]:
+    from kafka_coord.monitor.client_groups.front import read_front
+    from kafka_coord.monitor.copies.places import KafkaPlace, OwnPlace, ZooKeeperPlace
+
+    properties = settings.kafka.properties
+    instances = read_front(store).addresses
+    if not instances:
+        raise BrokerError("no instance serves Kafka clients: start them with 'kafka-coord serve --listen-kafka …'")
+    given = properties.get("bootstrap.servers") or _own_listeners(store, properties, instances)
+    kafka = KafkaPlace("the brokers", given, properties, timeout_s)
+    if named := set(instances.values()) & set(kafka.addresses()):
+        raise BrokerError(
+            f"the brokers at {given} name instances ({', '.join(sorted(named))}): that is their listener for "
+            "instances. Give their other one with --kafka-property bootstrap.servers=HOST:PORT"
+        )
+    log = KafkaPlace("the instances", ",".join(instances.values()), properties, timeout_s)
+    yield kafka, OwnPlace(log, ZooKeeperPlace(store, timeout_s, who()))
+
+
+def _own_listeners(store: Store, properties: Mapping[str, str], instances: Mapping[int, str]) -> str:
+    """The brokers' addresses at a listener whose address is not an instance's."""
+    from kafka_coord.consumer.brokers import choose
+
+    found = read_brokers(store) or Brokers()
+    for one in found.unreadable:
+        note_left_out(one)
+    theirs = set(instances.values())
+    for_instances = {one.name for broker in found.live for one in broker.listeners if one.address in theirs}
+    own = tuple(
+        replace(broker, listeners=tuple(one for one in broker.listeners if one.name not in for_instances))
+        for broker in found.live
+    )
+    addresses, problem = choose(own, properties.get("security.protocol", "PLAINTEXT").upper(), None)
+    if not addresses:
+        raise BrokerError(problem or "no live broker is registered")
+    return ",".join(addresses)
+
+
+def _run(
+    source: Place,
+    target: Place,
+    kafka: KafkaPlace,
+    groups: Sequence[str],
+    *,
+    overwrite: bool,
+    execute: bool,
+    output: Format,
+) -> None:
+    from kafka_coord.monitor.copies.copying import Verdict, compare, copy
+
+    named = groups or source.groups()
+    found = compare(source, target, named, kafka.partitions(), note, overwrite=overwrite)
+    if groups and (without := [one.group for one in found if not one.rows and not one.problem]):
+        raise NotFound(f"{source.name} have no committed offsets of {', '.join(without)}; nothing was changed")
+    problems = {one.group: one.problem for one in found if one.problem and (one.rows or groups)}
+    written = sum(len(one.wanted()) for one in found)
+    if execute:
+        problems |= copy(target, found, note)
+    documents = [row for one in found for row in _documents(one)]
+    show(output, documents, [Section("offsets", _COLUMNS, documents)])
+    for one in found:
+        if one.warning and one.rows:
+            note(f"group {one.group}: {one.warning}")
+    ahead = sum(row.verdict is Verdict.AHEAD for one in found for row in one.rows)
+    if ahead:
+        note(f"{ahead} partitions stay as they are, for the target is ahead of the source; --overwrite copies them too")
+    if problems:
+        told = "; ".join(f"group {group}: {problem}" for group, problem in sorted(problems.items()))
+        raise RequestRefused(f"{len(problems)} groups were {'not copied' if execute else 'refused'}: {told}")
+    if not execute:
+        note(f"nothing was changed; --execute writes {written} offsets")
+
+
+def _documents(one: GroupCopy) -> Iterator[dict[str, Any]]:
+    for row in one.rows:
+        yield {
+            "group": one.group,
+            "topic": row.partition.topic,
+            "partition": row.partition.partition,
+            "source_offset": row.source.offset,
+            "target_offset": row.target.offset if row.target else None,
+            "verdict": "refused" if one.problem else str(row.verdict),
+        }

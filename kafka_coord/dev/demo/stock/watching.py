@@ -1,0 +1,71 @@
+"""Watches a group of stock clients while it works: its coordinator is asked over Kafka's protocol."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kafka_coord.dev.demo.journal import now_ms
+from kafka_coord.dev.demo.timeline import Reign
+from kafka_coord.dev.demo.watching import GroupNow, Watcher
+from kafka_coord.errors import BrokerError
+from kafka_coord.model import CoordinatorInfo, Decision
+from kafka_coord.monitor.client_groups.groups import describe_client_group
+from kafka_coord.monitor.cluster import read_cluster
+from kafka_coord.monitor.groups import EndOffsets, GroupDescription
+
+
+class StockWatcher(Watcher):
+    """As :class:`~kafka_coord.dev.demo.watching.Watcher`. Consumers go by their ``client.id``. An *epoch* is one
+    instance's time as the group's coordinator, counted from 1.
+    """
+
+    _ended_ms = 0
+
+    def ended(self) -> None:
+        """The coordinator was killed: whoever answers next begins an epoch, even if it is beside the same broker."""
+        with self._lock:
+            self._ended_ms = now_ms()
+            self._look = replace(self._look, coordinator=None)
+
+    def now(self) -> GroupNow:
+        """Not stable while its coordinator does not answer."""
+        try:
+            return super().now()
+        except BrokerError as error:
+            return GroupNow(stable=False, words=f"not known: {error}")
+
+    def history(self) -> tuple[Decision, ...]:
+        """Nothing: in these groups a member decides, and no history is kept."""
+        return ()
+
+    def _read(self, ends: EndOffsets | None) -> GroupDescription:
+        topics = read_cluster(self._store).topics
+        found = describe_client_group(self._store, self._group, topics, ends)
+        names = {member.consumer: member.client or member.consumer for member in found.members}
+        return replace(
+            found,
+            members=tuple(replace(member, consumer=names[member.consumer]) for member in found.members),
+            offsets=tuple(replace(row, owner=row.owner and names[row.owner]) for row in found.offsets),
+        )
+
+    def _look_at_coordinator(self) -> None:
+        """Each sample says who coordinates."""
+
+    def _take_sample(self) -> None:
+        asked_ms = now_ms()
+        super()._take_sample()
+        with self._lock:
+            found = self._look.group
+            if found is None or found.coordinator is None or asked_ms <= self._ended_ms:
+                return
+            self._count_reign(found.coordinator, now_ms())
+            reign = self._reigns[-1]
+            info = CoordinatorInfo(reign.broker_id, reign.epoch, str(reign.from_ms))
+            self._look = replace(self._look, coordinator=info)
+
+    def _count_reign(self, broker_id: int, at_ms: int) -> None:
+        before = self._reigns[-1] if self._reigns else None
+        if before is None or before.broker_id != broker_id or self._look.coordinator is None:
+            self._reigns.append(Reign(broker_id, before.epoch + 1 if before else 1, at_ms, at_ms))
+        else:
+            self._reigns[-1] = replace(before, to_ms=at_ms)

@@ -1,0 +1,120 @@
+"""One stock client of the demo, as a process: ``python -m kafka_coord.dev.demo.stock.worker …``.
+
+confluent-kafka's own ``Consumer``, with ``bootstrap.servers`` naming the instances. An offset is stored for
+librdkafka's automatic commit only after the record is in the journal: no commit covers a record that is in no journal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as Position
+
+from kafka_coord import Record
+from kafka_coord.dev.demo.journal import Change, JournalWriter, now_ms
+from kafka_coord.dev.demo.worker import BATCH, FETCHING, WAIT_S, Pace, Work, run_worker
+from kafka_coord.errors import ConsumerError
+from kafka_coord.model import PartitionSet, TopicPartition
+
+COMMIT_MS = 500
+
+
+class StockConsumer:
+    """A member of the group from the first :meth:`turn` to :meth:`leave`; what happens to it goes into the journal."""
+
+    def __init__(self, given: argparse.Namespace, journal: JournalWriter) -> None:
+        self._journal = journal
+        self._work = Work()
+        self._pending: list[Message] = []
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": given.bootstrap,
+                "group.id": given.group,
+                "client.id": given.consumer_id,
+                "session.timeout.ms": given.session_timeout_ms,
+                "heartbeat.interval.ms": 1_000,
+                "partition.assignment.strategy": "cooperative-sticky",
+                "auto.offset.reset": "earliest",
+                "enable.auto.offset.store": False,
+                "auto.commit.interval.ms": COMMIT_MS,
+                "topic.metadata.refresh.interval.ms": 1_000,  # it must hear soon that the topic has grown
+                "on_commit": self._committed,
+                **FETCHING,
+            }
+        )
+        self._consumer.subscribe(
+            [given.topic], on_assign=self._noting(Change.STARTED), on_revoke=self._revoked, on_lost=self._lost
+        )
+
+    def turn(self) -> int:
+        """Takes records until a batch is full or none comes, and works through them; how many."""
+        while len(self._pending) < BATCH:
+            message = self._consumer.poll(0 if self._pending else WAIT_S)
+            if message is None:
+                break
+            if message.error() is None:
+                self._pending.append(message)
+            elif message.error().fatal():
+                raise ConsumerError(f"the client cannot go on: {message.error().str()}")
+        return self._finish_pending()
+
+    def leave(self) -> None:
+        self._finish_pending()
+        self._consumer.close()
+
+    def _finish_pending(self) -> int:
+        taken, self._pending = self._pending, []
+        if taken:
+            self._journal.records(now_ms(), self._work.do(map(Record, taken)))
+            ends = {TopicPartition(one.topic(), one.partition()): one.offset() + 1 for one in taken}
+            # Of a partition that was taken away meanwhile, an offset may not be stored any more.
+            with contextlib.suppress(KafkaException):
+                self._consumer.store_offsets(offsets=[Position(*where, end) for where, end in ends.items()])
+        return len(taken)
+
+    def _noting(self, change: Change) -> Callable[[Consumer, list[Position]], None]:
+        def note(_consumer: Consumer, partitions: list[Position]) -> None:
+            if partitions:
+                self._journal.handed(now_ms(), change, PartitionSet.of(_named(partitions)))
+
+        return note
+
+    def _revoked(self, consumer: Consumer, partitions: list[Position]) -> None:
+        self._finish_pending()  # librdkafka commits what is stored before it gives the partitions up
+        self._noting(Change.STOPPED)(consumer, partitions)
+
+    def _lost(self, consumer: Consumer, partitions: list[Position]) -> None:
+        gone = _named(partitions)
+        self._pending = [one for one in self._pending if TopicPartition(one.topic(), one.partition()) not in gone]
+        self._noting(Change.LOST)(consumer, partitions)
+
+    def _committed(self, error: KafkaError | None, partitions: Sequence[Position]) -> None:
+        kept = {
+            TopicPartition(one.topic, one.partition): one.offset
+            for one in partitions
+            if error is None and one.error is None and one.offset >= 0
+        }
+        if kept:
+            self._journal.committed(now_ms(), kept)
+
+
+def _named(partitions: Sequence[Position]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(one.topic, one.partition) for one in partitions)
+
+
+def consume(given: argparse.Namespace, journal: JournalWriter, stopping: threading.Event) -> None:
+    consumer, pace = StockConsumer(given, journal), Pace(given.records_per_s)
+    try:
+        while not stopping.is_set():
+            pace.worked(consumer.turn(), stopping)
+    finally:
+        consumer.leave()
+
+
+if __name__ == "__main__":
+    sys.exit(run_worker("kafka_coord.dev.demo.stock.worker", consume))

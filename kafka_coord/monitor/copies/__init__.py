@@ -1,0 +1,1 @@
+"""Copies of committed offsets between Kafka's own ``__consumer_offsets`` and the groups that instances coordinate."""

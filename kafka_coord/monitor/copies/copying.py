@@ -1,0 +1,142 @@
+"""Compares the offsets of groups in two places, writes what differs, and reads it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kafka_coord.model import TopicPartition
+from kafka_coord.monitor.copies.places import Place, Position, Positions, Seen
+
+_AT_ONCE = 500
+"""Groups between two reports of progress."""
+
+OnProgress = Callable[[str], None]
+
+
+class Verdict(StrEnum):
+    """What is to become of one partition's offset."""
+
+    COPY = "copy"
+    SAME = "same"
+    AHEAD = "target is ahead"
+    """The target has a later offset: copying would make the group read records again."""
+    GONE = "no such partition"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One partition: its offset at the source and, where there is one, at the target."""
+
+    partition: TopicPartition
+    source: Position
+    target: Position | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCopy:
+    """One group. ``problem`` is why nothing of it is written, ``warning`` what an operator should know."""
+
+    group: str
+    rows: tuple[Row, ...] = ()
+    problem: str = ""
+    warning: str = ""
+
+    def wanted(self) -> Positions:
+        """What is to be written."""
+        return {row.partition: row.source for row in self.rows if row.verdict is Verdict.COPY and not self.problem}
+
+
+def compare(
+    source: Place,
+    target: Place,
+    groups: Sequence[str],
+    existing: AbstractSet[TopicPartition],
+    on_progress: OnProgress,
+    *,
+    overwrite: bool = False,
+) -> tuple[GroupCopy, ...]:
+    """What copying each group would do. ``overwrite``: also where the target is ahead."""
+    found: list[GroupCopy] = []
+    for at in range(0, len(groups), _AT_ONCE):
+        some = groups[at : at + _AT_ONCE]
+        here, there = source.look(some), target.look(some)
+        found += [
+            _compare_group(group, source, target, here[group], there[group], existing, overwrite) for group in some
+        ]
+        if len(groups) > _AT_ONCE:
+            on_progress(f"compared {min(at + _AT_ONCE, len(groups)):,} of {len(groups):,} groups")
+    return tuple(found)
+
+
+def _compare_group(
+    group: str,
+    source: Place,
+    target: Place,
+    here: Seen,
+    there: Seen,
+    existing: AbstractSet[TopicPartition],
+    overwrite: bool,
+) -> GroupCopy:
+    for place, seen in ((source, here), (target, there)):
+        if seen.problem:
+            return GroupCopy(group, problem=f"{place.name}: {seen.problem}")
+    rows = tuple(
+        Row(tp, position, there.positions.get(tp), _verdict(tp, position, there.positions.get(tp), existing, overwrite))
+        for tp, position in sorted(here.positions.items())
+    )
+    if there.members:
+        problem = f"{target.name}: it has members, {_some(there.members)}; stop them first"
+        return GroupCopy(group, rows, problem)
+    warning = ""
+    if here.members:
+        warning = f"{source.name}: it has members, {_some(here.members)}, that may commit more; copy again without them"
+    return GroupCopy(group, rows, warning=warning)
+
+
+def _verdict(
+    tp: TopicPartition,
+    source: Position,
+    target: Position | None,
+    existing: AbstractSet[TopicPartition],
+    overwrite: bool,
+) -> Verdict:
+    if tp not in existing:
+        return Verdict.GONE
+    if target is not None and target.offset == source.offset:
+        return Verdict.SAME
+    if target is not None and target.offset > source.offset and not overwrite:
+        return Verdict.AHEAD
+    return Verdict.COPY
+
+
+def copy(target: Place, found: Sequence[GroupCopy], on_progress: OnProgress) -> dict[str, str]:
+    """Writes what is wanted and reads it back from the target; what went wrong, by group. Safe to repeat."""
+    due = [one for one in found if one.wanted()]
+    problems: dict[str, str] = {}
+    for at in range(0, len(due), _AT_ONCE):
+        some = due[at : at + _AT_ONCE]
+        problems |= target.write({one.group: one.wanted() for one in some})
+        there = target.look([one.group for one in some])
+        for one in some:
+            if one.group not in problems and (wrong := _unequal(one, there[one.group])):
+                problems[one.group] = f"{target.name}: after it was written {wrong}"
+        on_progress(f"copied and read back {min(at + _AT_ONCE, len(due)):,} of {len(due):,} groups")
+    return problems
+
+
+def _unequal(one: GroupCopy, seen: Seen) -> str:
+    if seen.problem:
+        return f"it cannot be read back: {seen.problem}"
+    for tp, position in one.wanted().items():
+        there = seen.positions.get(tp)
+        if there is None or there.offset != position.offset:
+            return f"{tp} has offset {there.offset if there else 'none'}, and not {position.offset}"
+    return ""
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

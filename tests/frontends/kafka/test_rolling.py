@@ -1,0 +1,196 @@
+"""The listener is rolled in and out under a running stock consumer, by the steps of docs/operations.md."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from kafka_coord.dev.cluster.kafka import KafkaCluster
+from kafka_coord.dev.cluster.ports import free_port
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.frontends.kafka.listener import KafkaListener
+from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.zk import connect, layout
+from kafka_coord.zk.instance import InstanceRegistration
+from kafka_coord.zk.store import Store
+from tests.cli.running import run
+from tests.frontends.kafka.conftest import LIMITS
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+GROUP, TOPIC_READ, PARTS = "rolled", "rolled", 3
+SETTINGS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
+
+
+def alter(cluster: KafkaCluster, broker_id: int, values: dict[str, str | None]) -> None:
+    """Changes settings of a running broker, as ``kafka-configs.sh --entity-type brokers --alter`` does."""
+    entries = [
+        ConfigEntry(
+            name,
+            value,
+            incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+        )
+        for name, value in values.items()
+    ]
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    resource = ConfigResource(ResourceType.BROKER, str(broker_id), incremental_configs=entries)
+    (done,) = admin.incremental_alter_configs([resource]).values()
+    done.result(30)
+
+
+@dataclass
+class Feed:
+    """Produces numbered records all the time, until told to stop."""
+
+    bootstrap: str
+    produced: int = 0
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        while not self.stopping.wait(0.02):
+            producer.produce(TOPIC_READ, str(self.produced), partition=self.produced % PARTS)
+            producer.poll(0)
+            self.produced += 1
+        assert producer.flush(30) == 0
+
+
+@dataclass
+class Reader:
+    """A stock consumer with nothing special about it, on a thread of its own."""
+
+    bootstrap: str
+    found: list[int]
+    assigned: int = 0
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        one = Consumer({"bootstrap.servers": self.bootstrap, "group.id": GROUP, "auto.offset.reset": "earliest"})
+        one.subscribe([TOPIC_READ], on_assign=self._count)
+        while not self.stopping.is_set():
+            message = one.poll(0.1)
+            if message is not None and message.error() is None:
+                self.found.append(int(message.value()))
+        one.close()
+
+    def _count(self, _consumer: Consumer, _partitions: object) -> None:
+        self.assigned += 1
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        thread = threading.Thread(target=self.run)
+        thread.start()
+        try:
+            self.goes_on()
+            yield
+        finally:
+            self.stopping.set()
+            thread.join()
+
+    def goes_on(self) -> None:
+        """Records arrive that were produced after now."""
+        before = max(self.found, default=-1)
+        eventually(lambda: max(self.found, default=-1) > before + 10, within_s=60)
+
+
+@pytest.fixture
+def store(kafka_cluster: KafkaCluster) -> Iterator[Store]:
+    store = connect(kafka_cluster.zookeeper)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def feed(kafka_cluster: KafkaCluster) -> Iterator[Feed]:
+    TopicAdmin(kafka_cluster.bootstrap_servers).create(TOPIC_READ, PARTS)
+    feed = Feed(kafka_cluster.bootstrap_servers)
+    thread = threading.Thread(target=feed.run)
+    thread.start()
+    yield feed
+    feed.stopping.set()
+    thread.join()
+    TopicAdmin(kafka_cluster.bootstrap_servers).delete(TOPIC_READ)
+
+
+@contextlib.contextmanager
+def listener_for_instances(cluster: KafkaCluster) -> Iterator[dict[int, tuple[str, str]]]:
+    """Step 1: every running broker gets the second listener. By broker id: the instance's address, and the broker's."""
+    addresses = {
+        broker.broker_id: (f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}") for broker in cluster.brokers
+    }
+    for broker in cluster.brokers:
+        instance, behind = addresses[broker.broker_id]
+        values = (
+            f"PLAINTEXT://{broker.address},COORD://{behind}",
+            f"PLAINTEXT://{broker.address},COORD://{instance}",
+            "PLAINTEXT:PLAINTEXT,COORD:PLAINTEXT",
+        )
+        alter(cluster, broker.broker_id, dict(zip(SETTINGS, values, strict=True)))
+    try:
+        yield addresses
+    finally:
+        for broker in cluster.brokers:
+            alter(cluster, broker.broker_id, dict.fromkeys(SETTINGS))
+
+
+@contextlib.contextmanager
+def instances(cluster: KafkaCluster, store: Store, addresses: dict[int, tuple[str, str]]) -> Iterator[str]:
+    """Step 2: an instance beside each broker; they serve all groups."""
+    store.ensure_path(layout.COORDINATORS)
+    listeners = {
+        number: KafkaListener(at, behind, store, number, limits=LIMITS) for number, (at, behind) in addresses.items()
+    }
+    registered = [
+        InstanceRegistration(store, number, {"kafka": one.address}, lambda: None) for number, one in listeners.items()
+    ]
+    for one in registered:
+        one.register()
+    try:
+        eventually(lambda: sum(len(one.manager.terms) for one in listeners.values()) == PARTITIONS, within_s=60)
+        yield ",".join(one.address for one in listeners.values())
+    finally:
+        for one in registered:
+            one.unregister()
+        for listener in listeners.values():
+            listener.close()
+        TopicAdmin(cluster.bootstrap_servers).delete(TOPIC)
+
+
+def test_a_running_group_moves_to_the_instances_and_back_and_misses_nothing(
+    kafka_cluster: KafkaCluster, store: Store, feed: Feed
+) -> None:
+    cluster, found = kafka_cluster, []
+    coord = ("--zookeeper", cluster.zookeeper)
+    with contextlib.ExitStack() as rolled_in:
+        before = Reader(cluster.bootstrap_servers, found)
+        with before.reading():
+            addresses = rolled_in.enter_context(listener_for_instances(cluster))
+            servers = rolled_in.enter_context(instances(cluster, store, addresses))
+            before.goes_on()
+            preview = run("groups", "import", "--from-kafka", "--all", *coord)
+            assert "has members" in preview.err
+            assert before.assigned == 1, "the group was disturbed by the new listener"
+        stopped = time.monotonic()
+        moved = run("groups", "import", "--from-kafka", GROUP, "--execute", *coord)
+        assert moved.code == 0, moved.err
+
+        through = Reader(servers, found)
+        with through.reading():
+            gap_s = time.monotonic() - stopped
+        back = run("groups", "export", "--to-kafka", GROUP, "--execute", *coord)
+        assert back.code == 0, back.err
+
+        after = Reader(cluster.bootstrap_servers, found)
+        with after.reading():
+            rolled_in.close()
+            after.goes_on()
+            assert after.assigned == 1, "the group was disturbed when the listener went"
+    assert sorted(found) == list(range(max(found) + 1)), "records were missed, or read twice"
+    assert gap_s < 30
