@@ -124,7 +124,7 @@ def stock_cast() -> tuple[Part, ...]:
         *(member(f"eager-{n}", EAGER_GROUP, b, commit_every=100) for n in (1, 2)),
         *(member(f"cooperative-{n}", "cooperative", a, static=n == 3, **cooperative) for n in (1, 2, 3)),
         *(member(f"auto-{n}", "auto", c, strategy="roundrobin") for n in (1, 2)),
-        *(member(f"busy-{n}", "busy", c, commit_every=1, batch=1, static=n == 2) for n in (1, 2)),
+        *(member(f"busy-{n}", "busy", c, commit_every=5, batch=10, static=n == 2) for n in (1, 2)),
     )
 
 

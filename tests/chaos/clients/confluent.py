@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import TopicPartition as Position
 
 from kafka_coord.model import TopicPartition
@@ -45,7 +45,7 @@ class Member:
             uncommitted = 0
             while not self._stopping.is_set():
                 since = time.monotonic()
-                found = [one for one in self._consumer.consume(self._part.batch, _WAIT_S) if one.error() is None]
+                found = self._next()
                 rows = [(m.topic(), m.partition(), m.offset(), int(m.value() or b"-1")) for m in found]
                 self._journal.handed(since, time.monotonic(), rows)
                 self._done |= {TopicPartition(topic, partition): offset + 1 for topic, partition, offset, _ in rows}
@@ -56,6 +56,16 @@ class Member:
         finally:
             self._consumer.close()
         self._journal.closed()
+
+    def _next(self) -> list[Message]:
+        """Raises :class:`KafkaException` where the consumer has failed for good. A static member whose coordinator
+        moves before its new member id is in the log is fenced, with Kafka's own coordinators too."""
+        found = self._consumer.consume(self._part.batch, _WAIT_S)
+        for one in found:
+            error = one.error()
+            if error is not None and error.fatal():
+                raise KafkaException(error)
+        return [one for one in found if one.error() is None]
 
     def _commit(self, partitions: Iterable[TopicPartition]) -> None:
         """Asks for a commit of all that was handed out of these, and waits for the answer."""

@@ -23,6 +23,8 @@ _DONE = CRASHES | {
     Kind.REBALANCE,
     Kind.RESIGN,
     Kind.PAUSE,
+    Kind.LEADERS_MOVED,
+    Kind.FEW_REPLICAS,
     Kind.RESET,
 }
 
