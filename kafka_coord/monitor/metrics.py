@@ -33,17 +33,23 @@ class ServiceCollector:
     def collect(self) -> Iterator[Metric]:
         session, now = self._store.session, self._store.clock.monotonic()
         connected = session.state is SessionState.CONNECTED
-        yield gauge("up", "Always 1; the version is its label.", 1, {"version": __version__})
+        yield gauge("up", "Always 1; the label has the version.", 1, {"version": __version__})
         yield gauge("zookeeper_connected", "Whether the ZooKeeper session is connected.", int(connected))
+        lease_s = max(0.0, session.lease_deadline() - now)
+        yield gauge(
+            "zookeeper_session_lease_seconds",
+            "Time left in which the session cannot expire; 0: it may have expired.",
+            lease_s,
+        )
         yield gauge(
             "zookeeper_session_proven_seconds",
-            "For how long from now the session is proven to live; 0: it may have ended.",
-            max(0.0, session.lease_deadline() - now),
+            "Deprecated: use zookeeper_session_lease_seconds. Removed in the next release.",
+            lease_s,
         )
-        yield gauge("elected", "Whether this instance coordinates and may decide now.", int(self._service.leads))
+        yield gauge("elected", "Whether this instance is the coordinator and may decide now.", int(self._service.leads))
         yield gauge(
             "election_obstructed",
-            "Whether something keeps every instance from being elected; the log and /health say what.",
+            "Whether an obstacle keeps every instance from being elected; the log and /health name it.",
             int(bool(self._service.obstacle)),
         )
         if self._gateway is not None:
@@ -55,43 +61,45 @@ class ServiceCollector:
         yield gauge("epoch", "The epoch this instance was elected with.", coordinator.leadership.epoch)
         yield gauge(
             "handler_step_age_seconds",
-            "How long ago the rebalance request handler completed a step.",
+            "Time since the rebalance request handler completed a step.",
             handler.age_s(),
         )
         stuck = handler.stuck_groups()
         yield gauge("stuck_groups", "Groups that have not reached their target for 30 s.", len(stuck))
         yield gauge(
-            "undecided_groups", "Of these, groups nothing can be decided about.", sum(one.undecided for one in stuck)
+            "undecided_groups", "Stuck groups about which nothing can be decided.", sum(one.undecided for one in stuck)
         )
         yield gauge(
             "ownerless_partitions",
-            "Partitions of such groups that nobody owns.",
+            "Partitions of stuck groups that have no owner.",
             sum(one.ownerless for one in stuck),
         )
         yield gauge("queued_groups", "Groups waiting to be looked at.", len(coordinator.queue))
         states = Counter(outcome.state for outcome in list(handler.outcomes.values()))
-        groups = GaugeMetricFamily(f"{PREFIX}_groups", "Groups by state, as last looked at.", labels=["state"])
+        groups = GaugeMetricFamily(f"{PREFIX}_groups", "Groups by state, as of the last look.", labels=["state"])
         for state in GroupState:
             groups.add_metric([str(state)], states[state])
         yield groups
         yield gauge("unreadable_znodes", "Znodes left alone because they cannot be decoded.", handler.unreadable)
         yield counter("passes", "Looks at a group since this instance was elected.", handler.passes)
-        yield counter("failed_passes", "Passes that have to be repeated, since the election.", handler.failed_passes)
+        yield counter(
+            "failed_passes", "Passes that failed and must be repeated, since the election.", handler.failed_passes
+        )
 
 
 def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
     """Metrics of consumers without ZooKeeper."""
     statistics = gateway.statistics
     yield gauge("socket_consumers", "Registered consumers without ZooKeeper.", gateway.consumers)
-    yield gauge("gateway_step_age_seconds", "How long ago the gateway completed a step.", gateway.step_age_s)
-    yield gauge("socket_connections", "Open connections of such consumers.", gateway.connections)
+    yield gauge("gateway_step_age_seconds", "Time since the gateway completed a step.", gateway.step_age_s)
+    yield gauge("socket_connections", "Open connections of consumers without ZooKeeper.", gateway.connections)
     yield counter("socket_registrations", "Registrations over sockets.", statistics.registered)
-    yield counter("socket_resumptions", "Memberships that went on over another connection.", statistics.resumed)
+    yield counter("socket_resumptions", "Memberships continued on another connection.", statistics.resumed)
     yield counter("socket_expirations", "Consumers without ZooKeeper that were expired.", statistics.expired)
     yield counter("socket_refusals", "Registrations over sockets that were refused.", statistics.refused)
     below = accumulate(statistics.round_trips)
     buckets = [(str(bound), count) for bound, count in zip((*ROUND_TRIP_BOUNDS_S, "+Inf"), below, strict=True)]
-    times = HistogramMetricFamily(f"{PREFIX}_socket_ping_seconds", "From sending a ping to having its answer.")
+    times = HistogramMetricFamily(f"{PREFIX}_socket_ping_seconds", "Round trip of a ping.")
     times.add_metric([], buckets=buckets, sum_value=statistics.round_trips_s)
     yield times
 
@@ -101,15 +109,15 @@ def _presences(gateway: Gateway) -> list[dict[str, Any]]:
 
 
 MOST_TOLD = 20
-"""So many groups are named in one health answer."""
+"""The most groups named in one health response."""
 STUCK_S = 30.0
-"""A thread that has completed no step for so long hangs: it takes one a second at least, and the longest (a plan for a
-hundred thousand partitions, a request ZooKeeper does not answer) take half of that."""
+"""A thread without a completed step for this long hangs. An idle thread completes one each second, and the longest steps
+(a plan for a hundred thousand partitions, a request that ZooKeeper does not answer) take half of that."""
 
 
 def health(service: CoordinatorService, store: Store, gateway: Gateway | None = None) -> tuple[bool, dict[str, Any]]:
-    """Healthy means: registered, connected to ZooKeeper, and nothing in ``problems``. Elected or not is no matter of
-    health."""
+    """Healthy means registered, connected to ZooKeeper, and without ``problems``. An instance need not be elected to be
+    healthy."""
     session = store.session
     connected = session.state is SessionState.CONNECTED and service.wait_registered(0.0)
     coordinator = service.coordinator
@@ -146,7 +154,7 @@ def _rounded(age_s: float | None) -> float | None:
 
 
 class MetricsServer(Exposition):
-    """Serves ``/metrics`` and ``/health`` of one instance. Raises :class:`SettingsError` where it cannot listen."""
+    """Serves ``/metrics`` and ``/health`` of one instance. Raises :class:`SettingsError` if it cannot listen."""
 
     def __init__(self, address: str, service: CoordinatorService, store: Store, gateway: Gateway | None = None) -> None:
         collector = ServiceCollector(service, store, gateway)

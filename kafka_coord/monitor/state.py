@@ -1,4 +1,4 @@
-"""A group's state in one word and one sentence, from the coordinator's own planner."""
+"""A group's state in one word, and a summary, from the coordinator's own planner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_coord.model import Observation
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """``state`` as operators know it; ``summary`` is what a coordinator looking now would decide, and why."""
+    """``state`` in operators' terms; ``summary`` is the decision that a coordinator would make now, and why."""
 
     state: GroupState
     summary: str
@@ -23,8 +23,8 @@ class GroupStatus:
 def group_status(seen: Observation) -> GroupStatus:
     """Runs the planner and discards its steps, so that no second set of rules can disagree with it.
 
-    A group whose inputs changed since its target (somebody joined a moment ago) is rebalancing, even if the new
-    target will happen to move nothing.
+    A group whose inputs changed since its target (a member joined a moment ago) is rebalancing, even if the new
+    target moves nothing.
     """
     decided = plan(seen, _assignors(seen))
     state = decided.state
@@ -34,7 +34,7 @@ def group_status(seen: Observation) -> GroupStatus:
 
 
 def group_state(seen: Observation) -> GroupState:
-    """Only the word."""
+    """The state alone."""
     return group_status(seen).state
 
 
@@ -44,7 +44,7 @@ def _installed() -> Mapping[str, Assignor]:
 
 
 def _assignors(seen: Observation) -> Mapping[str, Assignor]:
-    """Those installed here, and a stand-in for one that only the coordinator has: its target can be judged anyway."""
+    """The installed assignors, and a stand-in for one that only the coordinator has: its target can still be judged."""
     named = {seen.settings.assignor, *(member.assignor for member in seen.members.values())}
     if seen.assignment is not None:
         named.add(seen.assignment.assignor)
@@ -56,4 +56,4 @@ class _InstalledElsewhere:
     """An assignor this program does not have."""
 
     def assign(self, inputs: AssignmentInputs) -> Target:
-        raise NotImplementedError(f"asked about {len(inputs.members)} members without being installed")
+        raise NotImplementedError(f"cannot assign {len(inputs.members)} members: this assignor is not installed here")
