@@ -111,8 +111,8 @@ def _presences(gateway: Gateway) -> list[dict[str, Any]]:
 MOST_TOLD = 20
 """The most groups named in one health response."""
 STUCK_S = 30.0
-"""A thread without a completed step for this long hangs. An idle thread completes one each second, and the longest steps
-(a plan for a hundred thousand partitions, a request that ZooKeeper does not answer) take half of that."""
+"""A thread without a completed step for this long hangs. An idle thread completes one each second, and the longest
+steps (a plan for a hundred thousand partitions, a request that ZooKeeper does not answer) take half of that."""
 
 
 def health(service: CoordinatorService, store: Store, gateway: Gateway | None = None) -> tuple[bool, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The Kafka brokers registered below ``/brokers/ids``: the usable ones, and what is wrong with the others."""
+"""The Kafka brokers registered below ``/brokers/ids``: the usable ones, and the faults of the others."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _MAX_ID = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """What is registered. A broker that cannot be understood is left out and named in ``unreadable``."""
+    """The registered brokers. A broker with an unreadable registration is left out and named in ``unreadable``."""
 
     live: tuple[Broker, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
 
 
 def broker_number(name: str) -> int | None:
-    """The id in the name of a znode; ``None`` where it is no id, such as one that somebody made by hand."""
+    """The broker id in a znode's name; ``None`` if the name is no id, such as one that was created by hand."""
     number = int(name) if name.isascii() and name.isdigit() and len(name) <= 10 else -1
     return number if 0 <= number <= _MAX_ID else None
 
 
 def decode_brokers(names: Sequence[str], nodes: Sequence[ReadResult | Unreadable]) -> Brokers:
-    """``nodes`` are what was read of ``names``, in the same order; one that is gone since is no broker."""
+    """``nodes`` are the results of reading ``names``, in the same order. A node that vanished is no broker."""
     live: list[Broker] = []
     unreadable: list[Unreadable] = []
     for name, node in zip(names, nodes, strict=True):
@@ -46,7 +46,7 @@ def decode_brokers(names: Sequence[str], nodes: Sequence[ReadResult | Unreadable
 
 
 def read_brokers(store: Store) -> Brokers | None:
-    """All of them, in two rounds of reads; ``None`` where Kafka does not keep its metadata here. Raises
+    """All brokers, in two rounds of reads; ``None`` if Kafka does not keep its metadata here. Raises
     :class:`StoreUnavailable`."""
     (listing,) = store.read_many([GetChildren(layout.BROKER_IDS)])
     if not isinstance(listing, tuple):

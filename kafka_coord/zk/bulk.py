@@ -1,16 +1,16 @@
-"""Many reads, many watches or many writes in one request: what kazoo does not offer, or does slowly.
+"""Many reads, watches or writes in one request, which kazoo does not offer or does slowly.
 
 Reads are ZooKeeper 3.6's multi-read: request type 22 carries any mix of getData and getChildren, each answered (or
 refused) by itself. On the wire (``org.apache.zookeeper.MultiOperationRecord`` and ``MultiResponse``): each read is a
-header (type, done, error) and the ordinary request; the end is a header with ``done`` set. In the answer a refused read
+header (type, done, error) and the ordinary request; the end is a header with ``done`` set. In the reply a refused read
 has type -1 and its error code.
 
 Watches use ``SetWatches`` (request type 101), with which Java's client restores its watches on another server. The
 request names a zxid; the server fires at once every watch whose znode has changed since
 (``org.apache.zookeeper.server.DataTree.setWatches``).
 
-Writes are ZooKeeper's multi (request type 14). kazoo has it too, but normalises every path and packs every operation
-piece by piece, which took longer than everything else about a large request.
+Writes are ZooKeeper's multi (request type 14). kazoo has it too, but it normalises every path and packs every operation
+piece by piece, which took longer than everything else in a large request.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ MIN_CHUNK = 50
 MAX_CHUNK = 1_000
 MAX_REQUEST_BYTES = 500_000
 TARGET_RESPONSE_BYTES = 4_000_000
-"""kazoo accepts an answer of any size, but the server builds the whole answer in its heap."""
+"""kazoo accepts a reply of any size, but the server builds the whole reply in its heap."""
 
 
 def to_stat(stat: ZnodeStat) -> Stat:
-    """kazoo's stat as ours."""
+    """Converts kazoo's stat."""
     return Stat(
         czxid=stat.czxid,
         mzxid=stat.mzxid,
@@ -87,7 +87,7 @@ def _error(code: int) -> Exception:
 
 
 class MultiRead:
-    """The request, in the shape kazoo's connection wants. ``reads`` hold absolute paths (chroot included)."""
+    """The request in the form that kazoo's connection needs. ``reads`` hold absolute paths (chroot included)."""
 
     type = 22
 
@@ -137,7 +137,7 @@ class MultiRead:
 
 
 class MultiWrite:
-    """The request, in the shape kazoo's connection wants; ``body`` as :func:`packed` gives it."""
+    """The request in the form that kazoo's connection needs; ``body`` comes from :func:`packed`."""
 
     type = 14
 
@@ -148,7 +148,7 @@ class MultiWrite:
         return self.body
 
     def deserialize(self, buffer: bytes, offset: int) -> list[OpResult | Exception]:
-        """For each operation its result, with absolute paths, or kazoo's error."""
+        """The result of each operation, with absolute paths, or kazoo's error."""
         found: list[OpResult | Exception] = []
         while True:
             kind, done, _ = _HEADER.unpack_from(buffer, offset)
@@ -173,8 +173,8 @@ class MultiWrite:
 
 
 def packed(ops: Sequence[Op], path_of: Callable[[str], str], acl_of: Callable[[str], bytes]) -> bytes:
-    """The operations as a multi carries them; ``path_of`` gives absolute paths, ``acl_of`` an ACL as
-    :func:`packed_acl` does."""
+    """The operations in a multi's wire format. ``path_of`` returns absolute paths, ``acl_of`` an ACL in the format of
+    :func:`packed_acl`."""
     parts: list[bytes] = []
     for op in ops:
         path = path_of(op.path).encode()
@@ -191,7 +191,7 @@ def packed(ops: Sequence[Op], path_of: Callable[[str], str], acl_of: Callable[[s
 
 
 def packed_acl(acls: Sequence[Any]) -> bytes:
-    """kazoo's ACLs as a create carries them."""
+    """kazoo's ACLs in a create's wire format."""
     parts = [_INT.pack(len(acls))]
     for acl in acls:
         scheme, who = acl.id.scheme.encode(), acl.id.id.encode()
@@ -200,20 +200,20 @@ def packed_acl(acls: Sequence[Any]) -> bytes:
 
 
 class WatchOf(Enum):
-    """What a watch fires at once for: in the order of the request's lists."""
+    """The condition for which a watch fires at once, in the order of the request's lists."""
 
     DATA = "data"
-    """Of a znode that was there: they have changed since, or it is gone."""
+    """For an existing znode: its data changed since, or it is gone."""
     MISSING = "missing"
-    """There is a znode now."""
+    """For a missing znode: it exists now."""
     CHILDREN = "children"
-    """Their names have changed since, or the znode is gone."""
+    """The children changed since, or the znode is gone."""
 
 
 class SetWatches:
-    """The request, in the shape kazoo's connection wants. ``since`` is the zxid the watches compare with; paths are
-    absolute (chroot included). ``before_sending`` is called on kazoo's connection thread, the one that hears of what
-    fires, just before anything can."""
+    """The request in the form that kazoo's connection needs. The watches compare with the zxid ``since``; paths are
+    absolute (chroot included). kazoo's connection thread, which receives the events, calls ``before_sending`` just
+    before any watch can fire."""
 
     type = 101
 
@@ -237,8 +237,8 @@ class SetWatches:
 
 
 class AddWatch:
-    """Asks for a persistent recursive watch (request type 106, ZooKeeper 3.6): each znode made, changed or deleted at
-    ``path`` (absolute, chroot included) or below is told by its own path, again and again
+    """Sets a persistent recursive watch (request type 106, ZooKeeper 3.6). The server reports each znode created,
+    changed or deleted at ``path`` (absolute, chroot included) or below it, by its own path, until the connection ends
     (``org.apache.zookeeper.AddWatchMode``). ``before_sending`` as in :class:`SetWatches`."""
 
     type = 106
@@ -258,7 +258,7 @@ class AddWatch:
 
 
 class MultiReadAnswer:
-    """Results in the order of the reads, an ``int`` being an error code; and how long the answer was."""
+    """Results in the order of the reads (an ``int`` is an error code), and the length of the reply."""
 
     __slots__ = ("answers", "size")
 
@@ -268,7 +268,7 @@ class MultiReadAnswer:
 
 
 def results(reads: Sequence[Read], answer: MultiReadAnswer) -> list[ReadResult]:
-    """The answers to ``reads`` (paths below the chroot); a missing znode is None, any other error is raised."""
+    """The results of ``reads`` (paths below the chroot). A missing znode is None; any other error is raised."""
     if len(answer.answers) != len(reads):
         raise StoreError(f"ZooKeeper answered {len(answer.answers)} of {len(reads)} reads of a multi-read")
     found: list[ReadResult] = []
@@ -285,9 +285,9 @@ def results(reads: Sequence[Read], answer: MultiReadAnswer) -> list[ReadResult]:
 def in_chunks(
     reads: Sequence[Read], ask: Callable[[Sequence[Read]], tuple[list[ReadResult], int]]
 ) -> tuple[ReadResult, ...]:
-    """All ``reads`` through ``ask`` (which gives results and bytes received), a bounded number at a time.
+    """Sends all ``reads`` through ``ask`` (which returns results and bytes received), a bounded number at a time.
 
-    What is about to come back cannot be known, so each chunk is sized by what the ones before it weighed.
+    The size of a reply is unknown beforehand, so the size of earlier replies determines the size of each chunk.
     """
     found: list[ReadResult] = []
     size = FIRST_CHUNK
@@ -304,7 +304,7 @@ def in_chunks(
 
 
 def watch_chunks(wanted: Sequence[tuple[WatchOf, str]]) -> Iterator[Sequence[tuple[WatchOf, str]]]:
-    """As many at a time as one request may carry."""
+    """Splits the watches into requests of legal size."""
     first = size = 0
     for number, (_, path) in enumerate(wanted):
         size += len(path.encode()) + _INT.size

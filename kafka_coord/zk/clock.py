@@ -1,4 +1,4 @@
-"""The clock of the real world. Whatever must be tested without waiting takes another one."""
+"""The system's clock. Code that must be tested without waiting takes another one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ class SystemClock:
     """Implements :class:`kafka_coord.zk.store.Clock`."""
 
     def monotonic(self) -> float:
-        """Seconds since boot, a machine's sleep included where the system can tell.
+        """Seconds since boot, including time asleep if the system reports it.
 
-        ``time.monotonic()`` stands still on Linux while a laptop sleeps, and a session deadline read on it would still
-        look good afterwards although the server has long ended the session.
+        On Linux, ``time.monotonic()`` stands still while a laptop sleeps. A session deadline read on it would still
+        look valid afterwards, although the server ended the session long ago.
         """
         try:
             return time.clock_gettime(time.CLOCK_BOOTTIME)

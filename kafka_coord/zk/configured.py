@@ -1,4 +1,4 @@
-"""From the settings people make to the options of :func:`~kafka_coord.zk.session.connect`."""
+"""Turns the user's settings into the options of :func:`~kafka_coord.zk.session.connect`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_coord.zk.options import Acl, Digest, Sasl, Tls, ZkOptions
 
 
 def zookeeper_options(settings: ZooKeeperSettings) -> ZkOptions:
-    """TLS, credentials and ACLs. Raises :class:`SettingsError` for a file of identities that cannot be used."""
+    """TLS, credentials and ACLs. Raises :class:`SettingsError` for an unusable identities file."""
     user, _, password = settings.digest.reveal().partition(":") if settings.digest else ("", "", "")
     tls = Tls(
         ca=_path(settings.tls_ca_file),

@@ -1,4 +1,4 @@
-"""``host:port,host:port/chroot``: what a user writes to say where ZooKeeper is."""
+"""The connect string ``host:port,host:port/chroot``, parsed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLE = "zk1:2181,zk2:2181/kafka"
 
 @dataclass(frozen=True, slots=True)
 class ConnectString:
-    """The servers as ``host:port`` and the path below which everything is kept (empty: the root)."""
+    """The servers as ``host:port``, and the chroot below which everything is stored (empty: the root)."""
 
     servers: tuple[str, ...]
     chroot: str = ""
@@ -24,17 +24,17 @@ class ConnectString:
         return ",".join(self.servers) + self.chroot
 
     def unknown_hosts(self) -> tuple[str, ...]:
-        """Host names that resolve to no address at this moment."""
+        """Host names that do not resolve at this moment."""
         return tuple(host for server in self.servers if not _resolves(host := server.rpartition(":")[0].strip("[]")))
 
     def absolute(self, path: str) -> str:
-        """The path on the server of a path below the chroot."""
+        """Converts a path below the chroot to a path on the server."""
         if not self.chroot:
             return path
         return self.chroot if path == "/" else self.chroot + path
 
     def relative(self, path: str) -> str:
-        """The path below the chroot of a path on the server."""
+        """Converts a path on the server to a path below the chroot."""
         if not self.chroot:
             return path
         return path[len(self.chroot) :] or "/"
@@ -48,9 +48,9 @@ def _resolves(host: str) -> bool:
 
 
 def parse_connect_string(hosts: str) -> ConnectString:
-    """Raises :class:`SettingsError` saying which part cannot be used."""
+    """Raises :class:`SettingsError`, which names the faulty part."""
     if len(hosts) > MAX_CHARS:
-        raise SettingsError(f"ZooKeeper hosts of {len(hosts)} characters; at most {MAX_CHARS} are taken")
+        raise SettingsError(f"ZooKeeper hosts of {len(hosts)} characters; use at most {MAX_CHARS}")
     shown = repr(hosts[:200])
     written, slash, rest = hosts.strip().partition("/")
     servers = []

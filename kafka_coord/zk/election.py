@@ -1,11 +1,11 @@
-"""Which of the running instances coordinates.
+"""Elects one of the running instances as coordinator.
 
-An instance watches ``/consumers/coordinator`` first and then tries (docs/design.md, section 5). Winning is one multi:
+An instance watches ``/consumers/coordinator`` first and then tries (docs/design.md, section 5). It wins with one multi:
 create that znode, ephemeral, and compare-and-set ``/consumers/coordinator_epoch``. So each election raises the epoch by
-one, and the version that the epoch's znode has then fences every write of the winner. Losing is reading who leads.
+one. The resulting version of the epoch's znode fences every write of the winner. A loser reads who leads.
 
-A lost reply is never followed by a blind retry: the next attempt reads first, and finds the znode this session made.
-Epochs never go back: an instance that cannot read the stored epoch does not stand.
+After a lost reply it never retries blindly: the next attempt reads first, and finds the znode this session created.
+Epochs never go back: an instance that cannot read the stored epoch does not stand for election.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from kafka_coord.zk.store import (
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 5.0
-"""A lost watch costs time, never correctness: who leads is read again this often without any event."""
+"""A lost watch costs time, never correctness: the leader is read again this often, even without an event."""
 MAX_EPOCH = (1 << 31) - 1
 COMPLAIN_AGAIN_S = 60.0
-"""What keeps everybody from being elected is logged this often for as long as it lasts."""
+"""How often an obstacle to every election is logged while it lasts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """An election won. ``fence`` begins every multi of this leader and fails as soon as another is elected."""
+    """A won election. ``fence`` begins every multi of this leader and fails as soon as another is elected."""
 
     epoch: int
     fence: Check
@@ -61,7 +61,7 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True)
 class _Complaint:
-    """``value`` is what was found, ``logged_at`` monotonic."""
+    """``value`` is the faulty value, ``logged_at`` monotonic."""
 
     text: str
     value: str
@@ -69,10 +69,10 @@ class _Complaint:
 
 
 class ZkElection:
-    """One instance's part in the election. One thread, its owner's, calls every method but :meth:`still_leads`.
+    """One instance's part in the election. Its owner's thread calls every method except :meth:`still_leads`.
 
-    It has no thread of its own and never waits. It calls ``wake``, on a thread of the store, when there is something to
-    do; the owner then calls :meth:`step` and, if it wants to lead, :meth:`elect`.
+    It has no thread and never waits. It calls ``wake``, on a thread of the store, when there is work; the owner then
+    calls :meth:`step` and, if it wants to lead, :meth:`elect`.
     """
 
     def __init__(self, store: Store, broker_id: int, endpoints: Mapping[str, str], wake: Callable[[], None]) -> None:
@@ -89,7 +89,7 @@ class ZkElection:
         self._epoch_seen: Node | None = None
         """The stored epoch as of the last look."""
         self._epoch_is_new = False
-        """Whether that look found nobody, and this instance has not tried with that epoch yet."""
+        """Whether the last look found no leader, and this instance has not tried with that epoch yet."""
         self._unresolved = False
         self._highest_epoch_seen = 0
         self._complaints: dict[str, _Complaint] = {}
@@ -101,21 +101,21 @@ class ZkElection:
         self._instance.register()
 
     def is_registered(self) -> bool:
-        """Whether this instance's znode stands, in the session of now."""
+        """Whether this instance's znode exists in the present session."""
         return self._instance.is_registered()
 
     def unregister_instance(self) -> None:
-        """Deletes the instance's znode without waiting for the end of its session."""
+        """Deletes the instance's znode at once, instead of with the end of its session."""
         self._instance.unregister()
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Arms the watch of ``/consumers/coordinator`` and reads who leads, if anything may have changed."""
+        """Watches ``/consumers/coordinator`` and reads the leader, if anything may have changed."""
         now = self._store.clock.monotonic()
         if not self._fired and now < self._looked_at + LOOK_AGAIN_S:
             return
-        self._fired = False  # before the read: what fires from here on is seen by the next look
+        self._fired = False  # before the read: the next look sees whatever fires from here on
         try:
             self._seen = self._read_and_watch()
         except BaseException:
@@ -124,8 +124,8 @@ class ZkElection:
         self._looked_at = now
 
     def _read_and_watch(self) -> Node | None:
-        """One request: whoever waits for an election waits for every round trip before it. What changes between the
-        watches and the reads fires a watch."""
+        """Uses one request, because every round trip delays the election. A change between the watches and the reads
+        fires a watch."""
         paths = [layout.COORDINATOR, layout.COORDINATOR_EPOCH]
         armed = self._store.arm((), paths, self._on_event, [GetData(path) for path in paths])
         coordinator, epoch = armed.answers
@@ -139,7 +139,7 @@ class ZkElection:
         self._wake()
 
     def leader(self) -> CoordinatorInfo | None:
-        """Who coordinates as of the last look; None when nobody does or what it wrote cannot be read (logged)."""
+        """The coordinator as of the last look; None if there is none or its znode cannot be read (logged)."""
         self.watch()
         if self._seen is None:
             return None
@@ -148,13 +148,13 @@ class ZkElection:
         try:
             found = _decoded(self._seen)
         except MalformedValue as error:
-            self._complain("leader", f"cannot tell who coordinates: {error}")
+            self._complain("leader", f"cannot tell which instance is the coordinator: {error}")
             return None
         self._highest_epoch_seen = max(self._highest_epoch_seen, found.epoch)
         return found
 
     def step(self) -> None:
-        """Notices what happened to this instance's leadership. Raises :class:`StoreUnavailable`: come again."""
+        """Notices changes of this instance's leadership. Raises :class:`StoreUnavailable`: call it again."""
         self.watch()
         leadership = self._leadership
         if leadership is None:
@@ -171,7 +171,7 @@ class ZkElection:
             self._leadership = None
 
     def why_lost(self) -> str:
-        """Why the election that this instance won last does not stand any more."""
+        """Why the last election that this instance won is no longer valid."""
         return self._why_lost(self._leadership) if self._leadership is not None else self._lost
 
     def _why_lost(self, leadership: Leadership) -> str:
@@ -185,7 +185,7 @@ class ZkElection:
 
     @property
     def leadership(self) -> Leadership | None:
-        """What this instance was elected for, as far as it has noticed what happened since. Safe on any thread."""
+        """This instance's leadership, as far as it has noticed changes. Safe on any thread."""
         return self._leadership
 
     def still_leads(self) -> bool:
@@ -200,7 +200,7 @@ class ZkElection:
         )
 
     def is_mine(self) -> bool:
-        """Whether the election this instance won still stands, though it may not be able to act on it right now."""
+        """Whether the election this instance won still stands, even if it cannot act on it right now."""
         leadership = self._leadership
         if leadership is None or leadership.session_id != self._store.session.session_id:
             return False
@@ -210,13 +210,13 @@ class ZkElection:
     # --- electing ----------------------------------------------------------------------------------------------------
 
     def elect(self) -> Leadership | None:
-        """Watches, then tries to become the coordinator. None: somebody else leads, or nobody may (logged why).
+        """Watches, then tries to become the coordinator. None: another leads, or nobody may (the log says why).
 
-        Raises :class:`StoreUnavailable` where the outcome is unknown; the next call finds it out. An election this
-        session won already, in whatever attempt, is given again.
+        Raises :class:`StoreUnavailable` if the outcome is unknown; the next call resolves it. Returns an election again
+        that this session has won already, in whatever attempt.
         """
         if self._unresolved:
-            self._store.sync(layout.COORDINATOR)  # another server may not have heard of our own write yet
+            self._store.sync(layout.COORDINATOR)  # another server may not have our own write yet
             self._fired = True
             self._unresolved = False
         self.watch()
@@ -269,7 +269,7 @@ class ZkElection:
         return self._won(epoch + 1, stat.version, session_id)
 
     def _own_election(self, node: Node, session_id: int) -> Leadership | None:
-        """``/consumers/coordinator`` is this session's: by an attempt whose reply was lost, or led already."""
+        """Handles a ``/consumers/coordinator`` of this session: from an attempt with a lost reply, or led already."""
         if self._leadership is not None and self._leadership.session_id == session_id:
             return self._leadership
         stored = self._stored_epoch()
@@ -282,7 +282,7 @@ class ZkElection:
             mine = None
         if mine is not None and mine.broker_id == self._broker_id and mine.epoch == epoch:
             return self._won(epoch, version, session_id)
-        log.warning("gave up an election of this session that the epoch does not bear out epoch=%d", epoch)
+        log.warning("gave up an election of this session that the stored epoch contradicts epoch=%d", epoch)
         self._delete_own(node, version)
         return None
 
@@ -293,7 +293,7 @@ class ZkElection:
         return self._leadership
 
     def _stored_epoch(self) -> tuple[int, int] | None:
-        """(epoch, znode version); creates the znode where it is missing. None where it holds no epoch."""
+        """(epoch, znode version); creates the znode if it is missing. None if it holds no epoch."""
         seen, self._epoch_is_new = self._epoch_seen if self._epoch_is_new else None, False
         try:
             node = seen or self._store.get(layout.COORDINATOR_EPOCH)
@@ -310,7 +310,7 @@ class ZkElection:
         return epoch, node.stat.version
 
     def _epoch_in(self, node: Node) -> int | None:
-        """The epoch, or ``None`` and a complaint where there is none: nobody can be elected, nor write as elected."""
+        """The epoch, or ``None`` and a complaint: without an epoch nobody can be elected or write as elected."""
         epoch = decode_epoch(node.data)
         if epoch is not None:
             self._complaints.pop("epoch", None)
@@ -336,7 +336,7 @@ class ZkElection:
         return next((found.text for about, found in list(self._complaints.items()) if about != "leader"), "")
 
     def _complain(self, about: str, text: str, value: str = "") -> None:
-        """Logs what is new, and every :data:`COMPLAIN_AGAIN_S` what lasts. ``value`` is what was found."""
+        """Logs a new problem, and every :data:`COMPLAIN_AGAIN_S` one that lasts. ``value`` is the faulty value."""
         if self._is_due(about, value or text):
             self._complaints[about] = _Complaint(text, value or text, self._store.clock.monotonic())
             log.error("%s", text)
@@ -350,8 +350,8 @@ class ZkElection:
     # --- stepping down -----------------------------------------------------------------------------------------------
 
     def resign(self, leadership: Leadership | None = None) -> None:
-        """Deletes this session's ``/consumers/coordinator``, if there is one: others elect at once. With the
-        ``leadership`` it held until now, it need not read whose znode that is, which everybody would wait for.
+        """Deletes this session's ``/consumers/coordinator``, if there is one, so that others elect at once. With the
+        ``leadership`` it held until now, it saves a read that would delay the next election.
 
         Raises :class:`StoreUnavailable` when the outcome is unknown; the znode goes with the session at the latest.
         """
@@ -361,7 +361,7 @@ class ZkElection:
             if leadership is None or not self._deleted_at_once(leadership):
                 self._delete_if_own()
         except StoreUnavailable:
-            # the reply was lost, or the request was: a delete of our own znode may be asked again
+            # the request or its reply was lost: deleting our own znode may be repeated
             self._store.sync(layout.COORDINATOR)
             self._delete_if_own()
 
@@ -382,7 +382,7 @@ class ZkElection:
             self._delete_own(node, epoch.stat.version if isinstance(epoch, Node) else None)
 
     def _delete_own(self, node: Node, epoch_version: int | None) -> None:
-        """Deletes our own znode, unless another instance was elected since: that one's znode has the same version."""
+        """Deletes our own znode, unless another instance was elected since: its znode would have the same version."""
         self._fired = True
         ops: list[Op] = [Delete(layout.COORDINATOR, node.stat.version)]
         if epoch_version is not None:
@@ -399,7 +399,7 @@ class ZkElection:
         self._fired = True
 
     def close(self) -> None:
-        """Does not lead any more and wakes nobody any more."""
+        """Stops leading, and calls ``wake`` no more."""
         self._leadership = None
         self._wake = _nobody
 
@@ -409,15 +409,15 @@ def _nobody() -> None:
 
 
 def decode_epoch(data: bytes) -> int | None:
-    """The epoch in ``/consumers/coordinator_epoch``; ``None`` where it holds anything else."""
+    """The epoch in ``/consumers/coordinator_epoch``; ``None`` if it holds anything else."""
     written = data.decode("ascii", "replace").strip()
     is_epoch = written.isascii() and written.isdigit() and len(written) < 11 and int(written) < MAX_EPOCH
     return int(written) if is_epoch else None
 
 
 def highest_epoch_written(store: Store) -> int:
-    """The highest epoch that is written anywhere but in ``/consumers/coordinator_epoch``: by the elected instance of
-    itself, and in each group's assignment, which names the one it was decided under."""
+    """The highest epoch stored outside ``/consumers/coordinator_epoch``: in the elected instance's znode, and in each
+    group's assignment, which names the epoch it was decided in."""
     try:
         groups = store.children(layout.GROUPS)
     except NoNode:

@@ -1,4 +1,4 @@
-"""kazoo's exceptions in this project's words."""
+"""Translates kazoo's exceptions into this project's errors."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _FACTS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (kazoo.NoNodeError, NoNode, "there is no such znode (for a create: no parent)"),
     (kazoo.NodeExistsError, NodeExists, "the znode exists already"),
     (kazoo.NotEmptyError, NotEmpty, "the znode has children"),
-    (kazoo.BadVersionError, BadVersion, "the znode's version is another: somebody wrote in between"),
+    (kazoo.BadVersionError, BadVersion, "the znode has another version: somebody wrote in between"),
     (kazoo.NoAuthError, NoAuth, "the znode's ACL does not allow it for these credentials"),
     (kazoo.InvalidACLError, NoAuth, "the ACL to set is not valid: is this session authenticated?"),
     (kazoo.AuthFailedError, NoAuth, "ZooKeeper refused the credentials"),
     (kazoo.SessionClosedRequireSaslError, NoAuth, "ZooKeeper accepts only clients that authenticate by SASL"),
     (kazoo.NoChildrenForEphemeralsError, StoreError, "an ephemeral znode can have no children"),
-    (kazoo.UnimplementedError, StoreError, "this ZooKeeper server is too old to know the operation"),
-    (kazoo.QuotaExceededError, StoreError, "the quota set in ZooKeeper for this path is used up"),
-    (kazoo.BadArgumentsError, StoreError, "ZooKeeper calls the arguments bad (an impossible path?)"),
+    (kazoo.UnimplementedError, StoreError, "this ZooKeeper server is too old for the operation"),
+    (kazoo.QuotaExceededError, StoreError, "the quota set in ZooKeeper for this path is exhausted"),
+    (kazoo.BadArgumentsError, StoreError, "ZooKeeper rejected the arguments (an impossible path?)"),
     (kazoo.MarshallingError, StoreError, "ZooKeeper could not read the request"),
-    (kazoo.SessionExpiredError, SessionLost, "the session has ended; what was under way may have taken effect"),
-    (kazoo.ConnectionLoss, StoreUnavailable, "the connection broke before the answer; it may have taken effect"),
-    (KazooTimeoutError, StoreUnavailable, "no answer in time; it may have taken effect"),
+    (kazoo.SessionExpiredError, SessionLost, "the session has ended; pending requests may have taken effect"),
+    (kazoo.ConnectionLoss, StoreUnavailable, "the connection broke before the reply; it may have taken effect"),
+    (KazooTimeoutError, StoreUnavailable, "no reply in time; it may have taken effect"),
 )
 
 
 def translated(error: Exception, doing: str, path: str = "", hint: str = "") -> StoreError:
-    """The typed error for what kazoo raised while ``doing`` ("set", "multi of 3 operations") something to ``path``.
+    """The typed error for kazoo's exception while ``doing`` ("set", "multi of 3 operations") something to ``path``.
 
-    Whatever is not known to be a refusal becomes :class:`StoreUnavailable`: the outcome has to be read back.
+    Any error that is not clearly a refusal becomes :class:`StoreUnavailable`: read the outcome back.
     """
     where = f"{doing} {path}".strip()
     for raised, ours, sentence in _FACTS:
@@ -49,7 +49,7 @@ def translated(error: Exception, doing: str, path: str = "", hint: str = "") -> 
 
 
 def is_answer(error: Exception) -> bool:
-    """Whether the error was sent by the server in answer to the request (and so proves that the session lives)."""
+    """Whether the server sent the error in reply to the request, which proves that the session lives."""
     return isinstance(error, kazoo.ZookeeperError) and not isinstance(
         error,
         kazoo.ConnectionLoss

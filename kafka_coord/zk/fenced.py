@@ -9,19 +9,19 @@ from kafka_coord.zk.sizes import op_size
 from kafka_coord.zk.store import Check, Op, OpResult, Store
 
 MAX_BYTES = 900_000
-"""Of the 1,048,575 a server takes: paths grow by the chroot, and not everyone keeps the default."""
+"""Below the 1,048,575 that a server accepts: the chroot lengthens paths, and the limit may be configured lower."""
 MAX_OPS = 1_000
-"""Longer multis are no faster, and hold up everyone else's writes."""
+"""Longer multis are no faster, and delay all other writes."""
 
 
 def write_fenced(store: Store, fence: Check, units: Iterable[Sequence[Op]]) -> list[tuple[OpResult, ...]]:
-    """Writes units in order, as many to a multi as fit; each multi begins with ``fence``. Gives each unit's results.
+    """Writes units in order, as many to a multi as fit; each multi begins with ``fence``. Returns each unit's results.
 
     A unit is never split: all of it takes effect or nothing. Units already written stay written when a later one fails.
 
-    Raises :class:`Fenced` when the fence failed (another instance was elected, or somebody wrote the epoch),
-    :class:`MultiFailed` when an operation did (``index`` counts within its multi, the fence being 0),
-    :class:`RequestTooLarge` for a unit that fits no multi, :class:`StoreUnavailable` when the outcome is unknown.
+    Raises :class:`Fenced` if the fence failed (another instance was elected, or somebody wrote the epoch),
+    :class:`MultiFailed` if an operation failed (``index`` counts within its multi, the fence being 0),
+    :class:`RequestTooLarge` for a unit that fits no multi, :class:`StoreUnavailable` if the outcome is unknown.
     """
     results: list[tuple[OpResult, ...]] = []
     for batch in packed(units, store.acl_bytes):
@@ -59,8 +59,8 @@ def _write(store: Store, fence: Check, units: Sequence[Sequence[Op]]) -> Iterato
 
 
 def packed(units: Iterable[Sequence[Op]], acl: int, max_bytes: int = MAX_BYTES) -> Iterator[list[Sequence[Op]]]:
-    """``units`` in order, as many to a batch as fit one request. A unit larger than that is a batch by itself. ``acl``
-    is how many bytes the ACL of a create takes."""
+    """``units`` in order, as many to a batch as fit one request. A larger unit is a batch by itself. ``acl`` is the
+    size of a create's ACL in bytes."""
     batch: list[Sequence[Op]] = []
     size = count = 0
     for unit in units:

@@ -1,4 +1,4 @@
-"""Znodes followed on one connection: watchers hear what is created and deleted right below them.
+"""Persistent watches on one connection: watchers learn of znodes created and deleted directly below a path.
 
 Entries change on kazoo's connection thread, except by :meth:`Following.forget`. Watchers are called on kazoo's callback
 thread, except for the last event, that the connection broke.
@@ -17,13 +17,14 @@ from kafka_coord.zk import kazoo_private
 from kafka_coord.zk.store import SessionState, Watcher, WatchEvent, WatchType
 
 _UNANSWERED = 3
-"""After so many unanswered requests in a row, no more are sent in that session, and only one in each later session."""
+"""After this many unanswered requests in a row, no more are sent in that session, and only one in each later
+session."""
 
 _TOLD = {CREATED_EVENT: WatchType.CREATED, DELETED_EVENT: WatchType.DELETED}
 
 
 class Following:
-    """``relative`` gives the path that watchers know of a path on the server."""
+    """``relative`` converts a path on the server to the watchers' path."""
 
     def __init__(self, client: KazooClient, relative: Callable[[str], str]) -> None:
         self._client = client
@@ -37,19 +38,19 @@ class Following:
     # --- whether the server supports it ------------------------------------------------------------------------------
 
     def may_be_asked_for(self, session_id: int) -> bool:
-        """Whether this kazoo shows events, and no server has refused to send them in this session."""
+        """Whether this kazoo shows events, and no server has refused persistent watches in this session."""
         return self._possible and self._refused_in != session_id
 
     def answered(self) -> None:
-        """The server accepted a request to follow."""
+        """The server accepted the request."""
         self._unanswered = 0
 
     def refused(self, session_id: int) -> None:
-        """The server refused one."""
+        """The server refused the request."""
         self._refused_in = session_id
 
     def unanswered(self, session_id: int) -> None:
-        """No answer came: perhaps the server hangs up on a request it does not know."""
+        """No reply came: the server may drop the connection on a request it does not know."""
         self._unanswered += 1
         if self._unanswered >= _UNANSWERED:
             self._refused_in = session_id
@@ -57,21 +58,21 @@ class Following:
     # --- what is followed --------------------------------------------------------------------------------------------
 
     def remember(self, path: str, watcher: Watcher) -> None:
-        """From now on ``watcher`` hears of ``path`` (an absolute path on the server)."""
+        """From now on ``watcher`` receives events of ``path`` (an absolute path on the server)."""
         with self._lock:
             watchers = self._followed.get(path, ())
             if watcher not in watchers:
                 self._followed[path] = (*watchers, watcher)
 
     def forget(self, path: str, watcher: Watcher) -> None:
-        """Stops telling ``watcher``."""
+        """``watcher`` receives no more events."""
         with self._lock:
             left = tuple(one for one in self._followed.pop(path, ()) if one != watcher)
             if left:
                 self._followed[path] = left
 
     def session_is(self, state: SessionState) -> None:
-        """A server forgets what it follows when the connection ends."""
+        """Drops all watches if the connection ended, because the server drops them too."""
         if state is SessionState.CONNECTED:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""The running instances: ``/consumers/coordinators/<brokerId>`` is an ephemeral znode of each, elected or not."""
+"""The running instances: each has an ephemeral znode ``/consumers/coordinators/<brokerId>``, elected or not."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT_FIELD, _TIMESTAMP = "session_timeout_ms", "timestamp"
 _GRACE_SHARE = 0.25
-"""Servers end a session up to a tick late, and hear of heartbeats up to half a tick late."""
+"""Servers end a session up to a tick late, and learn of heartbeats up to half a tick late."""
 
 
 class InstanceRegistration:
-    """Registers one broker id, unless another live instance has it; a leftover of its own earlier session does not
+    """Registers one broker id, unless another live instance has it. A znode left from its own earlier session does not
     count."""
 
     def __init__(self, store: Store, broker_id: int, endpoints: Mapping[str, str], wake: Callable[[], None]) -> None:
@@ -35,15 +35,15 @@ class InstanceRegistration:
         self._written = b""
 
     def is_registered(self) -> bool:
-        """Whether the znode exists, as far as is known, in the present session."""
+        """Whether the znode is known to exist in the present session."""
         return self._registered_in != 0 and self._registered_in == self._store.session.session_id
 
     def register(self) -> None:
-        """Creates the znode, or finds that it is there already; safe to repeat.
+        """Creates the znode, or finds that it exists already; safe to repeat.
 
-        Raises :class:`NodeExists` while another session holds it that may be this instance's own, not ended yet (try
-        again), :class:`SettingsError` once that cannot be any more: the broker id is taken. :class:`StoreUnavailable`
-        leaves the outcome to the next call.
+        Raises :class:`NodeExists` while another session holds it that may be this instance's own earlier one (try
+        again), and :class:`SettingsError` once that is impossible: the broker id is taken. After
+        :class:`StoreUnavailable` the next call finds out the outcome.
         """
         session_id = self._store.session.session_id
         try:
@@ -81,17 +81,15 @@ class InstanceRegistration:
         try:
             node = self._store.get(self._path, self._on_event)
         except NoNode:
-            raise NodeExists(
-                f"{self._path} was there a moment ago and is gone: registering again", self._path
-            ) from None
+            raise NodeExists(f"{self._path} vanished a moment ago: registering again", self._path) from None
         if node.stat.ephemeral_owner == session_id:
             if not self._is_mine(node):
-                log.warning("wrote its own znode anew, which somebody had changed path=%s", self._path)
+                log.warning("rewrote its own znode, which somebody had changed path=%s", self._path)
                 self._store.set(self._path, self._written)
             return
         if node.stat.ephemeral_owner == 0:
             raise SettingsError(
-                f"{self._path} is not of a running instance (it is not ephemeral): delete it, then start again"
+                f"{self._path} is not ephemeral, so no running instance owns it: delete it, then start again"
             )
         now = self._store.clock.monotonic()
         since = self._namesake_since
@@ -102,14 +100,14 @@ class InstanceRegistration:
         described = f"an instance for broker id {self._broker_id} is registered already ({_shown(node)})"
         if left_s <= 0:
             raise SettingsError(
-                f"{described} and lives on after {patience_s:.0f} s: stop it, or give this one another broker id"
+                f"{described} and is still alive after {patience_s:.0f} s: stop it, or use another broker id here"
             )
         raise NodeExists(
-            f"{described}; waiting {left_s:.0f} s more in case it was this one before a restart", self._path
+            f"{described}; waiting {left_s:.0f} s more in case it is this one from before a restart", self._path
         )
 
     def _is_mine(self, node: Node) -> bool:
-        """Whether it says what this instance says of itself, whenever that was written."""
+        """Whether the znode holds this instance's own description, whenever it was written."""
         try:
             found, own = json.loads(node.data), json.loads(self._written)
             return bool({**found, _TIMESTAMP: ""} == {**own, _TIMESTAMP: ""})
@@ -133,7 +131,7 @@ class InstanceRegistration:
         return dump(value)
 
     def _timeout_s(self, node: Node) -> float:
-        """The holder's session timeout if it says so, else ours."""
+        """The session timeout in the holder's znode, otherwise ours."""
         try:
             told = json.loads(node.data).get(_TIMEOUT_FIELD)
         except (ValueError, AttributeError, RecursionError):
