@@ -311,7 +311,7 @@ class SimulatedStore(Store):
         if self.remote is None:
             raise SessionLost(f"{doing}: there is no session")
         if connection != self._connection or self._session.state is not SessionState.CONNECTED:
-            raise StoreUnavailable(f"{doing}: the connection broke before the answer; it may have taken effect")
+            raise StoreUnavailable(f"{doing}: the connection broke before the reply; it may have taken effect")
         if self.remote.ended:
             raise SessionLost(f"{doing}: the session has ended")
 

@@ -183,7 +183,7 @@ def test_who_coordinates_cannot_be_read_and_is_elected_all_the_same_when_it_goes
     first = world.instance(1).start_elected()
     second = world.instance(2).start()
     world.store.set(layout.COORDINATOR, b"\xff")
-    said("cannot tell who coordinates", layout.COORDINATOR)
+    said("cannot tell which instance is the coordinator", layout.COORDINATOR)
     assert first.service.leads
     first.stop()
     eventually(lambda: second.service.leads)

@@ -69,7 +69,7 @@ def test_the_ghost_of_an_earlier_session_is_waited_out(open_store: OpenStore) ->
     ghost, instance = Candidate(open_store, 1), Candidate(open_store, 1)
     ghost.election.register_instance()
 
-    with pytest.raises(NodeExists, match="waiting 12 s more in case it was this one before a restart"):
+    with pytest.raises(NodeExists, match="waiting 12 s more in case it is this one from before a restart"):
         instance.election.register_instance()
     instance.woken.clear()
     ghost.store.close()
@@ -86,7 +86,7 @@ def test_a_namesake_that_lives_on_is_an_error_that_says_what_to_do(open_store: O
 
     sentence = eventually(lambda: refused(instance))
     assert "broker id 1 is registered already" in sentence
-    assert "give this one another broker id" in sentence
+    assert "use another broker id here" in sentence
     assert namesake.election.is_registered()
 
 
@@ -103,7 +103,7 @@ def test_a_ghost_is_waited_for_anew_once_zookeeper_was_away(open_store: OpenStor
     with pytest.raises(StoreUnavailable):
         instance.election.register_instance()
 
-    with pytest.raises(NodeExists, match="in case it was this one before a restart"):
+    with pytest.raises(NodeExists, match="in case it is this one from before a restart"):
         instance.election.register_instance()
 
 
