@@ -139,7 +139,7 @@ class _Line:
         except ValueError:
             raise OSError("the connection is closed") from None
         if not waiting.poll(max(0.0, until - time.monotonic()) * 1000):
-            raise TimeoutError("the other end is silent")
+            raise TimeoutError("the coordinator does not answer")
 
 
 class SocketClient:
@@ -278,5 +278,5 @@ class SocketClient:
 
     def _say(self, problem: str) -> None:
         if problem and problem != self._last_problem:
-            log.warning("finds no coordinator consumer=%s: %s; trying again", self._link.consumer, problem)
+            log.warning("found no coordinator consumer=%s: %s; trying again", self._link.consumer, problem)
         self._last_problem = problem

@@ -296,7 +296,7 @@ class Membership:
         elif asked.type in (MessageType.STOP_FETCHER, MessageType.START_FETCHER):
             self._handle_command(connected, registered, asked)
         else:
-            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator does not ask for {asked.type[:60]!r}", asked.id)
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator may not send {asked.type[:60]!r}", asked.id)
 
     def handle_ping_request(self, connected: _Connected, registered: _Registered, asked: Asked, now: float) -> None:
         """Notes what is heard and stored, and answers with what was consumed since."""
@@ -321,7 +321,7 @@ class Membership:
         name, command = read_command(asked.frame)
         command_id = parse_command_id(name)
         if command_id is None:
-            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"{name[:60]!r} is no command's name", asked.id)
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"{name[:60]!r} is not a command name", asked.id)
         known = registered.commands.setdefault(command_id, _OpenCommand(command, asked.id))
         known.request = asked.id
         if known.answer is not None:
@@ -390,9 +390,7 @@ class Membership:
     def _of(self, registration: Registration) -> _Registered:
         registered = self._registered
         if registered is None or registered.registration != registration:
-            raise MembershipLost(
-                f"consumer {self.consumer!r} is no longer registered as the incarnation this was done under"
-            )
+            raise MembershipLost(f"consumer {self.consumer!r} is no longer registered as the incarnation that did this")
         return registered
 
     def _ask(self, connected: _Connected, message: MessageType, about: object, wanted: Mapping[str, Any]) -> None:
@@ -432,7 +430,7 @@ class Membership:
                 connected.requests.pop(MessageType.REGISTER, None)
                 return self.registration
             if now < connected.not_before:
-                raise StoreUnavailable("the coordinator takes in others first")
+                raise StoreUnavailable("the coordinator is registering other consumers first")
             _, request = connected.requests.get(MessageType.REGISTER, (0, None))
             if request is None or request.is_answered:
                 connected.introduced = now

@@ -90,19 +90,17 @@ class Rpc:
             return Refused(0, "", *_error(frame), frame)
         request = self._waiting.pop(number, None)
         if request is None:
-            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"an {kind} to request {number}, which nobody waits for")
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"an unexpected {kind} to request {number}")
         if kind == ERROR:
             return Refused(number, request, *_error(frame), frame)
         return Answered(number, request, frame)
 
     def _asked(self, number: int, kind: str, frame: Frame) -> Asked:
         if number != self._their_last_id + 1:
-            raise BadFrame(
-                Fault.UNEXPECTED_MESSAGE, f"request {number} where {self._their_last_id + 1} comes next", number
-            )
+            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"request {number} instead of {self._their_last_id + 1}", number)
         if len(self._owed) >= MAX_UNANSWERED:
             raise BadFrame(
-                Fault.TOO_MANY_REQUESTS, f"{len(self._owed)} requests are unanswered: wait for answers", number
+                Fault.TOO_MANY_REQUESTS, f"{len(self._owed)} requests are unanswered: wait for replies", number
             )
         self._their_last_id = number
         self._owed.add(number)

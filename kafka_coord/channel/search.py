@@ -38,7 +38,7 @@ def addresses(bootstrap: str) -> tuple[str, ...]:
         if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
             raise SettingsError(f"bootstrap address {address[:80]!r} is not host:port")
     if not found:
-        raise SettingsError("bootstrap is empty: give host:port of one broker host at least, where kafka-coord listens")
+        raise SettingsError("bootstrap is empty: give host:port of at least one broker host where kafka-coord listens")
     return found
 
 
@@ -85,7 +85,7 @@ class CoordinatorSearch:
         self._waits = False
         self._not_epoch: int | None = None
         self._pause_s = FIRST_PAUSE_S
-        self._problem = "no host is known"
+        self._problem = "no host is configured"
 
     def next(self, lease_left_s: float) -> Ask | Connect | Pause:
         """What to do now."""
@@ -116,7 +116,7 @@ class CoordinatorSearch:
         coordinator = metadata.coordinator
         self._wait_for_another_than(coordinator)  # should this one not be reached
         if coordinator is None or coordinator.endpoint is None:
-            self._problem = f"{host} knows of no coordinator that takes consumers"
+            self._problem = f"{host} knows no coordinator that takes consumers"
         else:
             self._found = coordinator
 
@@ -139,7 +139,7 @@ class CoordinatorSearch:
         if lasted:
             self._pause_s = FIRST_PAUSE_S
         else:
-            self._problem = f"the coordinator ends the connection at once: {why}"
+            self._problem = f"the coordinator closes the connection at once: {why}"
         self._left_in_round = len(self._hosts) if lasted or silent else 0
 
     def _learn(self, hosts: Iterable[str]) -> None:

@@ -83,7 +83,7 @@ class ConsumerChannel:
         at once, and each time the coordinator would decide the group anew.
         """
         if self._store.session.lease_deadline() <= self._store.clock.monotonic():
-            raise StoreUnavailable("ZooKeeper has been silent for so long that the session may have ended")
+            raise StoreUnavailable("ZooKeeper has not answered for so long that the session may have ended")
         for attempt in range(_ATTEMPTS):
             if attempt > 0:  # most groups have been there before
                 ensure_group(self._store, self.group)
@@ -101,7 +101,7 @@ class ConsumerChannel:
                     raise
         found = self._existing(value, *self._registered())
         if found is None:
-            raise NoNode(f"{self._registration_path} was removed as often as it was made", self._registration_path)
+            raise NoNode(f"{self._registration_path} was removed each time it was created", self._registration_path)
         return found
 
     def _registered(self) -> tuple[Node | None, Node | None]:
@@ -170,7 +170,7 @@ class ConsumerChannel:
             return in_order(self._store.children(self._path, once))
         except NoNode:
             raise MembershipLost(
-                f"its channel {self._path} was deleted: nothing can be acknowledged any more"
+                f"its channel {self._path} was deleted, so it can no longer acknowledge anything"
             ) from None
 
     def _follows(self, watcher: Watcher) -> bool:

@@ -69,6 +69,6 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise RequestRefused(f"{question} Nothing was changed: nobody can be asked here, so say --yes")
+        raise RequestRefused(f"{question} Nothing was changed: standard input is no terminal, so confirm with --yes")
     if not click.confirm(question, err=True):
         raise RequestRefused("nothing was changed")

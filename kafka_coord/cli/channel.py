@@ -40,10 +40,10 @@ _SHOW = (
 
 @click.group()
 def channel() -> None:
-    """Commands that no consumer has acknowledged yet: which wait for whom, and since when.
+    """List the commands that consumers have not acknowledged yet.
 
-    A command that waits long means a consumer that is stuck, or slow with the record in its hand. LIVE is
-    `no` where it names an incarnation that is gone: it will be dropped, not obeyed.
+    An old command means that its consumer hangs or is slow with a record. LIVE is `no` if the command is for an
+    incarnation that is gone; such a command will be dropped.
 
     \b
     kafka-coord channel list
@@ -56,7 +56,7 @@ def channel() -> None:
 @output_option
 @connection_options
 def list_command(group: str | None, output: Format) -> None:
-    """Every waiting command of every group.
+    """List the unacknowledged commands of all groups.
 
     \b
     kafka-coord channel list -o tsv
@@ -77,7 +77,7 @@ def list_command(group: str | None, output: Format) -> None:
 @output_option
 @connection_options
 def show_command(group: str, consumer: str | None, output: Format) -> None:
-    """The waiting commands of one group in full, in the order they will be obeyed.
+    """Show one group's unacknowledged commands in full, in the order in which consumers obey them.
 
     \b
     kafka-coord channel show delays

@@ -42,10 +42,12 @@ _RATE_EVERY_S = 1.0
 @click.option("--group", type=GROUP, required=True, help="The group to be a member of.")
 @click.option("--topic", "topics", type=TOPIC, multiple=True, help="A topic to subscribe to; repeatable.")
 @click.option(
-    "--include", "--white-list", metavar="REGEX", help="Every topic whose whole name matches; a comma means |."
+    "--include", "--white-list", metavar="REGEX", help="Every topic whose whole name matches; a comma works like |."
 )
 @click.option("--exclude", "--black-list", metavar="REGEX", help="Every topic whose name does not match.")
-@click.option("--consumer-id", type=CONSUMER, default=None, help="Its name in the group. [default: generated]")
+@click.option(
+    "--consumer-id", type=CONSUMER, default=None, help="The consumer's name in the group. [default: generated]"
+)
 @click.option("--from-beginning", is_flag=True, help="Start at the first record where the group has no offset.")
 @click.option("--max-messages", type=click.IntRange(1), metavar="N", help="Stop after N records.")
 @click.option(
@@ -53,14 +55,14 @@ _RATE_EVERY_S = 1.0
     "idle_s",
     type=click.FloatRange(0.1),
     metavar="SECONDS",
-    help="Stop after this long without a record, as a member of the group.",
+    help="Stop after this time without a record while a member of the group.",
 )
 @click.option(
     "--formatter",
     default="value",
     show_default=True,
     metavar="FORMAT",
-    help="value, key-value, full, json, or a text with {topic} {partition} {offset} {key} {value} {timestamp}.",
+    help="value, key-value, full, json, or a template with {topic} {partition} {offset} {key} {value} {timestamp}.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print the number of records once a second instead of the records.")
 @click.option(
@@ -68,9 +70,15 @@ _RATE_EVERY_S = 1.0
     type=click.IntRange(0),
     default=0,
     metavar="MS",
-    help="How long its partitions are kept after it vanishes.",
+    help="How long the consumer's partitions are kept for it after it vanishes.",
 )
-@click.option("--capacity", type=click.IntRange(1), default=1, show_default=True, help="Its weight, for 'weighted'.")
+@click.option(
+    "--capacity",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="The consumer's weight for the assignor 'weighted'.",
+)
 @click.option(
     "--bootstrap",
     metavar="HOST:PORT,…",
@@ -92,9 +100,9 @@ def consume(
     capacity: int,
     bootstrap: str | None,
 ) -> int:
-    """Consume as a member of a group and print the records, until Ctrl-C. Needs a coordinator to be elected.
+    """Consume as a member of a group and print the records, until Ctrl-C. Needs an elected coordinator.
 
-    What was printed is committed, and nothing else: started again, it goes on where it stopped.
+    It commits exactly the records it printed, so the next run continues where this one stopped.
 
     \b
     kafka-coord consume --group delays --topic flights --from-beginning

@@ -32,12 +32,12 @@ _REQUESTS = (
 )
 
 
-_UNKNOWN = "an instance is elected; who it is cannot be read"
+_UNKNOWN = "an instance is elected, but its znode cannot be read"
 
 
 @click.group()
 def coordinator() -> None:
-    """Show who coordinates, and the requests it has not answered.
+    """Show the coordinator and the requests it has not answered.
 
     \b
     kafka-coord coordinator status
@@ -50,7 +50,7 @@ def coordinator() -> None:
 @output_option
 @connection_options
 def status(output: Format) -> None:
-    """The elected coordinator and every running instance. Exit code 7 where nobody can decide anything.
+    """Show the elected coordinator and every running instance. Exit code 7 if no instance can decide.
 
     \b
     kafka-coord coordinator status -o json
@@ -70,7 +70,7 @@ def status(output: Format) -> None:
 @reason_option
 @asking_options
 def resign(reason: str, timeout_s: float, output: Format) -> None:
-    """Make the elected coordinator step down; another instance is elected at once.
+    """Make the elected coordinator step down, so that another instance is elected at once.
 
     \b
     kafka-coord coordinator resign --reason "host goes down at noon"

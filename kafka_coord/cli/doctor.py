@@ -15,15 +15,17 @@ _COLUMNS = (Column("severity"), Column("check"), Column("what"), Column("todo", 
 
 @click.command()
 @click.option("--strict", is_flag=True, help="Exit code 10 for warnings as well.")
-@click.option("--all", "everything", is_flag=True, help="What is in order as well. (json, yaml, tsv: always)")
+@click.option(
+    "--all", "everything", is_flag=True, help="Also list checks without findings (always in json, yaml, tsv)."
+)
 @output_option
 @connection_options
 def doctor(strict: bool, everything: bool, output: Format) -> None:
-    """Check ZooKeeper, brokers, instances and every group, and say what to do. Exit code 10 if an error was found.
+    """Check ZooKeeper, brokers, instances and every group, and suggest remedies. Exit code 10 if an error was found.
 
-    Looks at: ZooKeeper's versions, limits, ACLs and clock; brokers registered and reachable; who coordinates
-    and who could; stale registrations, ledgers and channels; commands and requests nobody answers; forgotten
-    pauses; unreadable znodes. Changes nothing.
+    Checks ZooKeeper's versions, limits, ACLs and clock; registered and reachable brokers; the coordinator and the
+    instances that could replace it; stale registrations, ledgers and channels; unanswered commands and requests;
+    forgotten pauses; unreadable znodes. Changes nothing.
 
     \b
     kafka-coord doctor --all

@@ -24,15 +24,15 @@ Exit codes:
   1    unexpected: a bug (set KAFKA_COORD_DEBUG=1 for the traceback)
   2    a flag, variable, file or name cannot be used
   3    a znode or file cannot be decoded
-  4    ZooKeeper refused, or could not be asked
+  4    ZooKeeper refused, or could not be reached
   5    no Kafka broker could be used
   6    refused in the present state; nothing was changed
   7    no such group, consumer, topic or coordinator
-  8    what was waited for did not happen in time; what was asked stays asked
+  8    timed out while waiting; the request stays queued
   9    the local cluster of 'dev' or 'demo' could not be started
   10   a verification failed, or 'doctor' found an error
-  11   a consumer could not go on
-  130  interrupted (Ctrl-C); 141 the reader of the output went away
+  11   a consumer failed
+  130  interrupted (Ctrl-C); 141 the reader of the output closed the pipe
 """
 
 

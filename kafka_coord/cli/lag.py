@@ -17,7 +17,7 @@ from kafka_coord.zk.store import Store
 
 def note_left_out(broker: Unreadable) -> None:
     """Names a broker that cannot be used; the others are."""
-    note(f"left out a broker: {broker.path} cannot be read: {broker.reason}")
+    note(f"skipped a broker: {broker.path} cannot be read: {broker.reason}")
 
 
 class BrokerLog:

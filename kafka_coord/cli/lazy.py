@@ -29,7 +29,7 @@ class LazyCommands(click.Group):
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         if not self._there(cmd_name):
-            raise click.UsageError(f"{cmd_name} is in a package that is not installed: pip install 'kafka-coord[dev]'")
+            raise click.UsageError(f"{cmd_name} needs a package that is not installed: pip install 'kafka-coord[dev]'")
         module, _, attribute = self.lazy[cmd_name][0].partition(":")
         command = getattr(importlib.import_module(module), attribute)
         if not isinstance(command, click.Command):

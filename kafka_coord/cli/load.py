@@ -49,17 +49,17 @@ def load(
 ) -> None:
     """Put the records of a CSV or JSONL file into a topic, each exactly once, as JSON values.
 
-    The topic is made if it does not exist. A CSV line becomes an object of its columns: numbers stay numbers, an
-    empty cell is null. FILE may be - for standard input (then say --format).
+    Creates the topic if it does not exist. A CSV line becomes an object of its columns: numbers stay numbers, an
+    empty cell becomes null. FILE may be - for standard input (then give --format).
 
     \b
     kafka-coord load --flights --topic flights --partitions 12
     kafka-coord load sales.csv --topic sales --key customer
     """
     if (file is None) is not flights:
-        raise SettingsError("name a file, or say --flights" + ("" if file is None else "; not both"))
+        raise SettingsError("give a FILE, or --flights" + ("" if file is None else "; not both"))
     if flights and key_column:
-        raise SettingsError("--flights have their key already (the tail number): leave out --key")
+        raise SettingsError("--flights has a key already (the tail number): leave out --key")
     records = _flights() if file is None else read_records(file, file_format, key_column)
     settings = current_settings()
     with open_store(settings) as store:

@@ -16,7 +16,7 @@ _HELP = f"""A consumer coordinator for Kafka clusters that keep their metadata i
 
 \b
 On each broker's host:   kafka-coord serve --broker-id 1 --zookeeper zk1:2181
-To see what goes on:     kafka-coord groups list
+To see its state:        kafka-coord groups list
                          kafka-coord groups describe delays
                          kafka-coord doctor
 {_TRY_OUT if is_installed("kafka_coord.dev") else ""}
@@ -29,18 +29,21 @@ KAFKA_COORD_KAFKA_<PROPERTY> as well. A flag beats a variable, a variable beats 
 
 _COMMANDS = {
     "serve": ("kafka_coord.cli.serve:serve", "Run one coordinator instance beside a broker."),
-    "dev": ("kafka_coord.dev.commands.dev:dev", "A ZooKeeper and Kafka brokers on this machine, to try things on."),
-    "demo": ("kafka_coord.dev.commands.demo:demo", "Watch the whole system do its main job, with verification."),
+    "dev": ("kafka_coord.dev.commands.dev:dev", "Run ZooKeeper and Kafka brokers on this machine, to try things out."),
+    "demo": ("kafka_coord.dev.commands.demo:demo", "Watch a group rebalance through failures, with verification."),
     "consume": ("kafka_coord.cli.consume:consume", "Consume as a member of a group and print the records."),
     "load": ("kafka_coord.cli.load:load", "Put the records of a file into a topic."),
-    "pipeline": ("kafka_coord.cli.pipeline:pipeline", "Spark queries as members of a group: run them, read results."),
-    "bench": ("kafka_coord.dev.commands.bench:bench", "How fast it is on this machine, beside Spark's own source."),
-    "coordinator": ("kafka_coord.cli.coordinator:coordinator", "Who coordinates; make it step down."),
+    "pipeline": (
+        "kafka_coord.cli.pipeline:pipeline",
+        "Run Spark queries as members of a group, and read their results.",
+    ),
+    "bench": ("kafka_coord.dev.commands.bench:bench", "Measure the speed on this machine, beside other clients."),
+    "coordinator": ("kafka_coord.cli.coordinator:coordinator", "Show the coordinator, or make it step down."),
     "groups": ("kafka_coord.cli.groups:groups", "List, describe and operate consumer groups."),
-    "channel": ("kafka_coord.cli.channel:channel", "Commands that wait for consumers."),
-    "watch": ("kafka_coord.cli.watch:watch", "A live view of groups, owners, lag and commands."),
-    "acl": ("kafka_coord.cli.acl:acl", "Who may do what in ZooKeeper."),
-    "doctor": ("kafka_coord.cli.doctor:doctor", "Check the installation, and say what to do."),
+    "channel": ("kafka_coord.cli.channel:channel", "List commands that consumers have not acknowledged."),
+    "watch": ("kafka_coord.cli.watch:watch", "Watch groups, owners, lag and commands live."),
+    "acl": ("kafka_coord.cli.acl:acl", "Plan, check and set ZooKeeper ACLs."),
+    "doctor": ("kafka_coord.cli.doctor:doctor", "Check the installation and suggest remedies."),
     "audit": ("kafka_coord.cli.audit:audit", "Prove from ZooKeeper's log that no partition had two owners."),
     "completion": ("kafka_coord.cli.completion:completion", "Print the shell's completion script."),
 }

@@ -37,10 +37,12 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 
 
 @click.command()
-@click.option("--broker-id", metavar="ID", help="The broker.id of the broker it runs beside.")
-@click.option("--listen-http", metavar="HOST:PORT", help="Serve /metrics (Prometheus) and /health here. [default: off]")
+@click.option("--broker-id", metavar="ID", help="The broker.id of the broker beside this instance.")
 @click.option(
-    "--listen-channel", metavar="HOST:PORT", help="Serve consumers that have no ZooKeeper here. [default: off]"
+    "--listen-http", metavar="HOST:PORT", help="Serve /metrics (Prometheus) and /health at this address. [default: off]"
+)
+@click.option(
+    "--listen-channel", metavar="HOST:PORT", help="Serve consumers without ZooKeeper at this address. [default: off]"
 )
 @click.option(
     "--advertise-channel",
@@ -48,7 +50,9 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
     help="The address consumers connect to. [default: the listening address]",
 )
 @click.option("--channel-cert-file", metavar="FILE", help="PEM certificate: turn on TLS for consumers. [default: off]")
-@click.option("--channel-key-file", metavar="FILE", help="Its PEM key. [default: the certificate's file]")
+@click.option(
+    "--channel-key-file", metavar="FILE", help="The certificate's PEM key. [default: in the certificate's file]"
+)
 @click.option(
     "--channel-client-ca-file",
     metavar="FILE",
@@ -57,12 +61,12 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option(
     "--channel-users-file",
     metavar="FILE",
-    help="TOML: who may be a member of which group. [default: everybody, every group]",
+    help="TOML file that says who may be a member of which group. [default: everybody, every group]",
 )
 @click.option(
     "--listen-kafka",
     metavar="HOST:PORT",
-    help="Serve Kafka clients here: groups by this instance, all else by its broker. [default: off]",
+    help="Serve Kafka clients at this address; the broker handles all but groups. [default: off]",
 )
 @click.option(
     "--broker-listener",
@@ -92,10 +96,10 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
     help="How long a Kafka client may send and read nothing, as the broker's connections.max.idle.ms. "
     "[default: 600000]",
 )
-@click.option("--session-timeout-ms", metavar="MS", help="How soon a dead instance is noticed. [default: 10000]")
+@click.option("--session-timeout-ms", metavar="MS", help="Time until a dead instance is replaced. [default: 10000]")
 @click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
 @click.option(
-    "--look-interval-ms", metavar="MS", help="How often to look at a group without any event. [default: 60000]"
+    "--look-interval-ms", metavar="MS", help="How often to look at a group without an event. [default: 60000]"
 )
 @connection_options
 def serve(
@@ -120,9 +124,9 @@ def serve(
 ) -> None:
     """Run one coordinator instance beside a broker, in the foreground, until SIGTERM or Ctrl-C.
 
-    All instances stand for election through ZooKeeper; the elected one coordinates, the others wait. Asked to
-    stop, it resigns first, so that another takes over at once. Where systemd started it (Type=notify), it reports
-    ready once it is registered in ZooKeeper.
+    All instances stand for election in ZooKeeper; the elected one coordinates, the others wait. When told to stop,
+    it first resigns, so that another takes over at once. Under systemd (Type=notify) it reports ready once it is
+    registered in ZooKeeper.
 
     \b
     kafka-coord serve --broker-id 1 --zookeeper zk1:2181,zk2:2181/kafka
@@ -150,8 +154,8 @@ def serve(
     )
     if settings.serve.broker_id is None:
         raise SettingsError(
-            "serve.broker_id is not set: say --broker-id (or KAFKA_COORD_SERVE_BROKER_ID), "
-            "the broker.id of the broker this instance runs beside"
+            "serve.broker_id is not set: give --broker-id (or KAFKA_COORD_SERVE_BROKER_ID), "
+            "the broker.id of the broker beside this instance"
         )
     logging.basicConfig(level=settings.serve.log_level, format=_LOG_FORMAT, force=True)
     if settings.serve.log_level != "DEBUG":
@@ -268,7 +272,7 @@ def tls_context(serve_settings: ServeSettings) -> ssl.SSLContext | None:
             context.load_verify_locations(serve_settings.channel_client_ca_file)
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"cannot speak TLS with {certificate} and its key: {error}") from None
+        raise SettingsError(f"cannot use {certificate} and its key for TLS: {error}") from None
     return context
 
 

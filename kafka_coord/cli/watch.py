@@ -62,16 +62,16 @@ _COMMANDS = (Column("group"), Column("consumer"), Column("command"), Column("wai
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="The time between two looks.",
+    help="The time between two updates.",
 )
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N looks. [default: until Ctrl-C]")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N updates. [default: until Ctrl-C]")
 @click.option("--no-lag", is_flag=True, help="Do not ask the brokers.")
 @output_option
 @connection_options
 def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: bool, output: Format) -> None:
-    """A live view of groups, owners, lag and waiting commands, until Ctrl-C.
+    """Show groups, owners, lag and unacknowledged commands live, until Ctrl-C.
 
-    Elsewhere than on a terminal it prints one look after the other; -o json gives one object a line.
+    Without a terminal it prints one update after the other; -o json prints one object per line.
 
     \b
     kafka-coord watch
@@ -142,7 +142,9 @@ def _print(output: Format, frame: Overview | str, *, first: bool) -> None:
 def _sentence(frame: Overview) -> str:
     elected = frame.cluster.coordinator
     who = (
-        f"broker {elected.broker_id} coordinates, epoch {elected.epoch}" if elected else "who coordinates is unreadable"
+        f"broker {elected.broker_id} coordinates, epoch {elected.epoch}"
+        if elected
+        else "the coordinator's znode is unreadable"
     )
     if frame.cluster.undecided:
         who = f"NOBODY DECIDES ANYTHING: {frame.cluster.undecided}"

@@ -157,7 +157,7 @@ class AssignedClient:
             try:
                 found = client.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics.get(topic)
             except KafkaException as error:
-                log.debug("asked for metadata in vain topic=%s: %s", topic, error)
+                log.debug("got no metadata topic=%s: %s", topic, error)
                 return
             known = max(found.partitions, default=-1) if found is not None and found.error is None else -1
             self._known[topic] = known

@@ -65,7 +65,7 @@ class BrokerDirectory:
         if (self.addresses, self.problem) == before:
             return False
         if self.problem:
-            log.error("found no usable broker: %s", self.problem)
+            log.error("no usable broker: %s", self.problem)
         else:
             log.info("found brokers addresses=%s", ",".join(self.addresses) or "none")
         return True
@@ -83,7 +83,7 @@ class BrokerDirectory:
         found = decode_brokers(ids, nodes)
         for one in found.unreadable:
             if one not in self._reported:
-                log.warning("left out a broker path=%s reason=%s", one.path, one.reason)
+                log.warning("skipped a broker path=%s reason=%s", one.path, one.reason)
         self._reported = frozenset(found.unreadable)
         return found.live
 

@@ -125,7 +125,7 @@ class CommandLoop:
         if name not in self._reported:
             self._reported.add(name)
             self._counters.malformed_commands += 1
-            log.error("found in the channel consumer=%s znode=%s: %s", self._channel.consumer, name, what)
+            log.error("bad znode in the channel consumer=%s znode=%s: %s", self._channel.consumer, name, what)
 
     def _obey_next(self, registration: Registration, command_id: CommandId) -> bool:
         """Whether this command is finished: obeyed, dropped, or gone."""
@@ -133,7 +133,7 @@ class CommandLoop:
             try:
                 command = self._channel.read(command_id)
             except MalformedValue as error:
-                self._report(command_id.name, f"cannot be obeyed, nor what follows it: {error.reason}")
+                self._report(command_id.name, f"blocks this and all later commands: {error.reason}")
                 return False
             if command is None:
                 return True
@@ -204,4 +204,4 @@ def tell(callback: PartitionCallback | None, partitions: frozenset[TopicPartitio
     try:
         callback(partitions)
     except Exception:
-        log.exception("called %s, which raised; going on", name)
+        log.exception("%s raised an exception; continuing", name)

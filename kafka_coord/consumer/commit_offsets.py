@@ -44,12 +44,12 @@ def asked_offsets(
         between(f"the offset of {partition}", offset, 0, (1 << 63) - 1)
         if offset > holding.position:
             raise ConsumerError(
-                f"cannot commit offset {offset} of {partition}: records were handed out up to {holding.position};"
-                " to skip some, seek() beyond them"
+                f"cannot commit offset {offset} of {partition}: records were handed out only up to {holding.position};"
+                " to skip records, seek() beyond them"
             )
         if offset < holding.committed and not holding.may_go_back:
             raise ConsumerError(
-                f"cannot commit offset {offset} of {partition}: {holding.committed} is committed already;"
+                f"cannot commit offset {offset} of {partition}: the committed offset is {holding.committed} already;"
                 " to go back, seek() first"
             )
         wanted[partition] = offset

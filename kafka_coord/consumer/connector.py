@@ -194,7 +194,7 @@ class Connector:
             self._lose(str(error))
             return now
         except StoreUnavailable as error:
-            log.debug("could not ask ZooKeeper consumer=%s: %s", self._channel.consumer, error)
+            log.debug("got no answer from ZooKeeper consumer=%s: %s", self._channel.consumer, error)
             self._name_taken_since = None
             return now + _RETRY_S
         except NoAuth as error:
@@ -265,8 +265,8 @@ class Connector:
             who = f"a consumer on host {member.host or 'unknown'} ({member.client})" if member else "another consumer"
             self._fail(
                 ConsumerIdInUse(
-                    f"consumer id {self._channel.consumer!r} of group {self._channel.group!r} is held by {who}, alive"
-                    f" since before this one came: give each consumer its own consumer_id, or none to have one made"
+                    f"consumer id {self._channel.consumer!r} of group {self._channel.group!r} is held by {who},"
+                    f" alive since before this one: give each consumer its own consumer_id, or leave it out"
                 )
             )
             return now
@@ -287,7 +287,7 @@ class Connector:
         if session.state in {SessionState.LOST, SessionState.CLOSED}:
             return f"its ZooKeeper session is {session.state.value}"
         if session.lease_deadline() <= now:
-            return "ZooKeeper has been silent for so long that the session may have ended"
+            return "ZooKeeper has not answered for so long that the session may have ended"
         return ""
 
     def _lose(self, why: str) -> None:
@@ -299,7 +299,7 @@ class Connector:
         self._channel.abandon(registration)
         self._commands.reset()
         if self._closing is not None and self._closing.unanswered:
-            log.info("left consumer=%s group=%s: the answer was lost", registration.consumer, registration.group)
+            log.info("left consumer=%s group=%s: the reply was lost", registration.consumer, registration.group)
             return
         self.counters.losses += 1
         self.counters.last_loss = why
@@ -361,7 +361,7 @@ class Connector:
         self.counters.commits += 1
         if missing:
             raise NotFound(
-                f"offsets of {', '.join(sorted(missing))} were removed from ZooKeeper: is the topic deleted?"
+                f"offsets of {', '.join(sorted(missing))} were removed from ZooKeeper: was the topic deleted?"
             )
 
     def _auto_commit(self, registration: Registration, now: float) -> float:
@@ -396,7 +396,7 @@ class Connector:
         return MembershipLost(
             f"consumer {self._channel.consumer!r} lost its membership in group {self._channel.group!r}"
             f" ({self.counters.last_loss or 'it is not registered yet'}): its partitions may belong to others by now,"
-            " and what was not committed before will be read again"
+            " and uncommitted records will be read again"
         )
 
     # --- leaving -----------------------------------------------------------------------------------------------------
@@ -409,7 +409,7 @@ class Connector:
         connected = self._store.session.state is SessionState.CONNECTED
         late = now >= closing.deadline
         if late and (closing.last_try or not connected):
-            log.warning("left without saying so consumer=%s: ZooKeeper did not answer", self._channel.consumer)
+            log.warning("could not leave properly consumer=%s: ZooKeeper did not answer", self._channel.consumer)
             self._end_membership()
             return None
         if not connected:

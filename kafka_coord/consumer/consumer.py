@@ -307,7 +307,7 @@ class Consumer:
     def _consumed(self) -> dict[TopicPartition, int]:
         lost = (
             f"consumer {self.consumer_id!r} lost its membership in group {self._membership.group!r}"
-            f" ({self._connector.counters.last_loss}) before this commit: what was not committed is read again"
+            f" ({self._connector.counters.last_loss}) before this commit: uncommitted records will be read again"
         )
         reader = None if self._thread.is_current else threading.current_thread()
         return consumed_offsets(self._fetchers, reader, lost)
@@ -442,8 +442,8 @@ class Consumer:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ConsumerError(
-                f"consumer {self.consumer_id!r} belongs to process {self._pid} and was carried into process"
-                f" {os.getpid()} by a fork: connections cannot be shared, make a consumer in each process"
+                f"consumer {self.consumer_id!r} belongs to process {self._pid} and process {os.getpid()} is its"
+                f" fork: connections cannot be shared, so create a consumer in each process"
             )
 
     def _check(self) -> None:

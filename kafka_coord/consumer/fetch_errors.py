@@ -57,7 +57,7 @@ class FetchErrors:
         """
         where = f"offset {holding.position} of {holding.partition} is not in the log ({error.str()})"
         if self._reset is OffsetReset.ERROR:
-            failure = NoOffset(f"{where}; auto_offset_reset is 'error': seek() to where to go on")
+            failure = NoOffset(f"{where}; auto_offset_reset is 'error': seek() to a valid offset")
             self._partitions.fail(holding, failure)
             return
         offset = NO_OFFSET

@@ -113,7 +113,7 @@ class KafkaFetchers:
         name, number = libversion()
         if number >= _LOCKS_UP:
             log.warning(
-                "librdkafka %s may lock this process up for good when a broker is restarted (its issue 5476):"
+                "librdkafka %s may deadlock this process when a broker is restarted (librdkafka issue 5476):"
                 " pip install 'confluent-kafka < 2.10'",
                 name,
             )
@@ -130,7 +130,7 @@ class KafkaFetchers:
                 self._unresolved.add(partition)
             elif point.offset == NO_OFFSET and self._reset is OffsetReset.ERROR:
                 holding.failure = NoOffset(
-                    f"no offset is stored for {partition}, and auto_offset_reset is 'error': seek() to where to begin"
+                    f"no offset is stored for {partition}, and auto_offset_reset is 'error': seek() to an offset"
                 )
             fetcher = self.streams[point.stream % len(self.streams)]
             self._stream_of[partition] = fetcher
@@ -152,7 +152,7 @@ class KafkaFetchers:
             offset = int(future.result().offset)
         except KafkaException as error:
             self._ends_at = time.monotonic() + _END_RETRY_S
-            log.warning("could not learn the end of partition=%s: %s; asking again", partition, error)
+            log.warning("could not get the end offset of partition=%s: %s; trying again", partition, error)
             return
         holding = self.holding(partition)
         self._unresolved.discard(partition)
@@ -258,7 +258,7 @@ class KafkaFetchers:
         fetcher = self._stream_of.get(partition)
         holding = fetcher.partitions.holding(partition) if fetcher is not None else None
         if fetcher is None or holding is None:
-            raise ConsumerError(f"partition {partition} is not assigned to this consumer (any more)")
+            raise ConsumerError(f"partition {partition} is not, or no longer, assigned to this consumer")
         return fetcher, holding
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -301,7 +301,7 @@ class KafkaFetchers:
             return
         settings = self._settings | {"bootstrap.servers": ",".join(addresses)}
         if self._used:
-            log.warning("connecting anew to brokers=%s: none of %s is left", ",".join(addresses), ",".join(self._used))
+            log.warning("connecting to new brokers=%s: none of %s is left", ",".join(addresses), ",".join(self._used))
         self._used = addresses
         self._brokers_down = False
         only_clients = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}

@@ -112,7 +112,7 @@ def _subscription(
         raise SettingsError(f"topics={topics!r} is one string: give a list, topics=[{topics!r}]")
     subscription = Subscription.to(topics or (), streams)
     if not subscription.topics:
-        raise SettingsError("topics is empty: name at least one, or give a pattern to include")
+        raise SettingsError("topics is empty: name at least one, or give include=PATTERN")
     for topic, count in subscription.topics.items():
         between(f"topics[{topic!r}]", count, 1, MAX_STREAMS)
     return subscription
@@ -188,7 +188,7 @@ def callbacks(
         ("on_stop", on_stop, "on_revoke", on_revoke),
     ):
         if one is not None and other is not None:
-            raise SettingsError(f"give {name} or {alias}, not both: they are two names of one callback")
+            raise SettingsError(f"give {name} or {alias}, not both: they name the same callback")
     return Callbacks(on_start or on_assign, on_stop or on_revoke, on_lost)
 
 

@@ -41,7 +41,7 @@ class SocketBrokers:
             try:
                 brokers.append(Broker.from_json(written, number, f"broker {number}"))
             except MalformedValue as error:
-                log.warning("left out broker id=%d reason=%s", number, error.reason)
+                log.warning("skipped broker id=%d reason=%s", number, error.reason)
         addresses, problem = choose(tuple(brokers), self._protocol, self._listener)
         if not addresses:
             addresses = self.addresses  # all are gone at once: as a rule they come back at the same addresses

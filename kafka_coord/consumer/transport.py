@@ -77,7 +77,7 @@ def open_transport(endpoint: Endpoint, member: Membership, reading: Reading, wak
     if endpoint.bootstrap is None:
         return ZooKeeperTransport(endpoint, member, reading, wake)
     if endpoint.zookeeper is not None or endpoint.store is not None:
-        raise SettingsError("give zookeeper or bootstrap, not both: a consumer uses one transport")
+        raise SettingsError("give zookeeper or bootstrap, not both")
     return SocketTransport(endpoint, endpoint.bootstrap, member, reading, wake)
 
 
@@ -106,8 +106,8 @@ class ZooKeeperTransport:
 def _open(endpoint: Endpoint) -> Store:
     if not endpoint.zookeeper:
         raise SettingsError(
-            "neither zookeeper nor bootstrap is given: use zookeeper='host:port,host:port/chroot', the address Kafka's"
-            " brokers use, or bootstrap='host:port' of broker hosts where kafka-coord listens for consumers"
+            "neither zookeeper nor bootstrap is given: set zookeeper='host:port,host:port/chroot', the brokers' own"
+            " zookeeper.connect, or bootstrap='host:port' of broker hosts where kafka-coord listens for consumers"
         )
     from kafka_coord.zk.session import connect
 

@@ -83,7 +83,7 @@ def read_cluster(store: Store) -> Cluster:
 
 
 def read_coordinator(store: Store) -> CoordinatorInfo | None:
-    """Who coordinates; ``None`` where nobody is elected, or what is written there cannot be read."""
+    """The coordinator; ``None`` if none is elected, or its znode cannot be read."""
     reading = Reading(store)
     (elected,) = reading.many([GetData(layout.COORDINATOR)])
     return reading.decode(layout.COORDINATOR, elected, _coordinator)
@@ -94,9 +94,9 @@ def _undecided(coordinator: CoordinatorInfo | None, elected: ReadResult, epoch: 
     stored = decode_epoch(epoch.data) if isinstance(epoch, Node) else None
     if isinstance(epoch, Node) and stored is None:
         held = epoch.data[:20].decode("utf-8", "replace")
-        return f"{where} holds {held!r}, which is no epoch: nobody can be elected, and nothing can be written"
+        return f"{where} holds {held!r}, which is no epoch: no instance can be elected or write anything"
     if isinstance(elected, Node) and not elected.stat.ephemeral_owner:
-        return f"{layout.COORDINATOR} is not ephemeral, so it never goes, and nobody can be elected"
+        return f"{layout.COORDINATOR} is not ephemeral, so it never disappears, and no instance can be elected"
     if coordinator is None:
         return "" if isinstance(elected, Node) else "no coordinator is elected"
     if stored != coordinator.epoch:

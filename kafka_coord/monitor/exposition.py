@@ -21,23 +21,23 @@ from kafka_coord.errors import SettingsError
 log = logging.getLogger(__name__)
 
 PREFIX = "kafka_coord"
-"""What the names of all metrics begin with."""
+"""The prefix of all metric names."""
 
 REQUEST_S = 10.0
-"""For one request and its answer, in all."""
+"""The limit for one request and its response together."""
 MAX_REQUESTS = 32
-"""Requests at a time; beyond that the oldest one is cut off."""
+"""The most concurrent requests; above it the oldest one is cut off."""
 
 
 class Collector(Protocol):
-    """What prometheus_client asks at every scrape."""
+    """The interface that prometheus_client calls at every scrape."""
 
     def collect(self) -> Iterator[Metric]:
         """The metrics as they are now."""
 
 
 Health = Callable[[], tuple[bool, dict[str, Any]]]
-"""Whether all is well, and what to say of it."""
+"""Whether the instance is healthy, and the response's body."""
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 
@@ -138,7 +138,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        log.debug("broke off a request for metrics from=%s", client_address, exc_info=True)
+        log.debug("aborted a request for metrics from=%s", client_address, exc_info=True)
 
 
 def _cut_off(request: Any) -> None:

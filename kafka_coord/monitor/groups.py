@@ -1,4 +1,4 @@
-"""What is shown about groups: one line each, or everything about one."""
+"""Groups as operators see them: one line each, or everything about one."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _with_presence(
 ) -> tuple[tuple[MemberRow, ...], str]:
     if all(member.gateway is None for member in members):
         return members, ""
-    unknown = "when something was heard of consumers without ZooKeeper is unknown: "
+    unknown = "it is unknown when consumers without ZooKeeper were last heard from: "
     if coordinator is None:
         return members, unknown + "nobody coordinates"
     if "http" not in coordinator.endpoints:
@@ -203,7 +203,7 @@ def _with_presence(
     try:
         heard = presences(coordinator.endpoints["http"])
     except (OSError, MalformedValue) as error:
-        return members, unknown + f"the coordinator cannot be asked at {coordinator.endpoints['http']}: {error}"
+        return members, unknown + f"the coordinator did not answer at {coordinator.endpoints['http']}: {error}"
     return tuple(
         replace(member, heard_ms_ago=heard.get((group, member.consumer))) if member.gateway is not None else member
         for member in members
@@ -285,6 +285,6 @@ def _subscription(written: Mapping[str, object]) -> str:
 
 def _known(groups: tuple[str, ...]) -> str:
     if not groups:
-        return "there is no group at all"
+        return "there are no groups"
     shown = ", ".join(groups[:10])
     return f"there are {shown}" + (f" and {len(groups) - 10} more" if len(groups) > 10 else "")

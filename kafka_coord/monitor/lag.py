@@ -45,7 +45,7 @@ class _Listed:
 
 
 def _log_left_out(broker: Unreadable) -> None:
-    log.warning("left out a broker path=%s reason=%s", broker.path, broker.reason)
+    log.warning("skipped a broker path=%s reason=%s", broker.path, broker.reason)
 
 
 def bootstrap_servers(

@@ -64,9 +64,7 @@ def change_settings(
         try:
             node = store.get(path)
         except NoNode:
-            raise NotFound(
-                f"no group {group!r}; to prepare one before its first consumer comes, use --create"
-            ) from None
+            raise NotFound(f"no group {group!r}; use --create to prepare one before its first consumer") from None
         try:
             found = GroupSettings.from_json(fields.load(node.data, path), path) if node.data else GroupSettings()
         except MalformedValue:
@@ -109,7 +107,7 @@ def wait_until(
     while True:
         snapshot = read_groups(store, [group], read_cluster(store)).get(group)
         if snapshot is None:
-            raise NotFound(f"group {group!r} is gone")
+            raise NotFound(f"group {group!r} was removed meanwhile")
         seen = snapshot.observation
         state = group_state(seen)
         if done(snapshot, state):
@@ -123,13 +121,13 @@ def wait_until(
 
 
 def settled(snapshot: GroupSnapshot, state: GroupState) -> bool:
-    """Nothing is left to do."""
+    """Whether the group has settled."""
     del snapshot
     return state in AT_REST
 
 
 def quiet(snapshot: GroupSnapshot, state: GroupState) -> bool:
-    """No command waits for anybody: while the group is paused nothing moves any more."""
+    """Whether every command is acknowledged, so that nothing moves while the group is paused."""
     del state
     return not any(consumer in snapshot.observation.members for consumer in snapshot.pending)
 

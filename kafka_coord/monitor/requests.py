@@ -40,7 +40,8 @@ def submit(store: Store, request: Request) -> str:
         path = store.create(layout.REQUEST_PREFIX, fields.dump(stamped.to_json()), sequence=True)
     except StoreUnavailable as error:
         raise StoreUnavailable(
-            f"{error}; whether the request was written is unknown: see 'kafka-coord coordinator requests'", error.path
+            f"{error}; it is unknown whether the request was written: check 'kafka-coord coordinator requests'",
+            error.path,
         ) from error
     return path.rpartition("/")[2]
 
@@ -93,9 +94,7 @@ def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
     except StoreUnavailable:
         return None  # the deadline decides
     except NoNode:
-        raise Timeout(
-            f"{path} is gone without an answer: somebody withdrew it, or the answer was kept too long"
-        ) from None
+        raise Timeout(f"{path} disappeared without an answer: somebody withdrew it, or the answer expired") from None
     try:
         return _request(fields.load(node.data, path), node, path)
     except MalformedValue:

@@ -83,7 +83,7 @@ def compute(
         case RuleKind.TO_CURRENT:
             missing = PartitionSet.of(tp for tp in wanted if tp not in committed)
             ends = _all(log.latest, missing)
-            notes = dict.fromkeys(missing, "nothing committed: the end of the log")
+            notes = dict.fromkeys(missing, "no committed offset: the end of the log")
             return _rows(wanted, committed, {**ends, **{tp: committed[tp] for tp in wanted if tp in committed}}, notes)
         case RuleKind.TO_OFFSET:
             return _within(wanted, committed, dict.fromkeys(wanted, rule.number), log)
@@ -92,7 +92,7 @@ def compute(
         case RuleKind.SHIFT_BY:
             missing = PartitionSet.of(tp for tp in wanted if tp not in committed)
             if missing:
-                raise RequestRefused(f"cannot shift {missing}: nothing is committed there; nothing was changed")
+                raise RequestRefused(f"cannot shift {missing} without a committed offset; nothing was changed")
             return _within(wanted, committed, {tp: committed[tp] + rule.number for tp in wanted}, log)
 
 
@@ -102,7 +102,7 @@ def _all(ask: Callable[[PartitionSet], BrokerOffsets], wanted: PartitionSet) -> 
     found = ask(wanted)
     missing = PartitionSet.of(tp for tp in wanted if tp not in found.offsets)
     if missing:
-        raise BrokerError(f"the brokers did not say what {missing} hold: {found.note or 'no answer'}")
+        raise BrokerError(f"the brokers returned no offsets for {missing}: {found.note or 'no answer'}")
     return found.offsets
 
 
@@ -141,7 +141,7 @@ def duration_ms(written: str) -> int:
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     milliseconds = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
     if milliseconds > _MAX_OFFSET:
-        raise SettingsError(f"duration {written[:60]!r} is longer than a time in ms can be (63 bits)")
+        raise SettingsError(f"duration {written[:60]!r} is too long (more than 63 bits of ms)")
     return round(milliseconds)
 
 
@@ -151,8 +151,7 @@ def time_ms(written: str) -> int:
         moment = datetime.fromisoformat(written.strip())
     except ValueError:
         raise SettingsError(
-            f"time {written[:60]!r} is not of the form YYYY-MM-DDTHH:MM:SS.sss, with Z or +HH:MM behind where it is not"
-            " UTC"
+            f"time {written[:60]!r} is not of the form YYYY-MM-DDTHH:MM:SS.sss, with +HH:MM at the end if it is not UTC"
         ) from None
     milliseconds = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     if milliseconds < 0:

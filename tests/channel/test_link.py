@@ -144,7 +144,7 @@ def test_told_to_come_later_it_does_not_ask_before(party: Party) -> None:
         party.link.register(VALUE)
     party.other.refuse("slow-down", retry_ms=1_500)
     party.clock.now += 1.4
-    with pytest.raises(StoreUnavailable, match="takes in others first"):
+    with pytest.raises(StoreUnavailable, match="is registering other consumers first"):
         party.link.register(VALUE)
     assert len(party.other.said) == 1
     party.clock.now += 0.2

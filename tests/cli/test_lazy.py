@@ -37,7 +37,7 @@ def test_these_are_the_commands_for_laptops() -> None:
 def test_a_command_that_is_not_installed_says_what_to_install(name: str) -> None:
     ran = run(name, "--help")
     assert ran.code == 2
-    assert f"{name} is in a package that is not installed" in ran.err
+    assert f"{name} needs a package that is not installed" in ran.err
     assert "pip install 'kafka-coord[dev]'" in ran.err
 
 

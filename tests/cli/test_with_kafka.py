@@ -126,7 +126,7 @@ def test_reset_offsets_previews_executes_exports_and_takes_back(
 
     preview = reset("--topic", f"{loaded}:0", "--shift-by", "-5")
     assert preview.code == 0, preview.err
-    assert "nothing was changed; --execute does it" in preview.err
+    assert "nothing was changed; add --execute to make the changes" in preview.err
     assert {row["partition"]: row["committed_offset"] for row in offsets(coord, group)} == before
 
     exported = reset("--all-topics", "--to-current", "--export")

@@ -64,7 +64,7 @@ def test_each_attempt_stores_how_far_the_application_has_come_by_then(member: Me
 
 def test_a_leave_whose_answer_was_lost_is_no_loss(member: Member) -> None:
     member.application.finish()
-    member.channel.failures = [StoreUnavailable("the answer was lost"), MembershipLost("no longer registered")]
+    member.channel.failures = [StoreUnavailable("the reply was lost"), MembershipLost("no longer registered")]
     member.connector.close(5.0)
     member.connector.step()
     member.connector.step()

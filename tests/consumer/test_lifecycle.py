@@ -223,7 +223,7 @@ def test_a_forked_child_is_told_to_make_its_own(
         message = pipe.read().decode()
     assert os.waitpid(child, 0)[1] == 0
     assert "fork" in message
-    assert "make a consumer in each process" in message
+    assert "create a consumer in each process" in message
     assert consumer.registered
     assert consumer.assignment() == set(partitions_of(topic, 0))
 

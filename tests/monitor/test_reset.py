@@ -42,7 +42,7 @@ class Log:
     [
         (Rule(RuleKind.TO_EARLIEST), [10, 0], ["", ""]),
         (Rule(RuleKind.TO_LATEST), [100, 5], ["", ""]),
-        (Rule(RuleKind.TO_CURRENT), [50, 5], ["", "nothing committed: the end of the log"]),
+        (Rule(RuleKind.TO_CURRENT), [50, 5], ["", "no committed offset: the end of the log"]),
         (Rule(RuleKind.TO_OFFSET, 12), [12, 5], ["", "12 is beyond the end of the log"]),
         (Rule(RuleKind.TO_OFFSET, 0), [10, 0], ["0 is before the start of the log", ""]),
         (Rule(RuleKind.TO_TIME, 1_000), [13, 3], ["", ""]),
@@ -62,7 +62,7 @@ def test_a_shift_stays_within_the_log(shift: int, offset: int) -> None:
 
 
 def test_a_shift_of_nothing_is_refused() -> None:
-    with pytest.raises(RequestRefused, match=r"cannot shift flights\[1\]: nothing is committed there"):
+    with pytest.raises(RequestRefused, match=r"cannot shift flights\[1\] without a committed offset"):
         compute(Rule(RuleKind.SHIFT_BY, 1), BOTH, COMMITTED, Log())
 
 

@@ -12,14 +12,14 @@ _COMMANDS = {
     "history": ("kafka_coord.cli.groups.history:history", "The last decisions, their reasons and durations."),
     "rebalance": ("kafka_coord.cli.groups.operate:rebalance", "Decide a new target now."),
     "evict": ("kafka_coord.cli.groups.operate:evict", "Delete a consumer's registration."),
-    "pause": ("kafka_coord.cli.groups.operate:pause", "Forbid rebalances of a group, or of all."),
+    "pause": ("kafka_coord.cli.groups.operate:pause", "Pause rebalances of a group, or of all."),
     "resume": ("kafka_coord.cli.groups.operate:resume", "Allow rebalances again."),
     "settings": ("kafka_coord.cli.groups.operate:settings", "Show or change a group's settings."),
-    "reset-offsets": ("kafka_coord.cli.groups.reset:reset_offsets", "Set committed offsets, by a rule."),
+    "reset-offsets": ("kafka_coord.cli.groups.reset:reset_offsets", "Set committed offsets by a rule."),
     "import": ("kafka_coord.cli.groups.copying:import_command", "Copy committed offsets from the brokers' own groups."),
     "export": ("kafka_coord.cli.groups.copying:export_command", "Copy committed offsets to the brokers' own groups."),
-    "delete-offsets": ("kafka_coord.cli.groups.operate:delete_offsets", "Forget committed offsets."),
-    "delete": ("kafka_coord.cli.groups.operate:delete", "Remove groups with all they have."),
+    "delete-offsets": ("kafka_coord.cli.groups.operate:delete_offsets", "Delete committed offsets."),
+    "delete": ("kafka_coord.cli.groups.operate:delete", "Remove groups with everything in them."),
 }
 
 

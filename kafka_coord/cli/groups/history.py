@@ -36,10 +36,10 @@ _MOVES = (number("generation", "GEN"), Column("consumer"), Column("gained"), Col
 @output_option
 @connection_options
 def history(group: str, last: int, verbose: bool, output: Format) -> None:
-    """The last decisions about a group: what was decided when and why, what moved, how long it took.
+    """Show the last decisions about a group: when, why, which partitions moved, and how long it took.
 
-    STOPPED is when every stop-fetcher was acknowledged, SETTLED when everything was owned again, both counted
-    from the decision. Oldest first.
+    STOPPED is the time from the decision until every stop-fetcher was acknowledged; SETTLED is the time until every
+    partition had its owner. Oldest first.
 
     \b
     kafka-coord groups history delays --last 5 --verbose

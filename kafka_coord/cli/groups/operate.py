@@ -28,7 +28,7 @@ from kafka_coord.monitor.offsets import read_committed
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
-wait_option = click.option("--wait", is_flag=True, help="Return only when nothing is left to do, within --timeout.")
+wait_option = click.option("--wait", is_flag=True, help="Return only when the group is stable, within --timeout.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
@@ -38,7 +38,7 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @wait_option
 @asking_options
 def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: Format) -> None:
-    """Decide a new target for the group, even where nothing changed.
+    """Decide a new target for the group, even if nothing changed.
 
     \b
     kafka-coord groups rebalance delays --reason "after adding memory" --wait
@@ -74,7 +74,7 @@ def evict(group: str, consumer: str, reason: str, wait: bool, timeout_s: float, 
 @click.argument("group", type=GROUP, required=False)
 @click.option("--all", "everywhere", is_flag=True, help="All groups, including future ones.")
 @reason_option
-@click.option("--wait", is_flag=True, help="Return only when no command waits for a consumer any more.")
+@click.option("--wait", is_flag=True, help="Return only when every outstanding command is acknowledged.")
 @timeout_option(60.0, "How long to wait with --wait.")
 @connection_options
 def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_s: float) -> None:
@@ -102,7 +102,7 @@ def pause(group: str | None, everywhere: bool, reason: str, wait: bool, timeout_
 @timeout_option(60.0, "How long to wait with --wait, for each group.")
 @connection_options
 def resume(group: str | None, everywhere: bool, wait: bool, timeout_s: float) -> None:
-    """Allow rebalances again, of one group or with --all in general (groups paused by name stay paused).
+    """Allow rebalances again, of one group, or with --all in general (groups paused by name stay paused).
 
     \b
     kafka-coord groups resume delays --wait
@@ -121,7 +121,7 @@ def resume(group: str | None, everywhere: bool, wait: bool, timeout_s: float) ->
 @click.option("--assignor", metavar="NAME", help="range, roundrobin, sticky, weighted, one of your own, or 'default'.")
 @click.option("--rebalance-timeout-ms", type=click.IntRange(1, 86_400_000), metavar="MS")
 @click.option("--offsets-retention-ms", type=click.IntRange(0, 10 * 365 * 86_400_000), metavar="MS")
-@click.option("--create", is_flag=True, help="Make the group if it does not exist yet.")
+@click.option("--create", is_flag=True, help="Create the group if it does not exist yet.")
 @output_option
 @connection_options
 def settings(
@@ -132,7 +132,7 @@ def settings(
     create: bool,
     output: Format,
 ) -> None:
-    """Show a group's settings, or change those that are given.
+    """Show a group's settings, or change the given ones.
 
     \b
     kafka-coord groups settings delays
@@ -167,7 +167,7 @@ def settings(
 @yes_option
 @asking_options
 def delete(groups: tuple[str, ...], kind: str | None, yes: bool, timeout_s: float, output: Format) -> None:
-    """Remove groups with their offsets, history and settings; refused while a group has members.
+    """Remove groups with their offsets, history and settings. Refused while a group has members.
 
     \b
     kafka-coord groups delete delays --yes
@@ -208,7 +208,7 @@ def delete_offsets(
     timeout_s: float,
     output: Format,
 ) -> None:
-    """Forget committed offsets; refused while a member owns one of the partitions.
+    """Delete committed offsets. Refused while a member owns one of the partitions.
 
     \b
     kafka-coord groups delete-offsets delays --topic flights:0,3-5
@@ -222,7 +222,7 @@ def delete_offsets(
         else:
             stored = PartitionSet.of(read_client_group(store, group).committed)
         chosen = scope.choose(stored, group)
-        confirm(f"Forget the offsets of group {group} for {chosen}?", yes=yes)
+        confirm(f"Delete the offsets of group {group} for {chosen}?", yes=yes)
         if managed:
             request = Request(RequestType.DELETE_OFFSETS, group=group, partitions=chosen, by=who())
             answer = asked(store, request, timeout_s)
@@ -247,7 +247,7 @@ def _wait_settled(store: Store, group: str, timeout_s: float) -> None:
 def _one_or_all(group: str | None, everywhere: bool) -> str:
     if (group is None) is not everywhere:
         raise SettingsError(
-            "name one group, or say --all" if group is None else "name one group or say --all, not both"
+            "name one group, or give --all" if group is None else "name one group or give --all, not both"
         )
     return group or operate.EVERYWHERE
 

@@ -27,7 +27,7 @@ class Scope:
         for topic, numbers in self.topics.items():
             known = there.of_topic(topic)
             if not known:
-                raise NotFound(f"topic {topic!r} is not there; there are {', '.join(there.topics) or 'none'}")
+                raise NotFound(f"no topic {topic!r}; there are {', '.join(there.topics) or 'none'}")
             missing = (numbers or frozenset()) - known
             if missing:
                 raise NotFound(
@@ -40,9 +40,7 @@ class Scope:
 def parse_scope(topics: tuple[str, ...], *, all_topics: bool) -> Scope:
     """Raises :class:`SettingsError` unless exactly one of the two was given, and for what cannot be read."""
     if all_topics is bool(topics):
-        raise SettingsError(
-            "say which topics: --topic NAME (repeatable, NAME:0,3-5 for some partitions) or --all-topics"
-        )
+        raise SettingsError("choose topics: --topic NAME (repeatable, NAME:0,3-5 for some partitions) or --all-topics")
     found: dict[str, frozenset[int] | None] = {}
     for written in topics:
         name, colon, numbers = written.partition(":")

@@ -67,7 +67,7 @@ class _Resettable:
 @click.option("--by-duration", metavar="PnDTnHnMnS", help="To the first record not older than this: PT1H30M, P7D.")
 @click.option("--to-datetime", metavar="TIME", help="To the first record from then on: 2026-01-31T12:00:00.000 (UTC).")
 @click.option("--from-file", metavar="FILE", help="To the offsets of a CSV file, as --export writes it.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be written. The default.")
+@click.option("--dry-run", is_flag=True, help="Only show the changes. The default.")
 @click.option("--execute", is_flag=True, help="Do it.")
 @click.option("--export", is_flag=True, help="Print topic,partition,offset lines instead of a table.")
 @reason_option
@@ -92,10 +92,10 @@ def reset_offsets(
     timeout_s: float,
     output: Format,
 ) -> None:
-    """Set committed offsets, by one of the rules. Shows what it would do; does it with --execute.
+    """Set committed offsets by one of the rules. Shows the changes; --execute makes them.
 
-    Refused while a member owns one of the partitions: stop the consumers, or evict them. Offsets outside of
-    what the log holds become its nearest end, as with Kafka's own tool.
+    Refused while a member owns one of the partitions: stop the consumers, or evict them. Offsets outside the log
+    become its nearest end, as with Kafka's own tool.
 
     \b
     kafka-coord groups reset-offsets delays --topic flights --to-earliest
@@ -137,7 +137,7 @@ def reset_offsets(
             _execute(group, found, rows)
     _show(output, group, found.owners, rows, export=export)
     if not execute and not export:
-        note("nothing was changed; --execute does it")
+        note("nothing was changed; add --execute to make the changes")
 
 
 def _resettable(store: Store, group: str, kind: str | None, reason: str, timeout_s: float) -> _Resettable:

@@ -101,8 +101,8 @@ def list_command(states: tuple[str, ...], output: Format) -> None:
     \b
     Stable        every member owns its target, every command is acknowledged
     Rebalancing   something is still to be stopped, started or acknowledged
-    Paused        an operator forbade rebalances
-    Empty         no members; offsets are kept until their retention ends
+    Paused        an operator paused rebalances
+    Empty         no members; offsets are kept for their retention
 
     \b
     kafka-coord groups list
@@ -117,7 +117,7 @@ def list_command(states: tuple[str, ...], output: Format) -> None:
     documents = [group_document(row) for row in rows if not wanted or row.state.lower() in wanted]
     show(output, documents, [Section("groups", _LIST, documents)])
     if not cluster.initialised:
-        note("no coordinator has ever run here: /consumers/groups does not exist below this chroot")
+        note("/consumers/groups does not exist below this chroot, so no coordinator has ever run here")
     report_unreadable(cluster.unreadable)
     for sentence in clients.missing:
         note(sentence)
@@ -163,7 +163,7 @@ def describe(
         if found.lag_note:
             note(found.lag_note)
         if found.of_earlier_topic:
-            note(f"not counted, because the topic was deleted and created again since: {found.of_earlier_topic}")
+            note(f"not counted, because the topic has been deleted and recreated: {found.of_earlier_topic}")
     if found.heard_note:
         note(found.heard_note)
     report_unreadable(found.unreadable)
@@ -232,7 +232,7 @@ def _member_cells(member: MemberRow) -> dict[str, Any]:
 
 def nobody_decides(cluster: Cluster) -> str:
     """The warning that every command shows while no group in the cluster is rebalanced."""
-    return f"NOBODY DECIDES ANYTHING: {cluster.undecided}; kafka-coord doctor says what to do"
+    return f"NOBODY DECIDES ANYTHING: {cluster.undecided}; kafka-coord doctor suggests a remedy"
 
 
 def channel(member: MemberRow) -> str:
