@@ -40,7 +40,6 @@ class ConnectorThread:
         self._consumer = consumer
         self._meanwhile = meanwhile
         self._at_end = at_end
-        self._crash: KafkaCoordError | None = None
         self._thread = threading.Thread(target=self._run, name=f"kafka-coord-{consumer}", daemon=True)
 
     def start(self) -> None:
@@ -49,7 +48,7 @@ class ConnectorThread:
 
     def check(self) -> None:
         """Raises what ended the membership for good, if anything did."""
-        failure = self._connector.failure or self._crash
+        failure = self._connector.failure
         if failure is not None:
             raise failure.with_traceback(None)
 
@@ -65,6 +64,7 @@ class ConnectorThread:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        crash: KafkaCoordError | None = None
         try:
             while True:
                 self._wakeup.clear()
@@ -74,13 +74,13 @@ class ConnectorThread:
                 due = min(due, self._meanwhile(self._clock.monotonic()))
                 self._wakeup.wait(max(0.0, due - self._clock.monotonic()))
         except KafkaCoordError as error:
-            self._crash = error
+            crash = error
         except Exception as error:  # a defect: the application has to hear of it and not wait for ever
             log.exception("crashed consumer=%s", self._consumer)
-            self._crash = ConsumerError(f"the connector of consumer {self._consumer!r} crashed: {error!r}")
+            crash = ConsumerError(f"the connector of consumer {self._consumer!r} crashed: {error!r}")
         finally:
-            if self._crash is not None:
-                self._leave_after_crash(self._crash)
+            if crash is not None:
+                self._leave_after_crash(crash)
             self._at_end()
 
     def _leave_after_crash(self, error: KafkaCoordError) -> None:

@@ -43,6 +43,7 @@ def test_a_crash_fails_the_commits_that_wait_and_leaves_the_group() -> None:
         at_end=ended.set,
     )
     future = member.connector.commit({PARTITION: 5})
+    thread.check()
     thread.start()
     with pytest.raises(ConsumerError, match="crashed: ZeroDivisionError"):
         future.result(20)

@@ -48,6 +48,16 @@ def test_a_broken_registration_without_a_ledger_is_no_member(world):
     assert "cannot read ids/c3" in decided.summary
 
 
+def test_one_of_which_nothing_can_be_read_is_named_with_its_registration_and_its_ledger(world):
+    world.bad_registrations.add("c2")
+    world.bad_ledgers.add("c2")
+
+    decided = world.settle()
+
+    assert "the registration of c2 cannot be read: what it holds stays held; evict it" in decided.summary
+    assert "the ledger of c2 cannot be read" in decided.summary
+
+
 def test_one_whose_registration_broke_while_it_lives_keeps_what_it_holds_until_evicted(world):
     world.bad_registrations.add("c2")
 
