@@ -68,6 +68,33 @@ def test_spark_and_a_plain_consumer_play_beside_the_first_group(tmp_path: Path) 
     assert processes_mentioning(tmp_path) == []
 
 
+def test_stock_clients_play_through_a_killed_coordinator_and_one_that_moves(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+
+    done = subprocess.run(
+        [*DEMO, "--clients", "kafka", "--dir", str(tmp_path / "run"), "--report", str(report)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    for happened in (
+        "joins and takes its share",
+        "(kill -9) while it owns",
+        "has read the group and its offsets from the log",
+        "and with it the group to the instance there",
+        "grows from 6 to 8",
+        "leaves the group cleanly",
+        "26,000 records consumed",
+        "commits acknowledged, all kept",
+    ):
+        assert happened in done.stdout
+    assert "delivery at least once" in report.read_text("utf-8")
+    assert processes_mentioning(tmp_path) == []
+
+
 def test_ctrl_c_in_the_middle_stops_everything(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*DEMO, "--dir", str(tmp_path / "run"), "--report", str(tmp_path / "report.html")],

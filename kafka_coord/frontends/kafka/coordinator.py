@@ -185,7 +185,9 @@ class GroupCoordinator:
     async def _learn(self, topics: Any) -> bool:
         """Whether it is known which partitions these topics have: the broker is asked about those that are not."""
         try:
-            await self._instances.learn({topic.name for topic in topics})
+            await self._instances.learn(
+                {topic.name: max((part.partition_index for part in topic.partitions), default=-1) for topic in topics}
+            )
         except BrokerError as error:
             log.info("cannot tell which partitions there are: %s", error)
             return False

@@ -7,7 +7,7 @@ there is that of the instance beside it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kafka_coord.errors import BrokerError
@@ -20,6 +20,8 @@ Node = tuple[int, str, int]
 
 _METADATA, _FIND_COORDINATOR, _CREATE_TOPICS = 4, 2, 2
 _KNOWN_FOR_S = 30.0
+_MISSING_FOR_S = 0.2
+"""A partition that is not there yet: a topic is made, or grows."""
 _TOPIC_EXISTS, _INVALID_REPLICATION = 36, 38
 _MOST_REPLICAS = 3
 _LOG_SETTINGS = {
@@ -96,12 +98,15 @@ class Instances:
         answer = await self._ask("FindCoordinator", _FIND_COORDINATOR, form(key=transactional_id, key_type=1))
         return None if answer.error_code else (answer.node_id, answer.host, answer.port)
 
-    async def learn(self, topics: Iterable[str]) -> None:
-        """Asks for the partitions of topics that are not known, or have not been asked for lately."""
+    async def learn(self, highest: Mapping[str, int]) -> None:
+        """Asks for the partitions of topics that have not been asked for lately. ``highest`` is the highest partition
+        that matters of each: a topic that does not reach to it may have grown, and is asked for again soon."""
         now = time.monotonic()
-        unknown = [
-            topic for topic in topics if now - self._partitions.get(topic, (-_KNOWN_FOR_S, 0))[0] >= _KNOWN_FOR_S
-        ]
+        unknown = []
+        for topic, partition in highest.items():
+            asked, count = self._partitions.get(topic, (-_KNOWN_FOR_S, 0))
+            if now - asked >= (_KNOWN_FOR_S if partition < count else _MISSING_FOR_S):
+                unknown.append(topic)
         if unknown:
             await self._metadata(unknown)
 

@@ -6,10 +6,11 @@ import itertools
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
@@ -114,6 +115,26 @@ def test_a_consumer_that_assigns_itself_commits_and_an_operator_moves_its_offset
     assert not moved.result(30).topic_partitions[0].error
     (found,) = one.committed([TopicPartition(topic, 0)], 30)
     assert found.offset == 3
+    one.close()
+
+
+def test_an_offset_of_a_partition_that_was_just_added_is_soon_committed(front: Front) -> None:
+    name, admin = f"grows-{next(_numbers)}", TopicAdmin(front.cluster.bootstrap_servers)
+    one = Consumer({"bootstrap.servers": front.bootstrap, "group.id": name, "enable.auto.commit": False})
+
+    def commits(partition: int) -> bool:
+        try:
+            (done,) = one.commit(offsets=[TopicPartition(name, partition, 1)], asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            return False
+        return done.error is None
+
+    for partition, change in enumerate((partial(admin.create, name, 1), partial(admin.add_partitions, name, 2))):
+        assert not commits(partition)
+        change()
+        eventually(lambda partition=partition: commits(partition), within_s=5)
     one.close()
 
 
