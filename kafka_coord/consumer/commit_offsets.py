@@ -44,7 +44,7 @@ def asked_offsets(
         between(f"the offset of {partition}", offset, 0, (1 << 63) - 1)
         if offset > holding.position:
             raise ConsumerError(
-                f"cannot commit offset {offset} of {partition}: records were handed out only up to {holding.position};"
+                f"cannot commit offset {offset} of {partition}: records were handed out up to {holding.position};"
                 " to skip records, seek() beyond them"
             )
         if offset < holding.committed and not holding.may_go_back:

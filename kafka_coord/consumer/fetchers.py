@@ -258,7 +258,7 @@ class KafkaFetchers:
         fetcher = self._stream_of.get(partition)
         holding = fetcher.partitions.holding(partition) if fetcher is not None else None
         if fetcher is None or holding is None:
-            raise ConsumerError(f"partition {partition} is not, or no longer, assigned to this consumer")
+            raise ConsumerError(f"partition {partition} is not assigned to this consumer")
         return fetcher, holding
 
     def assignment(self) -> frozenset[TopicPartition]:

@@ -188,7 +188,7 @@ def test_offsets_of_a_topic_that_was_recreated_do_not_count(tree: Tree, coord: R
     tree.offset("delays", "flights", 0, 55)
     ran = coord("groups", "describe", "delays", "--offsets", "-o", "json")
     assert ran.json()["offsets"] == []
-    assert "created again since: flights[0]" in ran.err
+    assert "has been deleted and recreated: flights[0]" in ran.err
 
 
 HOSTILE = [
