@@ -1,7 +1,7 @@
-"""A librdkafka client that fetches exactly what is wanted now, and never makes a thread wait for a change.
+"""A librdkafka client that fetches exactly the wanted partitions, and never makes a thread wait for a change.
 
 confluent-kafka lets one thread at a time into a client, without fairness: a thread that polls in a loop keeps all
-others out for good (``Handle_serialize_enter`` of 2.16; earlier releases let them in). So only the owner of the lock
+others out for ever (``Handle_serialize_enter`` of 2.16; earlier releases let them in). So only the owner of the lock
 ``_inside`` calls the client. A thread that wants a change marks it. If nobody is inside, it carries the change out at
 once; otherwise the owner does so when it leaves. A call that waits for records lasts a few ms at most, so no change
 waits longer.
@@ -26,7 +26,7 @@ _METADATA_TIMEOUT_S = 0.5
 
 Key = tuple[str, int]
 Wanted = Mapping[Key, tuple[int, int]]
-"""Per partition a serial number and the offset to begin at. Another serial means: begin again, at that offset."""
+"""By partition, a serial number and the offset to begin at. A new serial means to begin again at that offset."""
 
 
 class AssignedClient:
@@ -48,7 +48,7 @@ class AssignedClient:
     # --- changes: any thread, never waits ----------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Other partitions or offsets are wanted now: fetches them."""
+        """Call it when other partitions or offsets are wanted; fetches them."""
         self._changed = True
         self._carry_out()
 
@@ -67,7 +67,7 @@ class AssignedClient:
         self._to_learn.add(topic)
 
     def _carry_out(self) -> None:
-        # The thread that is inside comes here again when it leaves, so no change is forgotten.
+        # The thread inside checks again when it leaves, so no change is lost.
         while self._changed and self._inside.acquire(blocking=False):
             try:
                 self._reconcile()
@@ -77,7 +77,8 @@ class AssignedClient:
     # --- fetching: the application's thread --------------------------------------------------------------------------
 
     def fetch(self, timeout_s: float, limit: int, sink: Callable[[list[Any], Mapping[Key, int]], None]) -> bool:
-        """Hands to ``sink`` what came within ``timeout_s`` (a few ms at most), with the serials it was fetched under.
+        """Passes the messages that came within ``timeout_s`` (a few ms at most) to ``sink``, with their partitions'
+        serials.
 
         Returns false at once if there is no client or nothing to fetch.
         """

@@ -1,4 +1,4 @@
-"""Keeps the fetchers told of Kafka's brokers, on the connector's thread."""
+"""Tells the fetchers about Kafka's brokers, on the connector's thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _RETRY_S = 1.0
 
 
 class BrokerLookup:
-    """``bootstrap_servers`` of the application's own come first: then nobody else is asked. ``connect`` is told."""
+    """Uses the application's own ``bootstrap_servers`` if there are any, and looks up nothing else. ``connect``
+    receives them."""
 
     def __init__(
         self, transport: Transport, bootstrap_servers: str | None, connect: Callable[[tuple[str, ...]], None]
@@ -26,11 +27,11 @@ class BrokerLookup:
 
     @property
     def problem(self) -> str:
-        """Why no broker can be used ("" if one can, or none is known yet)."""
+        """The reason why no broker can be used ("" if one can, or none is known yet)."""
         return self._brokers.problem if not self._brokers.addresses else ""
 
     def step(self, now: float) -> float:
-        """Looks when it is due; returns when to call again."""
+        """Looks the brokers up when that is due; returns when to call again."""
         if self._given:
             self._connect(self._given)
             return float("inf")

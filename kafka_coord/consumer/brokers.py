@@ -1,4 +1,4 @@
-"""Where the Kafka brokers are: read from their own znodes, so that users name ZooKeeper only."""
+"""The addresses of Kafka's brokers, read from their znodes, so that users need to name only ZooKeeper."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 
 
 def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> tuple[tuple[str, ...], str]:
-    """The addresses to begin with, and, where brokers live but none can be used, what is wrong ("" otherwise).
+    """The addresses to connect to, and the problem if brokers live but none can be used ("" otherwise).
 
-    Of each broker the first listener of that name, or without a name the first that speaks ``protocol``.
+    Chooses each broker's first listener of that name, or without a name the first that speaks ``protocol``.
     """
     addresses: list[str] = []
     for broker in brokers:
@@ -51,7 +51,8 @@ class BrokerDirectory:
         self.problem = ""
 
     def step(self) -> bool:
-        """Looks if something may have changed; whether it did. Raises ``StoreUnavailable``: call again later."""
+        """Looks if anything may have changed; returns whether it has. Raises ``StoreUnavailable``: call it again
+        later."""
         if not self._changed:
             return False
         self._changed = False

@@ -19,14 +19,14 @@ from kafka_coord.zk.store import WatchEvent, WatchType
 log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 3.0
-"""How often the channel is listed without any event. A lost watch costs this much at most."""
+"""How often the channel is listed without an event. A lost watch costs at most this much."""
 
 _RETRY_S = 0.25
 
 
 @dataclass(slots=True)
 class _Current:
-    """The command being carried out, and how far it is: each part is done once, however often the store fails."""
+    """The command being carried out, and its progress: each part is done once, however often the store fails."""
 
     command_id: CommandId
     command: Command
@@ -76,7 +76,7 @@ class CommandLoop:
         self._changed = True
 
     def step(self, registration: Registration, now: float) -> float:
-        """Obeys what can be obeyed now. Returns when to call again, if nothing wakes the connector before.
+        """Obeys the commands that can be obeyed now. Returns when to call again unless something wakes the connector.
 
         Raises :class:`MembershipLost`, also when the channel is gone, and what the store raises.
         """
@@ -107,7 +107,7 @@ class CommandLoop:
         self.look_due = now + self._look_interval_s
         self._queue = deque(commands)
         if self._current is not None and self._current.command_id not in commands:
-            # Somebody deleted it, and the coordinator takes that for our acknowledgement: finish it.
+            # Somebody deleted the command, which the coordinator takes for an acknowledgement: finish it.
             self._queue.appendleft(self._current.command_id)
         for name in strays:
             self._report(name, "is not a command's name; it is left alone")
@@ -138,7 +138,7 @@ class CommandLoop:
             if command is None:
                 return True
             if command.incarnation > registration.incarnation:
-                # If this one deleted it, it would acknowledge it for the namesake that has replaced it.
+                # Deleting it would acknowledge it for the consumer that has taken over this name.
                 raise MembershipLost(
                     f"{command_id.name} is for incarnation {command.incarnation}: another consumer has registered as"
                     f" {registration.consumer!r} since"

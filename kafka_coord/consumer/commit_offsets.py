@@ -1,4 +1,4 @@
-"""Which offsets a commit of the application stores."""
+"""The offsets that a commit of the application stores."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kafka_coord.model import TopicPartition
 
 
 def consumed_offsets(fetchers: KafkaFetchers, reader: threading.Thread | None, lost: str) -> dict[TopicPartition, int]:
-    """All that was consumed. What ``reader``, the thread that commits, has in hand counts as consumed.
+    """The offsets of everything consumed. Records in the hands of ``reader``, the committing thread, count as consumed.
 
-    Raises :class:`MembershipLost` with the sentence ``lost`` where that thread was handed records under an incarnation
-    that is lost.
+    Raises :class:`MembershipLost` with the message ``lost`` if that thread received its records under a lost
+    incarnation.
     """
     found: dict[TopicPartition, int] = {}
     for fetcher in fetchers.streams:
@@ -32,7 +32,7 @@ def asked_offsets(
     """The offsets the application names, checked and noted.
 
     Raises :class:`MembershipLost` for a partition that is not held, and :class:`ConsumerError` for an offset beyond
-    what was handed out or one that goes back without a ``seek``.
+    the records handed out, or one that goes back without a ``seek``.
     """
     wanted: dict[TopicPartition, int] = {}
     for key, offset in offsets.items():

@@ -59,7 +59,7 @@ class _Closing:
     told: bool = False
     last_try: bool = False
     unanswered: bool = False
-    """An attempt to leave may have taken effect: its answer did not come."""
+    """An attempt to leave may have taken effect, because its reply did not come."""
 
 
 class Connector:
@@ -122,12 +122,12 @@ class Connector:
         return self._registration
 
     def may_hand_out(self) -> bool:
-        """Whether, at this moment, the registration is proven to exist: records may be handed out."""
+        """Whether the registration certainly exists at this moment, so that records may be handed out."""
         return self.hands_out_until() > self._store.clock.monotonic()
 
     def hands_out_until(self) -> float:
-        """``clock.monotonic()`` until which the registration is proven to exist (0.0: not at all). Holds without any
-        answer from now on, as :meth:`~kafka_coord.zk.store.Session.lease_deadline` does."""
+        """``clock.monotonic()`` until which the registration certainly exists (0.0: not at all). Holds even without
+        further replies, as :meth:`~kafka_coord.zk.store.Session.lease_deadline` does."""
         registration = self._registration
         if registration is None:
             return 0.0
@@ -149,19 +149,18 @@ class Connector:
         return future
 
     def commit_now(self, offsets: Offsets) -> None:
-        """As :meth:`commit`, for callbacks: they run on the connector's thread already."""
+        """Like :meth:`commit`, for callbacks, which already run on the connector's thread."""
         registration = self._registration
         if registration is None:
             raise self._lost_error()
         self._write(registration, offsets)
 
     def close(self, timeout_s: float, also: Iterable[Op] = (), *, in_hand: Callable[[], bool] | None = None) -> None:
-        """Asks the member to leave its group (docs/protocol.md, section 7). :attr:`done` when it is over.
+        """Makes the member leave its group (docs/protocol.md, section 7); :attr:`done` tells when it has left.
 
         It hands out nothing more and waits until the application has come back from the records it has in hand, for
-        ``timeout_s`` at most. Then one write stores, of each partition held, the offset up to which the application has
-        come back, and deletes the registration; ``also`` is written with it. Records still in hand are handed out
-        again by the next owner.
+        ``timeout_s`` at most. Then one write stores the consumed offset of each held partition and deletes the
+        registration, together with ``also``. The next owner hands out again the records still in hand.
 
         ``in_hand`` tells whether the application has records it will come back from. By default these are all that the
         fetchers know to be in hand. It is called from :meth:`step`.
@@ -175,7 +174,7 @@ class Connector:
         return self._fetchers.in_hand(self._fetchers.held_partitions())
 
     def crashed(self, error: KafkaCoordError) -> None:
-        """A defect ended the thread that steps. Fails the commits that wait: nobody would answer them any more."""
+        """A defect ended the stepping thread. Fails the pending commits, which nobody would complete."""
         self.failure = error
         self.done = True
         self._registration = None
@@ -184,7 +183,8 @@ class Connector:
     # --- the step ----------------------------------------------------------------------------------------------------
 
     def step(self) -> float | None:
-        """Does what can be done now. Returns when to step again at the latest, on the clock; ``None`` when done."""
+        """Does all that is possible now. Returns the latest time for the next step, on the clock; ``None`` when
+        done."""
         if self.done:
             return None
         now = self._store.clock.monotonic()
@@ -233,8 +233,8 @@ class Connector:
         if self._store.session.state is not SessionState.CONNECTED:
             return now + 1.0
         if self._evicted and self._fetchers.orphans_in_hand():
-            # It was evicted because the application takes too long, and could not serve partitions now. As in Kafka
-            # after max.poll.interval.ms, it registers when the application comes back.
+            # It was evicted because the application takes too long, so it could not serve partitions now. As in Kafka
+            # after max.poll.interval.ms, it registers when the application returns.
             return now + 1.0
         if self._value is None:
             self._value = self._registration_value()
@@ -253,7 +253,7 @@ class Connector:
         return now
 
     def _wait_for_name(self, holder: Holder, now: float) -> float:
-        """Our own ghost may hold the name: an earlier process whose session the server has not ended yet."""
+        """The name may be held by this consumer's own earlier process, whose session the server has not ended yet."""
         since = self._name_taken_since
         if since is None:
             since = self._name_taken_since = now
@@ -291,7 +291,7 @@ class Connector:
         return ""
 
     def _lose(self, why: str) -> None:
-        """The lost-connection procedure: closes the fetchers, clears the queues, forgets everything and starts over."""
+        """The lost-connection procedure: closes the fetchers, clears the queues and starts over."""
         registration, self._registration = self._registration, None
         if registration is None:
             return
@@ -314,7 +314,7 @@ class Connector:
         tell(self._on_lost, lost, "on_lost")
 
     def _fail(self, error: KafkaCoordError) -> None:
-        """The consumer cannot go on. The next call of the application raises ``error``."""
+        """Gives up. The application's next call raises ``error``."""
         log.error("gave up consumer=%s: %s", self._channel.consumer, error)
         self._lose(str(error))
         self._finish(error)
@@ -382,7 +382,7 @@ class Connector:
                 self._refuse(request.future, request.offsets)
 
     def _refuse(self, future: Future[None], offsets: Offsets) -> None:
-        """There is no membership to commit in. Offsets that the leave has stored count as committed all the same."""
+        """Fails a commit without a membership. Offsets that the leave has stored still count as committed."""
         if self.done and offsets and offsets.items() <= self._left_with.items():
             _complete(future)
         else:
@@ -428,7 +428,7 @@ class Connector:
         return None
 
     def _write_leave(self, registration: Registration, closing: _Closing) -> None:
-        """One attempt, with the offsets up to which the application has come back by now."""
+        """One attempt to leave, with the offsets consumed by now."""
         offsets = dict(self._fetchers.uncommitted())
         try:
             self._channel.leave(registration, offsets, closing.also)

@@ -46,7 +46,7 @@ Partition = TopicPartition | tuple[str, int]
 
 
 class Consumer:
-    """A member of a group: registers, is given partitions by the coordinator, hands out their records, commits.
+    """A member of a group: it registers, gets partitions from the coordinator, hands out their records and commits.
 
     ::
 
@@ -55,61 +55,50 @@ class Consumer:
                 ...
 
     **What is consumed.** A record (or batch) counts as consumed when the application comes back for the next one,
-    leaves the ``with`` block normally, or commits it. An exception leaves what is in hand unconsumed: it will be read
-    again. When a partition moves, the record in hand is waited for, so a record that takes long delays the handover
-    of its own partition (never of others), and past the group's rebalance timeout the consumer is evicted.
+    leaves the ``with`` block normally, or commits it. After an exception, the records in hand are unconsumed and will
+    be read again. When a partition moves, the consumer waits until the application is done with its record in hand. So
+    a slow record delays the handover of its own partition (never of others), and past the group's rebalance timeout the
+    consumer is evicted.
 
     **Threads.** ``poll``, ``consume`` and iteration belong to one thread per stream; any thread may call everything
-    else. Three callbacks tell of partitions: ``on_assign(partitions)`` before the first of their records is fetched (it
+    else. Three callbacks report partitions: ``on_assign(partitions)`` before the first of their records is fetched (it
     may ``seek``); ``on_revoke(partitions)`` before their offsets are committed (it may ``commit``);
-    ``on_lost(partitions)`` when they are gone without notice. When ``on_revoke`` is called, the application has none of
-    their records in hand, except when :meth:`close` could not wait for it (see there). All three run on the connector's
-    thread and should be quick. An exception they raise is logged and does not hold up the handover. ``on_start`` and
-    ``on_stop``, named after the commands start-fetcher and stop-fetcher, are other names of ``on_assign`` and
-    ``on_revoke``.
+    ``on_lost(partitions)`` when they were lost without notice. When ``on_revoke`` is called, the application has none
+    of their records in hand, except when :meth:`close` could not wait for it (see there). All three run on the
+    connector's thread and should be quick. An exception they raise is logged and does not hold up the handover.
+    ``on_start`` and ``on_stop``, named after the commands start-fetcher and stop-fetcher, are other names of
+    ``on_assign`` and ``on_revoke``.
 
     **Errors.** Any call may raise :class:`ConsumerClosed`, :class:`ConsumerIdInUse` (the name is taken),
     :class:`NoOffset` (until the application seeks), :class:`BrokerError` (no usable listener, or not authorised).
     A lost ZooKeeper session raises nothing by itself: the consumer registers again. ``commit`` then raises
-    :class:`MembershipLost` for what can no longer be committed.
+    :class:`MembershipLost` for records that can no longer be committed.
 
-    Arguments, besides those that say it themselves:
+    Arguments that need an explanation:
 
-    ``zookeeper`` | ``bootstrap``
-        ``host:port,host:port/chroot``, the one Kafka uses; or, to take part without ZooKeeper, ``host:port,host:port``
-        of broker hosts where ``kafka-coord serve --listen-channel`` listens (docs/socket-protocol.md), with an
-        ``ssl.SSLContext`` as ``tls`` and a ``secret`` where the operator asks for them.
-    ``topics`` | ``include`` | ``exclude``
-        A list of topics or ``{topic: streams}``; or a regular expression: the consumer subscribes to every topic whose
-        whole name matches ``include``, or to every topic that does not match ``exclude``. A comma means ``|``.
-        ``white_list`` and ``black_list``, as 0.8 called them, are other names of ``include`` and ``exclude``.
-    ``consumer_id``
-        Its name within the group. By default one is made up. With ``rejoin_grace_ms``, a restarted consumer gets its
-        partitions back by its name.
-    ``streams``
-        How many fetchers it has. Each is read from a thread of its own through :attr:`streams`.
-    ``auto_commit_interval_ms``
-        How often consumed offsets are committed; 0 or ``None``: only by :meth:`commit`. Then a partition that moves
-        goes on from what was committed, so commit in ``on_revoke``.
-    ``auto_offset_reset``
-        Where to begin without a stored offset, or when it is no longer in the log: ``earliest``, ``latest`` or
-        ``error``. The default is Kafka's, ``latest`` (0.8: ``largest``). With ``latest`` the end of a partition is
-        committed before its first record is handed out, so that a crash does not move the beginning. Use ``earliest``
-        to see partitions that are added later from their first record on.
-    ``session_timeout_ms``
-        How long the consumer may be silent before the coordinator takes it for dead and gives its partitions to
-        others. The default is 10,000, and 45,000 with ``bootstrap``: more than twice the session timeout of the
-        instances, so that the crash of a coordinator does not interrupt the consumer.
-    ``rejoin_grace_ms``
-        How long the coordinator keeps its partitions for it after it has vanished (Kafka's static membership).
-    ``mode``
-        ``incremental``, or ``eager``: everything stops before anything starts, as in 0.8.
-    ``kafka``
-        Further librdkafka settings (TLS, SASL, fetch sizes, …). With ``bootstrap.servers`` the consumer does not read
-        the brokers' addresses from ZooKeeper. ``listener`` picks a listener by name rather than by
-        ``security.protocol``.
-    ``store``
-        A ZooKeeper store to use instead of opening one. It is not closed with the consumer.
+        ``zookeeper`` | ``bootstrap`` ``host:port,host:port/chroot``, the brokers' own; or, to be a member without
+        ZooKeeper, ``host:port,host:port`` of broker hosts where ``kafka-coord serve --listen-channel`` listens
+        (docs/socket-protocol.md), with an ``ssl.SSLContext`` as ``tls`` and a ``secret`` where the operator asks for
+        them. ``topics`` | ``include`` | ``exclude`` A list of topics or ``{topic: streams}``; or a regular expression:
+        the consumer subscribes to every topic whose whole name matches ``include``, or to every topic that does not
+        match ``exclude``. A comma means ``|``. ``white_list`` and ``black_list``, the names in 0.8, mean the same as
+        ``include`` and ``exclude``. ``consumer_id`` Its name within the group; generated by default. With
+        ``rejoin_grace_ms``, a restarted consumer gets its partitions back by its name. ``streams`` How many fetchers it
+        has. Each is read from a thread of its own through :attr:`streams`. ``auto_commit_interval_ms`` How often
+        consumed offsets are committed; 0 or ``None``: only by :meth:`commit`. Then a moved partition continues from the
+        last commit, so commit in ``on_revoke``. ``auto_offset_reset`` Where to begin without a stored offset, or when
+        it is no longer in the log: ``earliest``, ``latest`` or ``error``. The default is Kafka's, ``latest`` (0.8:
+        ``largest``). With ``latest`` the end of a partition is committed before its first record is handed out, so that
+        a crash does not move the beginning. Use ``earliest`` to see partitions that are added later from their first
+        record on. ``session_timeout_ms`` How long the consumer may be silent before the coordinator declares it dead
+        and gives its partitions to others. The default is 10,000, and 45,000 with ``bootstrap``: more than twice the
+        session timeout of the instances, so that the crash of a coordinator does not interrupt the consumer.
+        ``rejoin_grace_ms`` How long the coordinator keeps its partitions for it after it has vanished (Kafka's static
+        membership). ``mode`` ``incremental``, or ``eager``: everything stops before anything starts, as in 0.8.
+        ``kafka`` Further librdkafka settings (TLS, SASL, fetch sizes, …). With ``bootstrap.servers`` the consumer does
+        not read the brokers' addresses from ZooKeeper. ``listener`` picks a listener by name rather than by
+        ``security.protocol``. ``store`` A ZooKeeper store to use instead of opening one. It is not closed with the
+        consumer.
     """
 
     def __init__(
@@ -234,7 +223,7 @@ class Consumer:
         return self._only_stream().consume(max_records, timeout_s)
 
     def consume_messages(self, max_messages: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Message]:
-        """As :meth:`consume`, with confluent-kafka's messages instead of records.
+        """Like :meth:`consume`, with confluent-kafka's messages instead of records.
 
         It is as fast as confluent-kafka's own consumer, and serves programs written for that one. No message is an
         error: the consumer raises errors or recovers from them.
@@ -242,7 +231,7 @@ class Consumer:
         return self._only_stream().consume_messages(max_messages, timeout_s)
 
     def __iter__(self) -> Iterator[Record]:
-        """The records as they come, until the consumer is closed. It may be left and taken up again."""
+        """The records as they come, until the consumer is closed. You may leave the loop and iterate again."""
         return iter(self._only_stream())
 
     @property
@@ -272,7 +261,7 @@ class Consumer:
     def commit(
         self, offsets: Mapping[Partition, int] | None = None, *, asynchronous: bool = False
     ) -> Future[None] | None:
-        """Commits everything that was handed out, or the ``offsets`` given (of the next record to read).
+        """Commits everything that was handed out, or the given ``offsets`` (of the next record to read).
 
         With several streams, records that other threads have in hand are not counted. The call returns when ZooKeeper
         has stored the offsets. While ZooKeeper is away it waits until ZooKeeper is back or the session has ended. With
@@ -322,7 +311,7 @@ class Consumer:
         return holding.position if holding.position >= 0 else None
 
     def committed(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int | None]:
-        """What ZooKeeper has for these (default: all held); ``None`` where nothing is stored."""
+        """The stored offsets of these partitions (default: all held); ``None`` for those without one."""
         self._check_process()
         self._check()
         wanted = self.assignment() if partitions is None else [TopicPartition(*partition) for partition in partitions]
@@ -334,11 +323,11 @@ class Consumer:
         return self._fetchers.assignment()
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Hands out nothing of these until :meth:`resume`; they stay this consumer's. A new start resumes them."""
+        """Hands out no records of these until :meth:`resume`; the consumer keeps them. A new start resumes them."""
         self._pause(partitions, paused=True)
 
     def resume(self, partitions: Iterable[Partition]) -> None:
-        """Goes on with these where they were paused."""
+        """Continues these from where they were paused."""
         self._pause(partitions, paused=False)
 
     def _pause(self, partitions: Iterable[Partition], *, paused: bool) -> None:
@@ -348,7 +337,7 @@ class Consumer:
             fetcher.partitions.pause(holding, paused=paused)
 
     def seek(self, partition: Partition, offset: int | str) -> None:
-        """Goes on from ``offset``, ``"earliest"`` or ``"latest"``. Only this lets a later commit go back.
+        """Continues from ``offset``, ``"earliest"`` or ``"latest"``. Only after a seek may a commit go back.
 
         Raises :class:`ConsumerError` where the consumer does not hold the partition.
         """
@@ -376,7 +365,7 @@ class Consumer:
 
     @property
     def stats(self) -> ConsumerStats:
-        """What it has done since it was made."""
+        """Its counters since it was created."""
         return ConsumerStats(
             records=sum(fetcher.records for fetcher in self._fetchers.streams), **asdict(self._connector.counters)
         )
@@ -384,15 +373,15 @@ class Consumer:
     # --- leaving -----------------------------------------------------------------------------------------------------
 
     def close(self, *, leave: bool | None = None, timeout_s: float = 10.0) -> None:
-        """Leaves the group: no partition's records are skipped, and only records still in hand are handed out again.
+        """Leaves the group. No records are skipped, and only records still in hand are handed out again.
 
         The consumer hands out nothing more and waits until the application has come back from the records in hand
         (which counts them as consumed), for ``timeout_s`` seconds at most. It does not wait for the thread that calls
-        ``close`` nor for one that has ended: they cannot come back. Then a single write commits, of each partition
-        held, the offset up to which the application has come back, and deletes the registration. With
-        ``auto_commit_interval_ms=None`` it commits what the application has committed itself; it may still call
-        :meth:`commit` while ``close`` waits. Records still in hand are handed out again by the next owner: to count
-        them, commit before you close, or leave a ``with`` block normally.
+        ``close`` nor for one that has ended: they cannot come back. Then a single write commits the
+        consumed offset of each held partition and deletes the registration. With ``auto_commit_interval_ms=None`` it
+        commits only what the application has committed itself; the application may call :meth:`commit` while ``close``
+        waits. The next owner hands out again the records still in hand: to count them as consumed, commit before you
+        close, or leave a ``with`` block normally.
 
         The partitions move at once. A consumer with ``rejoin_grace_ms`` keeps its place for that long, as a static
         member does in Kafka, unless ``leave=True`` gives the place up now. No coordinator is needed. If ZooKeeper does

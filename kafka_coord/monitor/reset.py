@@ -141,7 +141,7 @@ def duration_ms(written: str) -> int:
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     milliseconds = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
     if milliseconds > _MAX_OFFSET:
-        raise SettingsError(f"duration {written[:60]!r} is too long (more than 63 bits of ms)")
+        raise SettingsError(f"duration {written[:60]!r} is longer than 63 bits of milliseconds can hold")
     return round(milliseconds)
 
 
