@@ -10,7 +10,6 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from kafka_coord.groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
@@ -20,10 +19,7 @@ from kafka_coord.wire.messages import message
 
 OFFSET_KEY, GROUP_KEY, CLAIM_KEY, KEEP_ALIVE_KEY = 1, 2, 100, 101
 OFFSET_VALUE, GROUP_VALUE = 3, 3
-_VERSION, _PARTITION, _TIMESTAMP = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
-_OFFSET_VALUE_START = struct.Struct(">hqih")
-"""Its version, the offset, the leader epoch, and the length of the metadata."""
-_WRITTEN = _VERSION.pack(OFFSET_VALUE)
+_VERSION = struct.Struct(">h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +59,20 @@ Entry = OffsetEntry | GroupEntry | Claim | None
 
 
 def offset_record(entry: OffsetEntry) -> LogRecord:
-    """Packed here, since there are so many of them: several times as fast as by the compiled encoders."""
-    return LogRecord(
-        _offset_key_start(entry.group, entry.topic) + _PARTITION.pack(entry.partition), _offset_value(entry.value)
-    )
-
-
-@lru_cache(maxsize=4096)
-def _offset_key_start(group: str, topic: str) -> bytes:
-    """All of a key but the partition, which is its end."""
-    key = message("OffsetCommitKey")(group=group, topic=topic)
-    return _versioned("OffsetCommitKey", OFFSET_KEY, key)[: -_PARTITION.size]
+    key = message("OffsetCommitKey")(group=entry.group, topic=entry.topic, partition=entry.partition)
+    return LogRecord(_versioned("OffsetCommitKey", OFFSET_KEY, key), _offset_value(entry.value))
 
 
 def _offset_value(value: CommittedOffset | None) -> bytes | None:
     if value is None:
         return None
-    metadata = value.metadata.encode()
-    start = _OFFSET_VALUE_START.pack(OFFSET_VALUE, value.offset, value.leader_epoch, len(metadata))
-    return start + metadata + _TIMESTAMP.pack(value.committed_at_ms)
+    found = message("OffsetCommitValue")(
+        offset=value.offset,
+        leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        commit_timestamp=value.committed_at_ms,
+    )
+    return _versioned("OffsetCommitValue", OFFSET_VALUE, found)
 
 
 def group_record(group: GroupMetadata, assignments: Mapping[str, bytes], now_ms: int) -> LogRecord:
@@ -132,9 +123,8 @@ def read_record(record: LogRecord) -> Entry:
         raise BadMessage(f"offset {record.offset}: a record without a key")
     (kind,) = _VERSION.unpack_from(key)
     if kind in {0, OFFSET_KEY}:
-        group, topic = _offset_key_read(key[: -_PARTITION.size])
-        (partition,) = _PARTITION.unpack(key[-_PARTITION.size :])
-        return OffsetEntry(group, topic, partition, _read_offset(value))
+        name = message("OffsetCommitKey").decode(key, kind, _VERSION.size)
+        return OffsetEntry(name.group, name.topic, name.partition, _read_offset(value))
     if kind == GROUP_KEY:
         group = message("GroupMetadataKey").decode(key, kind, _VERSION.size).group
         return GroupEntry(group, _read_group(group, value))
@@ -147,26 +137,9 @@ def read_record(record: LogRecord) -> Entry:
     return None
 
 
-@lru_cache(maxsize=4096)
-def _offset_key_read(start: bytes) -> tuple[str, str]:
-    """Group and topic of a key without the partition, which is its end. Kept, since a load reads each so often."""
-    kind, key = _VERSION.unpack_from(start)[0], start + bytes(_PARTITION.size)
-    name, end = message("OffsetCommitKey").decode_at(key, kind, _VERSION.size)
-    if end != len(key):
-        raise BadMessage(f"the key of an offset of {len(key)} bytes ends after {end}")
-    return name.group, name.topic
-
-
 def _read_offset(value: bytes | None) -> CommittedOffset | None:
-    """The version that is written here is unpacked here, the others by the compiled decoders."""
     if value is None:
         return None
-    if value[: _VERSION.size] == _WRITTEN and len(value) >= _OFFSET_VALUE_START.size + _TIMESTAMP.size:
-        _, offset, leader_epoch, size = _OFFSET_VALUE_START.unpack_from(value)
-        end = _OFFSET_VALUE_START.size + size
-        if size >= 0 and len(value) == end + _TIMESTAMP.size:
-            metadata = str(value[_OFFSET_VALUE_START.size : end], "utf-8", "replace")
-            return CommittedOffset(offset, leader_epoch, metadata, *_TIMESTAMP.unpack_from(value, end))
     found = _read("OffsetCommitValue", value)
     return CommittedOffset(found.offset, found.leader_epoch, found.metadata, found.commit_timestamp)
 

@@ -22,7 +22,7 @@ from tests.chaos import foreign
 from tests.chaos.clients.faults import SMALL_SEGMENTS, ClientsFaults, set_of_log
 from tests.chaos.clients.watching import ClientsWatch
 from tests.chaos.faults import Faults
-from tests.chaos.journal import EventWriter, Kind, Phase, ResourceWriter, Run, Setup, write_run
+from tests.chaos.journal import GROUP_LOG, EventWriter, Kind, Phase, ResourceWriter, Run, Setup, write_run
 from tests.chaos.machine import MachineTimes
 from tests.chaos.parts import EAGER_GROUP, REBALANCE_TIMEOUT_MS, cast, groups_of, stock_cast
 from tests.chaos.schedule import CLEAN_STOP, FROZEN, KILLED, Stretch, schedule, schedule_of_clients
@@ -214,6 +214,9 @@ class ChaosRun:
             for actor in testbed.of(role):
                 actor.busy = True
                 faults.stop(actor)
+        if self._of_clients:
+            said = faults.command("audit", "--group-log", "-o", "json")
+            (self._options.directory / GROUP_LOG).write_text(said.output, encoding="utf-8")
         for actor in (*testbed.of("kafka"), *testbed.of("zookeeper")):
             actor.busy = True
         for actor in testbed.of("kafka"):

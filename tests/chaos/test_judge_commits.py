@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.chaos.journal import Kind
+import json
+
+from tests.chaos.journal import GROUP_LOG, Kind
 from tests.chaos.judge.findings import Rule, Status
 from tests.chaos.night import T0, T1, Night, broken, of, violations
 
@@ -61,6 +63,18 @@ def test_a_group_without_any_commit_has_nothing_to_be_judged_by(clients_night: N
 def test_stock_clients_are_judged_for_missing_records_too(clients_night: Night) -> None:
     clients_night.produced(3, T1, 0, 10)
     assert Rule.NOTHING_MISSING in broken(clients_night.judged())
+
+
+def test_what_the_audit_of_the_groups_log_found_is_told(clients_night: Night) -> None:
+    said = {
+        "violations": [{"rule": "older-term", "what": "an older term wrote"}],
+        "warnings": [],
+        "checked": {"terms": 3},
+    }
+    (clients_night.directory / GROUP_LOG).write_text(json.dumps(said))
+    report = clients_night.judged()
+    assert of(report, Rule.GROUP_LOG).checked == "terms 3"
+    assert "an older term wrote" in violations(report, Rule.GROUP_LOG)[0].message
 
 
 def test_a_group_that_never_settles_after_the_last_fault_is_told(clients_night: Night) -> None:

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -314,7 +314,7 @@ class GroupCoordinator:
         self._carry_out(group_id, group, group.handle(event(answer), time.monotonic()))
         return await answer
 
-    def _carry_out(self, group_id: str, group: Group, instructions: Sequence[Instruction]) -> None:
+    def _carry_out(self, group_id: str, group: Group, instructions: Iterable[Instruction]) -> None:
         for one in instructions:
             if isinstance(one, Store):
                 task = asyncio.create_task(self._store(group_id, group, one))
@@ -322,8 +322,7 @@ class GroupCoordinator:
                 task.add_done_callback(self._tasks.discard)
             elif isinstance(one.token, asyncio.Future) and not one.token.done():
                 one.token.set_result(one)
-        if len(instructions) != 1 or not isinstance(instructions[0], Answered):  # such only put off what is due
-            self._set_timer(group_id, group)
+        self._set_timer(group_id, group)
 
     async def _store(self, group_id: str, group: Group, store: Store) -> None:
         group.metadata.state_since_ms = round(time.time() * 1000)
@@ -331,19 +330,17 @@ class GroupCoordinator:
         self._carry_out(group_id, group, group.handle(Stored(store, error), time.monotonic()))
 
     def _set_timer(self, group_id: str, group: Group) -> None:
-        """A timer that is too early costs little, as it is set again; so it is moved only where it would be late."""
-        before, due = self._timers.get(group_id), group.due
-        if (before is not None and before.when() <= due) or self._manager.group(group_id) is not group:
-            return
+        before = self._timers.pop(group_id, None)
         if before is not None:
             before.cancel()
-        if due != math.inf:
-            self._timers[group_id] = asyncio.get_running_loop().call_at(due, self._tick, group_id)
+        if self._manager.group(group_id) is not group or group.due == math.inf:
+            return
+        delay_s = max(0.0, group.due - time.monotonic())
+        self._timers[group_id] = asyncio.get_running_loop().call_later(delay_s, self._tick, group_id, group)
 
-    def _tick(self, group_id: str) -> None:
-        del self._timers[group_id]
-        group = self._manager.group(group_id)
-        if group is not None:
+    def _tick(self, group_id: str, group: Group) -> None:
+        self._timers.pop(group_id, None)
+        if self._manager.group(group_id) is group:
             self._carry_out(group_id, group, group.tick(time.monotonic()))
 
     def begin_partition(self, partition: int) -> None:

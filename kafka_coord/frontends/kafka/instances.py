@@ -18,7 +18,8 @@ from kafka_coord.wire.messages import message
 Node = tuple[int, str, int]
 """Broker id, host, port."""
 
-_METADATA, _FIND_COORDINATOR, _CREATE_TOPICS = 4, 2, 2
+_METADATA, _FIND_COORDINATOR, _CREATE_TOPICS = 4, 1, 2
+"""Versions that every broker from 0.11 to 3.9 speaks."""
 _KNOWN_FOR_S = 30.0
 _MISSING_FOR_S = 0.2
 """A partition that is not there yet: a topic is made, or grows."""

@@ -7,6 +7,7 @@
     DIR/produced.jsonl                   Produced: what brokers acknowledged
     DIR/consumers/<name>.<pid>.jsonl     ConsumerLine: one process' own life, from ``opened`` to ``closed``
     DIR/offsets.jsonl                    OffsetsRead: what an onlooker was told of the offsets of stock clients' groups
+    DIR/group-log.json                   what ``kafka-coord audit --group-log`` said at the end
     DIR/resources.jsonl                  Usage: memory, threads, descriptors per process; znodes of the ensemble
 
 Every file but run.json is appended to, unbuffered, a line in one write: what a process wrote survives its ``kill -9``,
@@ -36,7 +37,10 @@ from tests.chaos.journal.records import Produced, ProducedWriter, Stretch, read_
 from tests.chaos.journal.resources import ResourceWriter, Usage, read_resources
 from tests.chaos.journal.run import Group, Participant, Run, Setup, read_run, write_run
 
+GROUP_LOG = "group-log.json"
+
 __all__ = [
+    "GROUP_LOG",
     "Closed",
     "Committed",
     "Committing",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from tests.chaos.journal import Event, Kind, Phase
+from tests.chaos.journal import GROUP_LOG, Event, Kind, Phase
 from tests.chaos.judge.decisions import read_decisions
 from tests.chaos.judge.evidence import Records
 from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling
@@ -215,21 +215,28 @@ def frozen(records: Records, audit: dict[str, object] | None) -> Ruling:
 
 def audited(records: Records) -> tuple[Ruling, dict[str, object] | None]:
     """What ``kafka-coord audit`` said of ZooKeeper's log, where ``audit.json`` is in the directory."""
-    path = records.directory / "audit.json"
+    return _audited(records, Rule.AUDIT, "audit.json", "ZooKeeper's log")
+
+
+def audited_groups_log(records: Records) -> Ruling:
+    """What ``kafka-coord audit --group-log`` said, where the run kept it."""
+    return _audited(records, Rule.GROUP_LOG, GROUP_LOG, "the groups log")[0]
+
+
+def _audited(records: Records, rule: Rule, file: str, log: str) -> tuple[Ruling, dict[str, object] | None]:
+    path = records.directory / file
     if not path.exists():
-        return ruling(Rule.AUDIT, (), checked="there is no audit.json", exercised=False), None
+        return ruling(rule, (), checked=f"there is no {file}", exercised=False), None
     audit: dict[str, object] = json.loads(path.read_bytes())
-    findings = [
-        ChaosFinding(Rule.AUDIT, Severity.VIOLATION, "ZooKeeper's log", _sentence(one)) for one in _found(audit)
-    ]
+    findings = [ChaosFinding(rule, Severity.VIOLATION, log, _sentence(one)) for one in _found(audit)]
     warnings = audit.get("warnings")
     findings += [
-        ChaosFinding(Rule.AUDIT, Severity.WARNING, "ZooKeeper's log", _sentence(one))
+        ChaosFinding(rule, Severity.WARNING, log, _sentence(one))
         for one in (warnings if isinstance(warnings, list) else ())
     ]
     checked = audit.get("checked")
     told = ", ".join(f"{name} {value}" for name, value in checked.items()) if isinstance(checked, dict) else ""
-    return ruling(Rule.AUDIT, findings, checked=told or "audit.json"), audit
+    return ruling(rule, findings, checked=told or file), audit
 
 
 def _found(audit: dict[str, object] | None) -> list[object]:

@@ -25,6 +25,7 @@ class Rule(StrEnum):
     UNMOVED = "what does not move is not paused"
     EXPLAINED = "no membership was lost without a fault"
     AUDIT = "the audit of ZooKeeper's log"
+    GROUP_LOG = "the audit of the groups log"
     COMPLETE = "the run wrote down what is needed to judge it"
 
 

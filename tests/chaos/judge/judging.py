@@ -75,6 +75,7 @@ def _of_clients(records: Records) -> tuple[Ruling, ...]:
         groups.convergence(records),
         groups.no_leaks(records),
         groups.no_spin(records),
+        failovers.audited_groups_log(records),
         groups.complete(records),
     )
 

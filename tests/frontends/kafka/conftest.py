@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,14 @@ class Front:
     def bootstrap(self) -> str:
         return ",".join(listener.address for listener in self.listeners.values())
 
+    @property
+    def brokers(self) -> str:
+        return self.cluster.bootstrap_servers
+
+    def coordinator(self, partition: int) -> int:
+        """The broker beside which the instance is that coordinates the groups of this partition of the log."""
+        return next(iter(self.listeners.values())).instances.leaders[partition]
+
     def start(self, broker_id: int) -> KafkaListener:
         broker = self.cluster.broker(broker_id)
         at, behind = f"127.0.0.1:{broker.instance_port}", f"127.0.0.1:{broker.listener_port}"
@@ -60,12 +68,18 @@ def own_front(tmp_path: Path) -> Iterator[Front]:
         yield made
 
 
+def _cluster(directory: Path, zookeeper: str, settings: KafkaSettings) -> KafkaCluster:
+    return KafkaCluster(directory, zookeeper, brokers=3, settings=settings)
+
+
 @contextlib.contextmanager
-def started(directory: Path) -> Iterator[Front]:
+def started(
+    directory: Path, cluster_of: Callable[[Path, str, KafkaSettings], KafkaCluster] = _cluster
+) -> Iterator[Front]:
     settings = KafkaSettings(replication=3, for_instances=True)
     with (
         ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
-        KafkaCluster(directory, server.connect_string, brokers=3, settings=settings) as cluster,
+        cluster_of(directory, server.connect_string, settings) as cluster,
     ):
         store = connect(server.connect_string)
         made = Front(cluster, store, {})

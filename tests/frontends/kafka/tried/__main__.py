@@ -1,0 +1,80 @@
+"""``scripts/clients [NAME …]``: plays each client, or those whose names begin so, and prints what was seen."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from kafka_coord.errors import KafkaCoordError, VerificationFailed
+from tests.frontends.kafka.conftest import started
+from tests.frontends.kafka.tried.connect import try_connect, try_console
+from tests.frontends.kafka.tried.contenders import CONTENDERS, Contender
+from tests.frontends.kafka.tried.older import OLDER, older_cluster
+from tests.frontends.kafka.tried.play import Instances, NotSeen, Play
+
+OTHERS: dict[str, Callable[[Instances, Path], str]] = {
+    "Kafka Connect 3.9.2": try_connect,
+    "console consumer 3.9.2": try_console,
+}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("names", nargs=-1)
+@click.option("--brokers", type=click.Choice(list(OLDER)), help="The brokers' release. [default: 3.9.2]")
+def main(names: tuple[str, ...], brokers: str | None) -> None:
+    """Play stock Kafka clients against three instances on a cluster of their own: join, share, leave, lose the
+    coordinator, resume, be a static member. Clients are fetched once, by their languages' package tools.
+
+    \b
+    scripts/clients                                     # all of them, some 15 minutes
+    scripts/clients kafka-clients                       # those whose names begin so
+    scripts/clients --brokers 2.8.2 confluent-kafka     # behind older brokers
+    """
+    logging.disable(logging.WARNING)
+    cluster = [functools.partial(older_cluster, brokers)] if brokers else []
+    failed = False
+    with tempfile.TemporaryDirectory() as directory, started(Path(directory), *cluster) as front:
+        for contender in CONTENDERS:
+            if not names or contender.name.startswith(names):
+                failed = _tried(contender, front) or failed
+        for name, play in OTHERS.items():
+            if not names or name.startswith(names):
+                failed = _other(name, play, front, Path(directory)) or failed
+    sys.exit(VerificationFailed.exit_code if failed else 0)
+
+
+def _tried(contender: Contender, front: Instances) -> bool:
+    """Whether it failed. A client that this machine has no tools for is named as not tried."""
+    try:
+        contender.program()
+    except KafkaCoordError as error:
+        click.echo(f"| {contender.name} | | not tried: {error} | |")
+        return False
+    failed = False
+    for strategy in contender.strategies:
+        seen = Play(contender, strategy, front).run()
+        steps = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in seen.steps)
+        failed = failed or bool(seen.failure)
+        click.echo(f"| {contender.name} ({seen.version}) | {strategy} | {seen.failure or 'all'} | {steps} |")
+    return failed
+
+
+def _other(name: str, play: Callable[[Instances, Path], str], front: Instances, directory: Path) -> bool:
+    try:
+        said, failed = play(front, directory), False
+    except NotSeen as error:
+        said, failed = str(error), True
+    except KafkaCoordError as error:
+        said, failed = f"not tried: {error}", False
+    click.echo(f"| {name} | | {said} | |")
+    return failed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Kafka Connect in distributed mode, and Kafka's console consumer: groups that no program of ``members/`` has.
+
+Workers are members of a group of the type ``connect``, with protocols of their own; a sink is a consumer group beside
+it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.spark.java import find_java
+from tests.frontends.kafka.tried.fetching import java_class_path
+from tests.frontends.kafka.tried.play import Instances, NotSeen
+
+VERSION = "3.9.2"
+_KAFKA = "org.apache.kafka"
+_GROUP, _TOPIC, _SINK = "connect-workers", "connect-records", "sink"
+_TASKS, _RECORDS, _WITHIN_S = 4, 200, 90.0
+
+
+def until(condition: Callable[[], bool], what: str, within_s: float = _WITHIN_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise NotSeen(f"not within {within_s:g} s: {what}")
+        time.sleep(0.2)
+
+
+def _java(class_path: str, main: str, *arguments: str) -> list[str]:
+    return [str(find_java().executable), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", class_path, main, *arguments]
+
+
+@contextmanager
+def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+class Worker:
+    """One worker, by its REST interface."""
+
+    def __init__(self, bootstrap: str, directory: Path, name: str) -> None:
+        self.port = free_port()
+        self._settings = directory / f"{name}.properties"
+        lines = {
+            "bootstrap.servers": bootstrap,
+            "group.id": _GROUP,
+            "client.id": name,
+            "listeners": f"http://{LOOPBACK}:{self.port}",
+            "session.timeout.ms": "6000",
+            "heartbeat.interval.ms": "1500",
+            "scheduled.rebalance.max.delay.ms": "3000",
+            "offset.flush.interval.ms": "1000",
+            "plugin.discovery": "service_load",
+        }
+        for kind in ("config", "offset", "status"):
+            lines |= {f"{kind}.storage.topic": f"connect-{kind}", f"{kind}.storage.replication.factor": "1"}
+        for kind in ("key", "value"):
+            lines[f"{kind}.converter"] = "org.apache.kafka.connect.storage.StringConverter"
+        self._settings.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+
+    def command(self) -> list[str]:
+        jars = java_class_path(f"{_KAFKA}:connect-runtime:{VERSION}", f"{_KAFKA}:connect-file:{VERSION}")
+        return _java(jars, "org.apache.kafka.connect.cli.ConnectDistributed", str(self._settings))
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """None where it does not answer, or not yet."""
+        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=10)
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            connection.request("GET" if body is None else "POST", path, data, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            said = answer.read()
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+        return json.loads(said or b"null") if answer.status < 300 else None
+
+    def runs_all(self, workers: int) -> bool:
+        """Whether the connector and all its tasks run, on so many workers."""
+        status = self.ask(f"/connectors/{_SINK}/status")
+        if not status:
+            return False
+        parts = [status["connector"], *status["tasks"]]
+        running = all(one["state"] == "RUNNING" for one in parts)
+        return running and len(status["tasks"]) == _TASKS and len({one["worker_id"] for one in parts}) == workers
+
+
+def try_connect(instances: Instances, directory: Path) -> str:
+    """Two workers share a sink's tasks; one is killed; the coordinator goes away and comes back. What was seen; raises
+    :class:`NotSeen`."""
+    output = directory / "sunk"
+    TopicAdmin(instances.brokers).create(_TOPIC, _TASKS, replication=1)
+    workers = [Worker(instances.bootstrap, directory, f"worker-{n}") for n in (1, 2)]
+    first, second = workers
+
+    def sunk(count: int) -> Callable[[], bool]:
+        return lambda: output.exists() and len(set(output.read_text().split())) == count
+
+    with _running(first.command(), directory / "worker-1.log"):
+        with _running(second.command(), directory / "worker-2.log"):
+            settings = {"connector.class": "FileStreamSink", "tasks.max": _TASKS, "topics": _TOPIC, "file": str(output)}
+            until(lambda: first.ask("/connectors", {"name": _SINK, "config": settings}) is not None, "a worker answers")
+            until(lambda: first.runs_all(2), "two workers share the tasks")
+            kind = _type_of(instances.bootstrap, _GROUP)
+            _produce(instances.bootstrap, 0)
+            until(sunk(_RECORDS), "the sink has all records")
+        until(lambda: first.runs_all(1), "the worker that is left has all tasks")
+        coordinator = instances.coordinator(partition_of(_GROUP))
+        instances.stop(coordinator)
+        time.sleep(3.0)
+        instances.start(coordinator)
+        _produce(instances.bootstrap, _RECORDS)
+        until(sunk(2 * _RECORDS), "the sink goes on after the coordinator was away")
+        until(lambda: first.runs_all(1), "the worker runs all tasks after the coordinator was away")
+    return kind
+
+
+def _produce(bootstrap: str, first: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    for number in range(first, first + _RECORDS):
+        producer.produce(_TOPIC, str(number), partition=number % _TASKS)
+    if producer.flush(60):
+        raise NotSeen("the records could not be written")
+
+
+def _type_of(bootstrap: str, group: str) -> str:
+    (found,) = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).describe_consumer_groups([group]).values()
+    described = found.result(20)
+    return (
+        f"group {described.state.name} with {len(described.members)} workers, protocol {described.partition_assignor}"
+    )
+
+
+def try_console(instances: Instances, directory: Path) -> str:
+    """Two console consumers share a topic; one is told to end; the next begins where the group is."""
+    topic = "console-records"
+    TopicAdmin(instances.brokers).create(topic, _TASKS, replication=1)
+    producer = Producer({"bootstrap.servers": instances.bootstrap, "log_level": 0})
+
+    def produce(first: int) -> None:
+        for number in range(first, first + _RECORDS):
+            producer.produce(topic, str(number), partition=number % _TASKS)
+        producer.flush(60)
+
+    settings = ["--consumer-property", "session.timeout.ms=6000", "--consumer-property", "auto.commit.interval.ms=500"]
+    command = _java(
+        java_class_path(f"{_KAFKA}:kafka-tools:{VERSION}"),
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *("--bootstrap-server", instances.bootstrap, "--topic", topic, "--group", "console", "--from-beginning"),
+        *settings,
+    )
+    logs = [directory / f"console-{n}.log" for n in (1, 2, 3)]
+
+    def said(*of: Path) -> list[int]:
+        return [int(word) for log in of if log.exists() for word in log.read_text().split() if word.isdigit()]
+
+    produce(0)
+    with _running(command, logs[0]) as first, _running(command, logs[1]) as second:
+        until(lambda: sorted(said(*logs)) == list(range(_RECORDS)), "two console consumers print all records once")
+        until(lambda: "2 workers" in _type_of(instances.bootstrap, "console"), "both are members")
+        for process in (first, second):
+            process.send_signal(signal.SIGTERM)
+        for process in (first, second):
+            process.wait(30)
+    produce(_RECORDS)
+    with _running(command, logs[2]):
+        until(lambda: sorted(said(logs[2])) == list(range(_RECORDS, 2 * _RECORDS)), "the next prints the new ones only")
+    return "two share, one begins where they left off"

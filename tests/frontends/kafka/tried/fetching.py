@@ -1,0 +1,103 @@
+"""Where the clients come from: each by its language's own package tool, once, into the cache."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kafka_coord.dev.cluster.cache import becoming, cache_directory
+from kafka_coord.dev.cluster.jars import zookeeper_class_path
+from kafka_coord.errors import DevClusterError
+
+MEMBERS = Path(__file__).parent / "members"
+
+
+def home(name: str) -> Path:
+    return cache_directory() / "clients" / name
+
+
+def tool(name: str) -> str:
+    """Where it is. Raises :class:`DevClusterError` where this machine does not have it."""
+    found = shutil.which(name)
+    if found is None:
+        raise DevClusterError(f"{name} is not installed")
+    return found
+
+
+def python_packages(*requirements: str) -> Path:
+    """A directory for ``PYTHONPATH``."""
+    where = home("-".join([*requirements, sys.implementation.cache_tag or "python"]).replace("==", "-"))
+    if not where.exists():
+        with becoming(where, requirements[0]) as fetched:
+            pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q"]
+            run([*pip, "--target", str(fetched), *requirements])
+    return where
+
+
+def java_jars(*artifacts: str) -> tuple[Path, ...]:
+    """The jars of these (``group:name:version``) and of all that they need, by Maven."""
+    where = home("-".join(one.partition(":")[2].replace(":", "-") for one in artifacts))
+    if not where.exists():
+        with becoming(where, artifacts[0]) as fetched:
+            wanted = "\n".join(_DEPENDENCY.format(*one.split(":")) for one in artifacts)
+            (fetched / "pom.xml").write_text(_POM.format(wanted))
+            maven = [tool("mvn"), "-q", "-B", "-f", str(fetched / "pom.xml"), "dependency:copy-dependencies"]
+            run([*maven, "-DincludeScope=runtime", f"-DoutputDirectory={fetched / 'jars'}"])
+    return tuple(sorted((where / "jars").glob("*.jar")))
+
+
+def java_class_path(*artifacts: str) -> str:
+    """The class path of these, with this project's own logging."""
+    logging = ("slf4j", "log4j", "reload4j")
+    of_them = [jar for jar in java_jars(*artifacts) if not jar.name.startswith(logging)]
+    ours = [jar for jar in zookeeper_class_path() if jar.name.startswith(logging)]
+    return os.pathsep.join(map(str, [*of_them, *ours]))
+
+
+def go_program(name: str, *modules: str) -> Path:
+    """The program of ``members/<name>``, built with these (``path@version``)."""
+    where = home("-".join([name, *(one.rpartition("@")[2] for one in modules)]))
+    if not (where / "member").exists():
+        with becoming(where, name) as fetched:
+            shutil.copy(MEMBERS / name / "main.go", fetched)
+            go = tool("go")
+            run([go, "mod", "init", "member"], cwd=fetched)
+            run([go, "get", *modules], cwd=fetched)
+            run([go, "mod", "tidy"], cwd=fetched)
+            run([go, "build", "-o", "member", "."], cwd=fetched)
+    return where / "member"
+
+
+def node_packages(*requirements: str) -> Path:
+    """A directory for ``NODE_PATH``."""
+    where = home("-".join(requirements).replace("@", "-"))
+    if not where.exists():
+        with becoming(where, requirements[0]) as fetched:
+            run(
+                [tool("npm"), "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(fetched), *requirements]
+            )
+    return where / "node_modules"
+
+
+def run(command: Sequence[str], cwd: Path | None = None) -> None:
+    """Raises :class:`DevClusterError` with what it said last where it fails."""
+    ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if ended.returncode:
+        said = (ended.stderr.strip() or ended.stdout.strip())[-600:]
+        raise DevClusterError(f"{Path(command[0]).name} failed: {said}")
+
+
+_POM = """\
+<project>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>kafka_coord</groupId><artifactId>clients</artifactId><version>1</version>
+  <dependencies>
+{}
+  </dependencies>
+</project>
+"""
+_DEPENDENCY = "    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"

@@ -1,0 +1,41 @@
+"""Brokers of releases before 3.9: one of each line, with the Scala it was built with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettings
+from kafka_coord.dev.cluster.server import JvmProgram
+from tests.frontends.kafka.tried.fetching import java_jars
+
+OLDER = {"2.8.2": "2.13", "1.1.1": "2.12", "0.11.0.3": "2.11"}
+_LOG4J = """\
+log4j.rootLogger=WARN, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d %-5p [%t] %c: %m%n
+"""
+
+
+class OlderBroker(KafkaBroker):
+    """A broker of that version. Its logging is log4j 1."""
+
+    version = ""
+
+    def _prepare(self) -> JvmProgram:
+        program = super()._prepare()
+        log4j = self.directory / "log4j.properties"
+        log4j.write_text(_LOG4J, encoding="ascii")
+        jars = java_jars(f"org.apache.kafka:kafka_{OLDER[self.version]}:{self.version}")
+        return replace(program, flags=(*program.flags, f"-Dlog4j.configuration=file:{log4j}"), class_path=jars)
+
+
+def older_cluster(version: str, directory: Path, zookeeper: str, settings: KafkaSettings) -> KafkaCluster:
+    """Three of them."""
+    broker = type("Broker", (OlderBroker,), {"version": version})
+    cluster = KafkaCluster(directory, zookeeper, brokers=3, settings=settings)
+    cluster.brokers = tuple(
+        broker(directory / f"kafka-{number}", number, zookeeper, settings=settings) for number in (1, 2, 3)
+    )
+    return cluster

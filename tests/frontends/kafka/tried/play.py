@@ -1,0 +1,230 @@
+"""The scenario that each client is played through: join, share, leave, lose the coordinator, resume, be static."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Container
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from confluent_kafka import Producer
+
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.grouplog.manager import partition_of
+from tests.frontends.kafka.tried.contenders import Contender, environment
+
+PARTITIONS, RECORDS = 6, 300
+_numbers = itertools.count(1)
+_WITHIN_S = 60.0
+_AWAY_S = 3.0
+
+
+class Instances(Protocol):
+    """What a play needs of the instances and their brokers."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def brokers(self) -> str: ...
+    def coordinator(self, partition: int) -> int: ...
+    def stop(self, broker_id: int) -> None: ...
+    def start(self, broker_id: int) -> object: ...
+
+
+class NotSeen(Exception):
+    """What a step waits for did not come."""
+
+
+@dataclass(eq=False)
+class Member:
+    """A member's process, and what it has said."""
+
+    process: subprocess.Popen[str]
+    assigned: frozenset[int] = frozenset()
+    assignments: int = 0
+    records: list[tuple[int, int]] = field(default_factory=list)
+    committed: int = 0
+    """How many records it had been given when its last commit was acknowledged."""
+    said: list[str] = field(default_factory=list)
+
+    def listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            word, _, rest = line.strip().partition(" ")
+            if word == "assigned":
+                self.assigned = frozenset(int(one) for one in rest.split(",") if one)
+                self.assignments += 1
+            elif word == "record":
+                partition, _, offset = rest.partition(" ")
+                self.records.append((int(partition), int(offset)))
+            elif word == "committed":
+                self.committed = len(self.records)
+            else:
+                self.said.append(line.strip())
+
+    def leave(self) -> None:
+        """It is asked to leave by the end of its input. Raises :class:`NotSeen` where it does not."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            raise NotSeen("it does not leave when it is asked to") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What came of a play: each step with the seconds it took, and where it stopped."""
+
+    steps: tuple[tuple[str, float], ...]
+    failure: str = ""
+    version: str = ""
+
+
+class Play:
+    """One client with one strategy, in a group and a topic of its own."""
+
+    def __init__(self, contender: Contender, strategy: str, instances: Instances) -> None:
+        self._contender, self._strategy, self._instances = contender, strategy, instances
+        number = next(_numbers)
+        self._topic, self._group = f"tried-{number}", f"tried-{number}"
+        self._members: list[Member] = []
+        self._produced = 0
+        self._steps: list[tuple[str, float]] = []
+
+    def run(self, without: Container[str] = ()) -> Seen:
+        """``without`` names steps that are left out: ``lose coordinator``, ``be static``."""
+        TopicAdmin(self._instances.brokers).create(self._topic, PARTITIONS, replication=1)
+        failure = ""
+        try:
+            for step in (self._join, self._share, self._leave, self._lose_coordinator, self._resume, self._be_static):
+                name = step.__name__.strip("_").replace("_", " ")
+                if name not in without and (step != self._be_static or self._contender.static):
+                    began = time.monotonic()
+                    step()
+                    self._steps.append((name, time.monotonic() - began))
+        except NotSeen as error:
+            last = [line for one in self._members for line in one.said[-3:]]
+            failure = f"{name}: {error}; said: {' | '.join(last)[-600:]}"
+        finally:
+            for one in self._members:
+                one.process.kill()
+                one.process.wait()
+        version = next((line for one in self._members for line in one.said if line.startswith("# ")), "")
+        return Seen(tuple(self._steps), failure, version.removeprefix("# "))
+
+    # --- the steps ---------------------------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        """The first member gets everything, and commits it."""
+        self._produce()
+        first = self._start("a")
+        self._until(lambda: len(first.assigned) == PARTITIONS, "one member has all partitions")
+        self._until_read()
+
+    def _share(self) -> None:
+        """A second joins: each has some, together they have all."""
+        second = self._start("b")
+        self._until(self._shared, "two members share the partitions")
+        self._produce()
+        self._until_read()
+        if not second.records:
+            raise NotSeen("the second member was given nothing")
+
+    def _leave(self) -> None:
+        first, second = self._members
+        second.leave()
+        self._until(lambda: len(first.assigned) == PARTITIONS, "the member that stays has all partitions")
+        self._produce()
+        self._until_read()
+
+    def _lose_coordinator(self) -> None:
+        """The instance that coordinates the group is away for a while; the member goes on where it was."""
+        partition = partition_of(self._group)
+        coordinator = self._instances.coordinator(partition)
+        self._instances.stop(coordinator)
+        time.sleep(_AWAY_S)
+        self._instances.start(coordinator)
+        self._produce()
+        self._until_read()
+
+    def _resume(self) -> None:
+        """The member leaves; the next begins where the group had committed, and nowhere else."""
+        (first, *_) = self._members
+        before = set(itertools.chain.from_iterable(one.records for one in self._members))
+        first.leave()
+        self._produce()
+        after = self._start("c")
+        self._until_read()
+        if again := before & set(after.records):
+            raise NotSeen(f"{len(again)} records were given again after a clean leave")
+
+    def _be_static(self) -> None:
+        """Two static members; one is killed and comes back at once: it has its partitions again, and the other is not
+        disturbed."""
+        for one in self._members:
+            if one.process.poll() is None:
+                one.leave()
+        stays, killed = self._start("s1", "s1"), self._start("s2", "s2")
+        self._until(self._shared, "two static members share the partitions")
+        had, told = killed.assigned, stays.assignments
+        killed.process.kill()
+        killed.process.wait()
+        back = self._start("s2", "s2")
+        self._until(lambda: back.assigned == had, f"the static member that was killed has {sorted(had)} again")
+        if stays.assignments != told:
+            raise NotSeen("the other static member was assigned anew")
+
+    # --- what they need ----------------------------------------------------------------------------------------------
+
+    def _shared(self) -> bool:
+        held = [one.assigned for one in self._members if one.process.poll() is None]
+        return len(held) == 2 and all(held) and sum(map(len, held)) == PARTITIONS == len(frozenset.union(*held))
+
+    def _start(self, name: str, instance: str = "") -> Member:
+        program = self._contender.program()
+        arguments = [self._instances.bootstrap, self._topic, self._group, name]
+        arguments += [self._strategy, instance] if instance else [self._strategy]
+        process = subprocess.Popen(
+            [*program.command, *arguments],
+            env=environment(program),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        member = Member(process)
+        threading.Thread(target=member.listen, name=f"tried-{name}", daemon=True).start()
+        self._members.append(member)
+        return member
+
+    def _produce(self) -> None:
+        producer = Producer({"bootstrap.servers": self._instances.bootstrap, "log_level": 0})
+        for number in range(RECORDS):
+            producer.produce(self._topic, str(number), partition=number % PARTITIONS)
+        if producer.flush(60):
+            raise NotSeen("the records could not be written")
+        self._produced += RECORDS
+
+    def _until_read(self) -> None:
+        """All records were given, and whoever is there has committed what it was given."""
+
+        def done() -> bool:
+            given = set(itertools.chain.from_iterable(one.records for one in self._members))
+            live = [one for one in self._members if one.process.poll() is None]
+            told = not self._contender.tells_commits or all(one.committed == len(one.records) for one in live)
+            return len(given) == self._produced and told
+
+        self._until(done, "all records are read and committed")
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _WITHIN_S
+        while not condition():
+            if time.monotonic() > deadline:
+                raise NotSeen(f"not within {_WITHIN_S:g} s: {what}")
+            time.sleep(0.05)
