@@ -50,7 +50,7 @@ html_option = click.option(
     metavar="FILE",
     callback=_keep_html,
     expose_value=False,
-    help="Write the report as a page with pictures, too.",
+    help="Also write the report as a page with charts.",
 )
 
 
@@ -70,14 +70,14 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--rows", type=click.IntRange(100), metavar="N", help="Rows of a topic. [default: 336,776]")
+@click.option("--rows", type=click.IntRange(100), metavar="N", help="Rows per topic. [default: 336,776]")
 @click.option("--repeat", type=click.IntRange(1, 100), metavar="N", help="How often each source reads it. [default: 5]")
 @click.option(
     "--minutes",
     type=click.FloatRange(0, 10_000),
     default=0.0,
     metavar="N",
-    help="Then continue to read for so long, and report the memory of the Python workers every minute.",
+    help="Then continue to read for this long, and report the Python workers' memory every minute.",
 )
 @click.option(
     "--only",
@@ -85,7 +85,7 @@ def bench() -> None:
     multiple=True,
     help="Only this part; repeatable.",
 )
-@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
 @directory_option
 @html_option
 @output_option
@@ -128,30 +128,32 @@ def spark(
 @bench.command()
 @click.option("--members", type=click.IntRange(1, 500), default=10, show_default=True, metavar="N")
 @click.option("--partitions", type=click.IntRange(1, 50_000), default=900, show_default=True, metavar="N")
-@click.option("--repeat", type=click.IntRange(1, 10_000), metavar="N", help="How often each event. [default: 30]")
+@click.option("--repeat", type=click.IntRange(1, 10_000), metavar="N", help="Repetitions of each event. [default: 30]")
 @click.option(
     "--rarely",
     type=click.IntRange(0, 1000),
     metavar="N",
-    help="How often a cold start, a killed member, and more partitions: they take long, or cannot be undone. "
-    "[default: 3]",
+    help="Repetitions of cold starts, kills and added partitions, which take long or cannot be undone. [default: 3]",
 )
 @click.option(
-    "--session-timeout-ms", type=click.IntRange(1_000, 120_000), metavar="MS", help="Of the members. [default: 6000]"
+    "--session-timeout-ms",
+    type=click.IntRange(1_000, 120_000),
+    metavar="MS",
+    help="Session timeout of the members. [default: 6000]",
 )
 @click.option(
     "--channel",
     type=click.Choice(["zk", "socket"]),
-    help="How the members take part: each with a ZooKeeper session, or over a socket to the coordinator. [default: zk]",
+    help="How members connect: each by a ZooKeeper session, or by a socket to the coordinator. [default: zk]",
 )
-@click.option("--fetch", is_flag=True, help="With consumers that fetch records, from a real broker.")
+@click.option("--fetch", is_flag=True, help="Use consumers that fetch records from a real broker.")
 @click.option(
     "--compare",
     metavar="PROTOCOL,…",
     help="The same with Kafka's own group protocols, in turn and with records: classic, cooperative, kip848. Each with "
     "its default settings and with its fastest. By default 5 times, but a cold start and a killed member once.",
 )
-@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
 @directory_option
 @html_option
 @output_option
@@ -239,11 +241,11 @@ def _compare(
     metavar="MEMBERSxEACH",
     multiple=True,
     callback=lambda _ctx, _parameter, values: tuple(_size(value) for value in values),
-    help="So many members with so many partitions each, such as 1000x50; repeatable. [default: up to 5000x50]",
+    help="Members and partitions per member, such as 1000x50; repeatable. [default: up to 5000x50]",
 )
 @click.option("--assignor", "assignors", metavar="NAME", multiple=True, help="Only this assignor; repeatable.")
 @click.option("--repeat", type=click.IntRange(1, 1000), metavar="N", help="How often each case is timed. [default: 5]")
-@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
 @html_option
 @output_option
 def planner(
@@ -279,10 +281,10 @@ def planner(
     type=click.IntRange(1, 100_000),
     metavar="N",
     multiple=True,
-    help="Partitions in a commit; repeatable. [default: 1, 10, 100, 1,000 and 10,000]",
+    help="Partitions per commit; repeatable. [default: 1, 10, 100, 1,000 and 10,000]",
 )
-@click.option("--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="How long for each size. [default: 5]")
-@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@click.option("--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="Seconds for each size. [default: 5]")
+@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
 @directory_option
 @html_option
 @output_option
@@ -312,9 +314,11 @@ def offsets(sizes: tuple[int, ...], seconds: float | None, smoke: bool, director
     multiple=True,
     help="How many groups; repeatable. [default: 10, 1,000 and 10,000]",
 )
-@click.option("--consumers", type=click.IntRange(1, 1_000), metavar="N", help="Of each group. [default: 10]")
-@click.option("--repeat", type=click.IntRange(1, 1_000), metavar="N", help="How often each ending. [default: 3]")
-@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@click.option("--consumers", type=click.IntRange(1, 1_000), metavar="N", help="Consumers per group. [default: 10]")
+@click.option(
+    "--repeat", type=click.IntRange(1, 1_000), metavar="N", help="Repetitions of each stop and kill. [default: 3]"
+)
+@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
 @directory_option
 @html_option
 @output_option
@@ -351,10 +355,16 @@ def failover(
 
 
 @bench.command()
-@click.option("--consumers", type=click.IntRange(1, 9_000), metavar="N", help="How many there are. [default: 5,000]")
-@click.option("--groups", type=click.IntRange(1, 1_000), metavar="N", help="How many groups they are in. [default: 50]")
-@click.option("--seconds", "steady_s", type=click.FloatRange(1), metavar="S", help="Of pings. [default: 60]")
-@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@click.option("--consumers", type=click.IntRange(1, 9_000), metavar="N", help="Number of consumers. [default: 5,000]")
+@click.option("--groups", type=click.IntRange(1, 1_000), metavar="N", help="Number of groups. [default: 50]")
+@click.option(
+    "--seconds",
+    "steady_s",
+    type=click.FloatRange(1),
+    metavar="S",
+    help="Seconds with pings and commits only. [default: 60]",
+)
+@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
 @directory_option
 @html_option
 @output_option
@@ -386,10 +396,10 @@ def sockets(
 
 
 @bench.command()
-@click.option("--records", type=click.IntRange(1_000), metavar="N", help="How many are read. [default: 1,000,000]")
-@click.option("--partitions", type=click.IntRange(1, 1_000), metavar="N", help="Of the topic. [default: 12]")
-@click.option("--repeat", type=click.IntRange(1, 1_000), metavar="N", help="How often with each client. [default: 5]")
-@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@click.option("--records", type=click.IntRange(1_000), metavar="N", help="Records to read. [default: 1,000,000]")
+@click.option("--partitions", type=click.IntRange(1, 1_000), metavar="N", help="Partitions of the topic. [default: 12]")
+@click.option("--repeat", type=click.IntRange(1, 1_000), metavar="N", help="Repetitions with each client. [default: 5]")
+@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
 @directory_option
 @html_option
 @output_option
@@ -434,13 +444,22 @@ def consume(
     type=click.Choice(["kafka"]),
     help="Measure the broker's own group coordinator as well, in turn.",
 )
-@click.option("--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="Of each measurement. [default: 4]")
-@click.option("--rounds", type=click.IntRange(1, 1_000), metavar="N", help="Of these, in turn. [default: 2]")
+@click.option(
+    "--seconds", type=click.FloatRange(0.1, 3600), metavar="S", help="Seconds of each measurement. [default: 4]"
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 1_000),
+    metavar="N",
+    help="Measurements of each coordinator, alternating. [default: 2]",
+)
 @click.option("--joins", type=click.IntRange(1, 1_000), metavar="N", help="How often a member joins. [default: 5]")
-@click.option("--records", type=click.IntRange(1_000), metavar="N", help="That are loaded. [default: 1,000,000]")
-@click.option("--groups", type=click.IntRange(50), metavar="N", help="That move. [default: 10,000]")
-@click.option("--connections", type=click.IntRange(10, 9_000), metavar="N", help="Idle ones. [default: 5,000]")
-@click.option("--smoke", is_flag=True, help="Everything once and small, to see that it works.")
+@click.option("--records", type=click.IntRange(1_000), metavar="N", help="Offset records to load. [default: 1,000,000]")
+@click.option(
+    "--groups", type=click.IntRange(50), metavar="N", help="Groups that move to another coordinator. [default: 10,000]"
+)
+@click.option("--connections", type=click.IntRange(10, 9_000), metavar="N", help="Idle connections. [default: 5,000]")
+@click.option("--smoke", is_flag=True, help="Run everything once and small, to check that it works.")
 @directory_option
 @html_option
 @output_option

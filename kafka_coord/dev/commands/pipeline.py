@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--group", type=GROUP, required=True, help="The group to be a member of.")
 @click.option("--topics", metavar="TOPIC,…", help="The topics to subscribe to.")
-@click.option("--pattern", metavar="REGEX", help="Instead: every topic whose name matches.")
+@click.option("--pattern", metavar="REGEX", help="Instead of --topics: every topic whose name matches.")
 @output_directory
 @click.option("--consumer-id", type=CONSUMER, help="This application's name in the group. [default: generated]")
 @click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint, for this application alone. [default: in DIR]")
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     type=click.Choice(["earliest", "latest"]),
     default="earliest",
     show_default=True,
-    help="Where the group has no offset yet.",
+    help="Where to start if the group has no offset yet.",
 )
 @spark_options
 @connection_options
@@ -100,7 +100,9 @@ def flights(
 
 @click.command()
 @output_directory
-@click.option("--window", default="1 day", show_default=True, metavar="TIME", help="How event time is cut, in UTC.")
+@click.option(
+    "--window", default="1 day", show_default=True, metavar="TIME", help="The size of the event-time windows, in UTC."
+)
 @click.option(
     "--watermark",
     default="1 day",
