@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 from hypothesis import Phase, settings
 
-from tests.chaos.judge.findings import Status
+from tests.chaos.judge.findings import Rule, Status
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.faults import FAULTS, UNREADABLE
 from tests.simulation.mutations import MUTATIONS, TELLING, mutated
@@ -47,6 +47,8 @@ PURE_TESTS = (
 """Tests without a server that take seconds: those of the planner with a few examples each."""
 EXAMPLES = 25
 NOT_RUN = "not run"
+RULES_OF_TIME = frozenset({Rule.CLEAN_FAILOVER, Rule.KILLED_FAILOVER})
+"""A slow machine breaks these too, so they see no fault."""
 _CELLS = 5
 
 
@@ -100,14 +102,15 @@ def ask_properties(name: str) -> str:
 
 
 def ask_chaos(name: str, minutes: float) -> str:
-    """A chaos run of processes that have the defect: the first rule that its judge finds broken."""
+    """A chaos run of processes that have the defect: the first rule broken that is none of time."""
     with tempfile.TemporaryDirectory() as directory:
         run = [sys.executable, "-m", "tests.chaos", "run", "--minutes", f"{minutes}", "--seed", "4", "--dir", directory]
         done = subprocess.run([*run, "--planted", name], capture_output=True, timeout=1_800, check=False)
         report = Path(directory, "report.json")
         if not report.is_file():
             return "does not run" if done.returncode else "not seen"
-        broken = [one["rule"] for one in json.loads(report.read_text())["rules"] if one["status"] == Status.BROKEN]
+        rules = json.loads(report.read_text())["rules"]
+        broken = [one["rule"] for one in rules if one["status"] == Status.BROKEN and one["rule"] not in RULES_OF_TIME]
     return broken[0] if broken else "not seen"
 
 
