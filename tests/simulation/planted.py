@@ -142,13 +142,14 @@ def likely_first(name: str, seeds: int) -> list[int]:
 
 
 def write_table(found: list[Seen], path: Path = TABLE) -> None:
-    """Puts the rows between the table's markers, where the rows of other faults stay as they are."""
+    """Puts the rows between the table's markers. Rows of other faults stay, and so does what was not run now."""
     before, _, rest = path.read_text().partition(BEGIN)
     after, known = rest.partition(END)[2], rows(path)
     for seen in found:
         cells = known.get(seen.name, "").split(" | ")
-        if seen.chaos == NOT_RUN and len(cells) == _CELLS:
-            seen.chaos = cells[3]
+        if len(cells) == _CELLS:
+            seen.properties = cells[2] if seen.properties == NOT_RUN else seen.properties
+            seen.chaos = cells[3] if seen.chaos == NOT_RUN else seen.chaos
         known[seen.name] = seen.row()
     head = "| fault | simulator | property tests | chaos | audit |\n|---|---|---|---|---|"
     table = [known[name] for name in (*RULE_MUTATIONS, *MUTATIONS) if name in known]
