@@ -30,7 +30,9 @@ TARGETS = (
     Target("kafka_coord/coordinator", ("tests/coordinator", "tests/trouble/test_patterns.py"), 60),
     Target("kafka_coord/consumer", ("tests/consumer",), 60),
     Target("kafka_coord/channel", ("tests/channel",), 60),
-    Target("kafka_coord/frontends", ("tests/frontends",), 60),
+    Target("kafka_coord/frontends/members", ("tests/frontends",), 60),
+    Target("kafka_coord/frontends/socket", ("tests/frontends",), 60),
+    Target("kafka_coord/groups", ("tests/groups",), 0),
     Target("kafka_coord/zk/election.py", ("tests/zk/test_election.py",), 60, with_zookeeper=True),
 )
 """The first that a module belongs to is the one it is tried with."""
