@@ -1,4 +1,4 @@
-"""What can end a term of the groups log."""
+"""What can go wrong with an append to the groups log."""
 
 from __future__ import annotations
 
@@ -7,3 +7,7 @@ from kafka_coord.errors import KafkaCoordError
 
 class TermEnded(KafkaCoordError):
     """This instance may write the partition no more; whether its last append was written is unknown."""
+
+
+class TooLarge(KafkaCoordError):
+    """So much does not go into one batch: nothing was written, and the term goes on."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 
 from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import TermEnded
+from kafka_coord.grouplog.errors import TermEnded, TooLarge
 from kafka_coord.grouplog.records import (
     CommittedOffset,
     GroupEntry,
@@ -18,7 +22,7 @@ from kafka_coord.grouplog.records import (
     offset_record,
     read_record,
 )
-from kafka_coord.grouplog.term import PARTITIONS, LogTerm
+from kafka_coord.grouplog.term import PARTITIONS, LogTerm, is_reserved
 from kafka_coord.groups.errors import Error
 from kafka_coord.groups.machine import Group, GroupLimits
 from kafka_coord.groups.metadata import GroupMetadata, GroupState
@@ -27,12 +31,20 @@ from kafka_coord.wire.errors import BadMessage
 
 log = logging.getLogger(__name__)
 
+_REMOVED_BYTES = 400 << 10
+"""So much is removed in one batch."""
+_TOPIC_BYTES = 300
+"""A topic's name and what goes with it, at most."""
+_EXAMINED_AT_ONCE = 1_000
+_READ_AT_ONCE = 2_000
+
 Offsets = dict[tuple[str, int], CommittedOffset]
 """By topic and partition."""
 Claiming = Callable[[int], Awaitable[int]]
 """Sets the znode of a partition by compare-and-set, and returns its new version: the term."""
 
 
+@lru_cache(maxsize=1 << 16)
 def partition_of(group_id: str) -> int:
     """The partition of the log that a group is in: ``abs(hash) % 50``, by Java's ``String.hashCode`` as in Kafka."""
     value = 0
@@ -43,10 +55,15 @@ def partition_of(group_id: str) -> int:
     return 0 if value == -(1 << 31) else abs(value) % PARTITIONS
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class GroupMetadataManager:
     """Groups and offsets in memory, by partition of the log; everything that changes is in the log first.
 
-    ``groups_cache`` and ``offsets_cache`` are by group id. One event loop.
+    ``groups_cache`` and ``offsets_cache`` are by group id; ``groups_of`` has the group ids of each partition. One event
+    loop. ``now_ms`` is the wall clock.
     """
 
     def __init__(
@@ -56,13 +73,18 @@ class GroupMetadataManager:
         instance: str,
         limits: GroupLimits,
         on_term_end: Callable[[int], None] = lambda _partition: None,
+        now_ms: Callable[[], int] = _now_ms,
     ) -> None:
         self._connect, self._claiming, self._instance, self._limits = connect, claiming, instance, limits
         self._on_term_end = on_term_end
+        self.now_ms = now_ms
         self.groups_cache: dict[str, Group] = {}
         self.offsets_cache: dict[str, Offsets] = {}
+        self.groups_of: dict[int, dict[str, None]] = defaultdict(dict)
         self.terms: dict[int, LogTerm] = {}
         self.loading: set[int] = set()
+        self._under_way: dict[str, list[Offsets]] = {}
+        """Commits that are being written, by group id."""
 
     # --- whose group it is -------------------------------------------------------------------------------------------
 
@@ -73,6 +95,13 @@ class GroupMetadataManager:
             return Error.NONE
         return Error.COORDINATOR_LOAD_IN_PROGRESS if partition in self.loading else Error.NOT_COORDINATOR
 
+    async def prove(self, group_id: str) -> None:
+        """No other instance had changed the group before this was called, if it is still available after it."""
+        term = self.terms.get(partition_of(group_id))
+        if term is not None:
+            with suppress(TermEnded):
+                await term.prove()
+
     async def load_groups_for_partition(self, partition: int) -> None:
         """Claims the partition, reads what is in it and serves its groups. Raises :class:`BrokerError`,
         :class:`TermEnded` and what ``claiming`` raises; nothing of the partition is served then."""
@@ -80,70 +109,56 @@ class GroupMetadataManager:
             return
         self.loading.add(partition)
         broker = self._connect()
-        began = time.monotonic()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
-            number = await self._claiming(partition)
-            term = LogTerm(
-                broker, partition, number, self._instance, _now_ms, lambda why: self._term_ended(partition, broker, why)
-            )
+            term = self._term(partition, await self._claim(partition), broker)
             claimed_at = await term.claim()
-            count = await self._load(term, claimed_at)
+            answered_at = clock()
+            loaded = await _load(term, claimed_at)
+            await term.outlast(answered_at)
         except BaseException:
             broker.close()
-            self._forget(partition)
             raise
         finally:
             self.loading.discard(partition)
+        self._install(loaded)
+        term.figures.loaded_records, term.figures.load_s = loaded.records, clock() - began
         term.serve()
         self.terms[partition] = term
         log.info(
             "coordinates partition=%d term=%d records=%d groups=%d load_ms=%d",
-            *(partition, number, count, sum(partition_of(g) == partition for g in self.groups_cache)),
-            round((time.monotonic() - began) * 1000),
+            *(partition, term.term, loaded.records, len(self.groups_of[partition]), round(term.figures.load_s * 1000)),
         )
 
-    async def _load(self, term: LogTerm, claimed_at: int) -> int:
-        groups: dict[str, GroupMetadata] = {}
-        count = 0
-        async for record in term.load(claimed_at):
-            count += 1
-            try:
-                entry = read_record(record)
-            except BadMessage as error:
-                log.warning("left out a record partition=%d reason=%s", term.partition, error)
-                continue
-            match entry:
-                case OffsetEntry(group, topic, partition, None):
-                    self.offsets_cache.get(group, {}).pop((topic, partition), None)
-                case OffsetEntry(group, topic, partition, CommittedOffset() as value):
-                    self.offsets_cache.setdefault(group, {})[topic, partition] = value
-                case GroupEntry(group, None):
-                    groups.pop(group, None)
-                case GroupEntry(group, GroupMetadata() as found):
-                    groups[group] = found
-            if count % 10_000 == 0:
-                await asyncio.sleep(0)  # others are served meanwhile
-        now = time.monotonic()
-        for group_id in {*groups, *(g for g, offsets in self.offsets_cache.items() if offsets)}:
-            if partition_of(group_id) != term.partition or group_id in self.groups_cache:
-                continue
-            found = groups.get(group_id) or GroupMetadata(group_id)
+    async def _claim(self, partition: int) -> int:
+        number = await self._claiming(partition)
+        while is_reserved(number):
+            number = await self._claiming(partition)
+        return number
+
+    def _term(self, partition: int, number: int, broker: BrokerConnection) -> LogTerm:
+        return LogTerm(
+            broker, partition, number, self._instance, self.now_ms, lambda why: self._term_ended(partition, broker, why)
+        )
+
+    def _install(self, loaded: _Loaded) -> None:
+        now = asyncio.get_running_loop().time()
+        for group_id in {**loaded.groups, **loaded.offsets}:
+            found = loaded.groups.get(group_id) or GroupMetadata(group_id)
             for member in found.members.values():
                 member.expires_at = now + member.session_timeout_s
-            self.groups_cache[group_id] = Group(found, self._limits)
-        return count
+            self._add(group_id, found)
+        self.offsets_cache |= loaded.offsets
 
     def _term_ended(self, partition: int, broker: BrokerConnection, reason: str) -> None:
         log.warning("no longer coordinates partition=%d reason=%s", partition, reason)
         self.terms.pop(partition, None)
         broker.close()
         self._on_term_end(partition)
-        self._forget(partition)
-
-    def _forget(self, partition: int) -> None:
-        for cache in (self.groups_cache, self.offsets_cache):
-            for group_id in [group_id for group_id in cache if partition_of(group_id) == partition]:
-                del cache[group_id]
+        for group_id in self.groups_of.pop(partition, ()):
+            del self.groups_cache[group_id]
+            self.offsets_cache.pop(group_id, None)
 
     def resign(self, partition: int, reason: str) -> None:
         """Serves a partition's groups no more."""
@@ -158,70 +173,110 @@ class GroupMetadataManager:
 
     def add_group(self, group_id: str) -> Group:
         """The group, made if there is none."""
-        found = self.groups_cache.get(group_id)
-        if found is None:
-            found = self.groups_cache[group_id] = Group(GroupMetadata(group_id), self._limits)
+        return self.groups_cache.get(group_id) or self._add(group_id, GroupMetadata(group_id))
+
+    def _add(self, group_id: str, metadata: GroupMetadata) -> Group:
+        found = self.groups_cache[group_id] = Group(metadata, self._limits)
+        self.groups_of[partition_of(group_id)][group_id] = None
         return found
 
     async def store_group(self, group: GroupMetadata, assignments: Mapping[str, bytes]) -> Error:
-        return await self._append(group.group_id, [group_record(group, assignments, _now_ms())])
+        record = group_record(group, assignments, self.now_ms())
+        return await self._append(group.group_id, _Part([record]))
 
     async def store_offsets(self, group_id: str, offsets: Offsets) -> Error:
         """Durable, then known: an offset is answered with only once it is in the log."""
         records = [offset_record(OffsetEntry(group_id, *where, value)) for where, value in offsets.items()]
-        error = await self._append(group_id, records)
-        if error is Error.NONE:
-            self.offsets_cache.setdefault(group_id, {}).update(offsets)
-        return error
+        under_way = self._under_way.setdefault(group_id, [])
+        under_way.append(offsets)
+        try:
+            apply = lambda: self.offsets_cache.setdefault(group_id, {}).update(offsets)  # noqa: E731
+            return await self._append(group_id, _Part(records, apply))
+        finally:
+            under_way.remove(offsets)
+            if not under_way and self._under_way.get(group_id) is under_way:
+                del self._under_way[group_id]
 
     async def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> Error:
-        known = self.offsets_cache.get(group_id, {})
-        gone = [where for where in partitions if where in known]
-        error = await self._append(group_id, [offset_record(OffsetEntry(group_id, *where, None)) for where in gone])
-        if error is Error.NONE:
-            for where in gone:
-                known.pop(where, None)
-        return error
+        """Those that are there, or are being written."""
+        known = self._keys(group_id)
+        return await self._append(
+            group_id, *self._removals(group_id, [where for where in partitions if where in known])
+        )
 
     async def delete_group(self, group_id: str) -> Error:
-        """The group, its offsets first."""
-        error = await self.delete_offsets(group_id, list(self.offsets_cache.get(group_id, {})))
-        if error is Error.NONE:
-            error = await self._append(group_id, [group_removal(group_id)])
-        if error is Error.NONE:
+        """The group, its offsets first. Nothing else is accepted for it from now on."""
+        group = self.groups_cache.get(group_id)
+        if group is not None:
+            group.metadata.state = GroupState.DEAD
+
+        def forget() -> None:
             self.groups_cache.pop(group_id, None)
             self.offsets_cache.pop(group_id, None)
-        return error
+            self.groups_of[partition_of(group_id)].pop(group_id, None)
+
+        removals = self._removals(group_id, list(self._keys(group_id)))
+        return await self._append(group_id, *removals, _Part([group_removal(group_id)], forget))
+
+    def has_offsets(self, group_id: str) -> bool:
+        """Whether any are there, or are being written."""
+        return bool(self._keys(group_id))
+
+    def _keys(self, group_id: str) -> dict[tuple[str, int], None]:
+        """What the group has offsets of, or will have in a moment."""
+        being_written = (where for offsets in self._under_way.get(group_id, ()) for where in offsets)
+        return dict.fromkeys((*self.offsets_cache.get(group_id, {}), *being_written))
+
+    def _removals(self, group_id: str, gone: list[tuple[str, int]]) -> Iterator[_Part]:
+        def forget(part: list[tuple[str, int]]) -> None:
+            known = self.offsets_cache.get(group_id, {})
+            for where in part:
+                known.pop(where, None)
+
+        at_once = max(1, _REMOVED_BYTES // (len(group_id.encode()) + _TOPIC_BYTES))
+        for at in range(0, len(gone), at_once):
+            part = gone[at : at + at_once]
+            records = [offset_record(OffsetEntry(group_id, *where, None)) for where in part]
+            yield _Part(records, partial(forget, part))
 
     async def delete_expired_consumer_offsets(self, retention_ms: int) -> int:
         """Removes offsets of groups without members that are older than that, and groups nothing is left of; how many
         offsets. Where a group became empty is in its state's timestamp, as in Kafka (KIP-211)."""
-        count, now_ms = 0, _now_ms()
-        for group_id, group in list(self.groups_cache.items()):
-            if group.metadata.state is not GroupState.EMPTY or self.availability(group_id) is not Error.NONE:
+        count = 0
+        for number, group_id in enumerate(list(self.groups_cache)):
+            if number % _EXAMINED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # others are served meanwhile
+            group = self.groups_cache.get(group_id)
+            if group is None or group.metadata.state is not GroupState.EMPTY or group_id in self._under_way:
                 continue
+            now_ms, since_ms = self.now_ms(), group.metadata.state_since_ms
             offsets = self.offsets_cache.get(group_id, {})
-            since_ms = group.metadata.state_since_ms
             gone = [
                 where
                 for where, value in offsets.items()
                 if max(since_ms, value.committed_at_ms) + retention_ms <= now_ms
             ]
-            empty = len(gone) == len(offsets) and since_ms + retention_ms <= now_ms
-            error = await (self.delete_group(group_id) if empty else self.delete_offsets(group_id, gone))
+            if len(gone) == len(offsets) and since_ms + retention_ms <= now_ms:
+                error = await self.delete_group(group_id)
+            elif gone:
+                error = await self._append(group_id, *self._removals(group_id, gone))
+            else:
+                continue
             count += len(gone) if error is Error.NONE else 0
         return count
 
-    async def _append(self, group_id: str, records: list[LogRecord]) -> Error:
+    async def _append(self, group_id: str, *parts: _Part) -> Error:
+        """All of it gets its place in the log at once: nothing comes in between."""
         term = self.terms.get(partition_of(group_id))
         if term is None:
             return Error.NOT_COORDINATOR
-        if not records:
-            return Error.NONE
         try:
-            await term.append(records)
+            await asyncio.gather(*[term.append(part.records, part.apply) for part in parts if part.records])
         except TermEnded:
             return Error.NOT_COORDINATOR
+        except TooLarge as error:
+            log.warning("refused group=%s reason=%s", group_id, error)
+            return Error.INVALID_COMMIT_OFFSET_SIZE
         return Error.NONE
 
     def close(self) -> None:
@@ -229,5 +284,42 @@ class GroupMetadataManager:
             term.end("the instance stops")
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Records of one batch, and what is called once they are durable."""
+
+    records: list[LogRecord]
+    apply: Callable[[], None] = lambda: None
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """What a partition holds."""
+
+    groups: dict[str, GroupMetadata] = field(default_factory=dict)
+    offsets: dict[str, Offsets] = field(default_factory=dict)
+    records: int = 0
+
+
+async def _load(term: LogTerm, claimed_at: int) -> _Loaded:
+    loaded = _Loaded()
+    async for record in term.load(claimed_at):
+        loaded.records += 1
+        try:
+            entry = read_record(record)
+        except BadMessage as error:
+            log.warning("left out a record partition=%d reason=%s", term.partition, error)
+            continue
+        match entry:
+            case OffsetEntry(group, topic, partition, None):
+                loaded.offsets.get(group, {}).pop((topic, partition), None)
+            case OffsetEntry(group, topic, partition, CommittedOffset() as value):
+                loaded.offsets.setdefault(group, {})[topic, partition] = value
+            case GroupEntry(group, None):
+                loaded.groups.pop(group, None)
+            case GroupEntry(group, GroupMetadata() as found):
+                loaded.groups[group] = found
+        if loaded.records % _READ_AT_ONCE == 0:
+            await asyncio.sleep(0)  # others are served meanwhile
+    loaded.offsets = {group: offsets for group, offsets in loaded.offsets.items() if offsets}
+    return loaded

@@ -7,21 +7,29 @@ producer id it knows, wherever it is led. So, once a newer claim is in the log:
 - what an older term was acknowledged lies before that claim, and is loaded by the newer term;
 - what an older term writes after it is refused.
 
+A producer id lasts for 2^15 - 1 terms. The last epoch of an id is no term's: each term of a later id first writes one
+batch under it, so that the terms of the earlier id are refused too.
+
 An append counts only if the broker reports no error *and* the offset that is expected. Everything else ends the term:
 nothing is retried, and whoever waits is told that the coordinator has moved.
+
+An append that counts also proves that no newer term had claimed the partition when it was sent. For :data:`PROOF_S`
+from then on what is in memory may be read; a newer term changes nothing for that long after its claim.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.grouplog.errors import TermEnded
+from kafka_coord.grouplog.errors import TermEnded, TooLarge
 from kafka_coord.grouplog.reader import PartitionReader
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record, read_record
 from kafka_coord.wire.batches import Batch, LogRecord, encode_batch
@@ -35,16 +43,32 @@ PARTITIONS = 50
 _FIRST_PRODUCER_ID = 1 << 62
 _IDS_A_PARTITION = 1 << 40
 _EPOCH_BITS = 15
+_LAST_EPOCH = (1 << _EPOCH_BITS) - 1
 _PRODUCE = 3
 """A version that every broker from 0.11 to 3.9 speaks."""
 _BATCH_BYTES = 512 << 10
 """So much is written in one request, while more waits."""
+_RECORD_BYTES = 32
+"""What a record needs besides its key and value, at most."""
+MOST_BYTES = 900 << 10
+"""Of the records of one append: a broker takes batches of up to 1 MiB (``max.message.bytes``)."""
 KEEP_ALIVE_S = 3600.0
+PROOF_S = 0.25
+"""For how long after an append was sent the term still holds for whoever reads. See :meth:`LogTerm.prove`."""
+_CLOCKS_DIFFER_BY = 1.05
+"""A newer term waits so much longer, as its clock may be the faster one."""
+_FENCED = 47
+"""INVALID_PRODUCER_EPOCH"""
 
 
 def producer_of(partition: int, term: int) -> tuple[int, int]:
     """(producer id, epoch) of a term. A greater term of a partition has a greater epoch, or another, greater id."""
-    return _FIRST_PRODUCER_ID + partition * _IDS_A_PARTITION + (term >> _EPOCH_BITS), term & ((1 << _EPOCH_BITS) - 1)
+    return _FIRST_PRODUCER_ID + partition * _IDS_A_PARTITION + (term >> _EPOCH_BITS), term & _LAST_EPOCH
+
+
+def is_reserved(term: int) -> bool:
+    """Whether its epoch is the last of a producer id, which no term may have."""
+    return term & _LAST_EPOCH == _LAST_EPOCH
 
 
 def term_of(partition: int, batch: Batch) -> int | None:
@@ -57,12 +81,23 @@ def term_of(partition: int, batch: Batch) -> int | None:
 
 @dataclass(slots=True, eq=False)
 class _Append:
-    records: Sequence[LogRecord]
-    done: asyncio.Future[None]
-    size: int = field(init=False)
+    """``apply`` is called once the records are durable, in the order of the log, before anybody is told so."""
 
-    def __post_init__(self) -> None:
-        self.size = sum(len(record.key or b"") + len(record.value or b"") for record in self.records)
+    records: Sequence[LogRecord]
+    apply: Callable[[], None]
+    done: asyncio.Future[None]
+    size: int
+
+
+@dataclass(slots=True)
+class TermFigures:
+    """What a term has done so far. ``append_s`` is the sum over its appends; ``load_s`` is until it served."""
+
+    appends: int = 0
+    records: int = 0
+    append_s: float = 0.0
+    loaded_records: int = 0
+    load_s: float = 0.0
 
 
 class LogTerm:
@@ -77,23 +112,31 @@ class LogTerm:
         now_ms: Callable[[], int],
         on_end: Callable[[str], None],
         topic: str = TOPIC,
+        nonce: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self.partition, self.term, self._topic = partition, term, topic
         self._reader = PartitionReader(broker, partition, topic)
         self._broker, self._instance, self._now_ms, self._on_end = broker, instance, now_ms, on_end
-        self._producer_id, self._epoch = producer_of(partition, term)
+        self._nonce = nonce
         self._sequence = 0
         self._next_offset = -1
-        self._queue: list[_Append] = []
+        self._queue: deque[_Append] = deque()
+        self._under_way: list[_Append] = []
         self._news = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
+        self._proven_at = -math.inf
+        """When the last append that counts was sent."""
         self.ended = ""
+        self.figures = TermFigures()
 
     async def claim(self) -> int:
         """Writes the claim; its offset. Raises :class:`BrokerError` where the broker does not lead the partition or
         does not answer, :class:`TermEnded` where a newer term was faster."""
-        claim = Claim(self.term, self._instance, secrets.token_hex(8))
-        offset = await self._produce([claim_record(claim)])
+        producer_id, _ = producer_of(self.partition, self.term)
+        if producer_id > producer_of(self.partition, 0)[0]:
+            await self._produce([keep_alive_record()], (producer_id - 1, _LAST_EPOCH), 0)
+        claim = Claim(self.term, self._instance, self._nonce())
+        offset = await self._produce_next([claim_record(claim)])
         async for batch in self._reader.batches(offset, offset + 1):
             if [read_record(record) for record in batch.records] == [claim]:
                 self._next_offset = offset + 1
@@ -107,29 +150,49 @@ class LogTerm:
             term = term_of(self.partition, batch)
             if batch.is_control or term is None or term < newest:
                 continue
-            newest = max(newest, term)
+            newest = term
             for record in batch.records:
                 if record.offset < claimed_at:
                     yield record
+
+    async def outlast(self, claim_answered_at: float) -> None:
+        """Waits until no older term can answer from its memory any more; what changes from now on, it cannot miss."""
+        delay_s = claim_answered_at + PROOF_S * _CLOCKS_DIFFER_BY - asyncio.get_running_loop().time()
+        if delay_s > 0:
+            await asyncio.sleep(delay_s)
 
     def serve(self) -> None:
         """Appends are written from now on."""
         self._writing = asyncio.create_task(self._write(), name=f"groups-log-{self.partition}")
 
-    async def append(self, records: Sequence[LogRecord]) -> None:
-        """Returns when they are durable. Raises :class:`TermEnded`: whether they were written is unknown then."""
+    def append(self, records: Sequence[LogRecord], apply: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
+        """Takes its place in the log now; done when the records are durable and ``apply`` has been called. Both raise
+        :class:`TermEnded`: whether they were written is unknown then. Raises :class:`TooLarge`: nothing was written."""
         if self.ended:
             raise TermEnded(self.ended)
-        one = _Append(records, asyncio.get_running_loop().create_future())
+        size = sum(len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES for record in records)
+        if size > MOST_BYTES:
+            raise TooLarge(f"partition {self.partition}: {len(records)} records of {size} bytes at once")
+        one = _Append(records, apply, asyncio.get_running_loop().create_future(), size)
         self._queue.append(one)
         self._news.set()
-        await one.done
+        return one.done
+
+    async def prove(self) -> None:
+        """Returns when it is certain that no newer term had changed anything before this was called: at once, where
+        the last append was sent less than :data:`PROOF_S` ago. Raises :class:`TermEnded`."""
+        if self.ended:
+            raise TermEnded(self.ended)
+        if asyncio.get_running_loop().time() >= self._proven_at + PROOF_S:
+            await self.append([keep_alive_record()])
 
     def end(self, reason: str) -> None:
         if self.ended:
             return
         self.ended = f"partition {self.partition}: term {self.term} has ended: {reason}"
-        waiting, self._queue = self._queue, []
+        waiting = [*self._under_way, *self._queue]
+        self._under_way = []
+        self._queue.clear()
         for one in waiting:
             if not one.done.done():
                 one.done.set_exception(TermEnded(self.ended))
@@ -139,7 +202,6 @@ class LogTerm:
 
     async def _write(self) -> None:
         """Whatever waits goes into the next batch; one request is under way at a time."""
-        batch: list[_Append] = []
         try:
             while True:
                 try:
@@ -148,41 +210,67 @@ class LogTerm:
                 except TimeoutError:
                     await self._append_batch([keep_alive_record()])
                     continue
-                size = 0
-                batch = []
-                while self._queue and (not batch or size + self._queue[0].size <= _BATCH_BYTES):
-                    batch.append(self._queue.pop(0))
-                    size += batch[-1].size
-                if not self._queue:
-                    self._news.clear()
-                await self._append_batch([record for one in batch for record in one.records])
-                for one in batch:
-                    if not one.done.done():
-                        one.done.set_result(None)
+                self._take_batch()
+                await self._append_batch([record for one in self._under_way for record in one.records])
+                self._tell()
         except (BrokerError, TermEnded, BadMessage) as error:
-            self._queue = batch + self._queue
             self.end(str(error))
+        except Exception as error:
+            log.exception("cannot write the groups log partition=%d term=%d", self.partition, self.term)
+            self.end(f"{type(error).__name__}: {error}")
+
+    def _take_batch(self) -> None:
+        size = 0
+        while self._queue and (not self._under_way or size + self._queue[0].size <= _BATCH_BYTES):
+            self._under_way.append(self._queue.popleft())
+            size += self._under_way[-1].size
+        if not self._queue:
+            self._news.clear()
+
+    def _tell(self) -> None:
+        written, self._under_way = self._under_way, []
+        for one in written:
+            one.apply()
+            if not one.done.done():
+                one.done.set_result(None)
 
     async def _append_batch(self, records: Sequence[LogRecord]) -> None:
-        offset = await self._produce(records)
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
+        offset = await self._produce_next(records)
         if offset != self._next_offset:
             raise TermEnded(f"written at offset {offset} where {self._next_offset} was expected")
+        if self.ended:
+            raise TermEnded(self.ended)
         self._next_offset += len(records)
+        self._proven_at = sent_at
+        self.figures.appends += 1
+        self.figures.records += len(records)
+        self.figures.append_s += loop.time() - sent_at
 
-    async def _produce(self, records: Sequence[LogRecord]) -> int:
+    async def _produce_next(self, records: Sequence[LogRecord]) -> int:
+        sequence, self._sequence = self._sequence, (self._sequence + len(records)) & 0x7FFFFFFF
+        return await self._produce(records, producer_of(self.partition, self.term), sequence)
+
+    async def _produce(self, records: Sequence[LogRecord], producer: tuple[int, int], sequence: int) -> int:
+        """The offset of the first. Raises :class:`BrokerError`."""
         form = message("ProduceRequest")
         batch = encode_batch(
             records,
             now_ms=self._now_ms(),
-            producer_id=self._producer_id,
-            producer_epoch=self._epoch,
-            base_sequence=self._sequence,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=sequence,
         )
         data = form.struct("PartitionProduceData")(index=self.partition, records=batch)
         topic = form.struct("TopicProduceData")(name=self._topic, partition_data=(data,))
-        self._sequence = (self._sequence + len(records)) & 0x7FFFFFFF
         answer = await self._broker.ask("Produce", _PRODUCE, form(acks=-1, timeout_ms=15_000, topic_data=(topic,)))
         result = answer.responses[0].partition_responses[0]
+        if result.error_code == _FENCED:
+            raise BrokerError(
+                f"partition {self.partition}: a newer term than {self.term} has written; if nobody else claims the "
+                f"partition, its znode was lost: its version grows with each claim until it is the newest again"
+            )
         if result.error_code:
             raise BrokerError(f"partition {self.partition}: the broker refuses the write: error {result.error_code}")
         return int(result.base_offset)

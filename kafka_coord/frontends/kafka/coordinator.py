@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -67,8 +66,13 @@ class GroupCoordinator:
     ``manager`` has the groups this instance coordinates; ``instances`` knows where the others are.
     """
 
-    def __init__(self, manager: GroupMetadataManager, instances: Instances) -> None:
-        self._manager, self._instances = manager, instances
+    def __init__(
+        self,
+        manager: GroupMetadataManager,
+        instances: Instances,
+        fresh_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        self._manager, self._instances, self._fresh_id = manager, instances, fresh_id
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[str, Callable[[Call], Awaitable[Any]]] = {
@@ -123,7 +127,9 @@ class GroupCoordinator:
         request = call.request
         error, found = self._available(request.group_id), None
         if error is Error.NONE:
-            found = await self._ask(request.group_id, lambda token: _join(token, call), make=not request.member_id)
+            found = await self._ask(
+                request.group_id, lambda token: _join(token, call, self._fresh_id()), make=not request.member_id
+            )
             error = Error.UNKNOWN_MEMBER_ID
         if not isinstance(found, Joined):
             found = Joined(None, error, request.member_id)
@@ -205,7 +211,7 @@ class GroupCoordinator:
     def _committed(self, topics: Any) -> tuple[Offsets, dict[tuple[str, int], Error]]:
         offsets: Offsets = {}
         errors: dict[tuple[str, int], Error] = {}
-        now_ms = round(time.time() * 1000)
+        now_ms = self._manager.now_ms()
         for topic in topics:
             for part in topic.partitions:
                 where = topic.name, part.partition_index
@@ -223,6 +229,7 @@ class GroupCoordinator:
             if call.version >= 8
             else [(request.group_id, request.topics)]
         )
+        await self._prove(group for group, _ in asked)
         known = self._manager.offsets_cache
         return answers.fetched(
             [(group, topics, self._availability(group), known.get(group, {})) for group, topics in asked], call.version
@@ -252,7 +259,7 @@ class GroupCoordinator:
         }
         asked = [(topic.name, part.partition_index) for topic in request.topics for part in topic.partitions]
         deleted = await self._manager.delete_offsets(group_id, [where for where in asked if where not in errors])
-        if deleted is Error.NONE and not self._manager.offsets_cache.get(group_id):
+        if deleted is Error.NONE and not self._manager.has_offsets(group_id):
             await self._delete(group_id)
         return answers.per_partition("OffsetDelete", request.topics, lambda *where: errors.get(where, deleted))
 
@@ -269,6 +276,7 @@ class GroupCoordinator:
     # --- looking at groups, and removing them ------------------------------------------------------------------------
 
     async def handle_describe_groups(self, call: Call) -> Any:
+        await self._prove(call.request.groups)
         return answers.described(
             (one, self._availability(one), self._manager.group(one)) for one in call.request.groups
         )
@@ -300,6 +308,12 @@ class GroupCoordinator:
         """An empty group id is good for the offsets of consumers that assign themselves, as in Kafka."""
         return Error.INVALID_GROUP_ID if group_id is None else self._manager.availability(group_id)
 
+    async def _prove(self, group_ids: Iterable[str | None]) -> None:
+        """What is in memory of those that are still coordinated here after this is what was acknowledged last."""
+        for group_id in group_ids:
+            if group_id is not None:
+                await self._manager.prove(group_id)
+
     def _existing(self, group_id: str) -> tuple[Error, Group | None]:
         error, group = self._availability(group_id), self._manager.group(group_id)
         gone = group is None or group.metadata.state is GroupState.DEAD
@@ -311,7 +325,7 @@ class GroupCoordinator:
         if group is None:
             return None
         answer: asyncio.Future[Instruction] = asyncio.get_running_loop().create_future()
-        self._carry_out(group_id, group, group.handle(event(answer), time.monotonic()))
+        self._carry_out(group_id, group, group.handle(event(answer), _now()))
         return await answer
 
     def _carry_out(self, group_id: str, group: Group, instructions: Iterable[Instruction]) -> None:
@@ -325,9 +339,9 @@ class GroupCoordinator:
         self._set_timer(group_id, group)
 
     async def _store(self, group_id: str, group: Group, store: Store) -> None:
-        group.metadata.state_since_ms = round(time.time() * 1000)
+        group.metadata.state_since_ms = self._manager.now_ms()
         error = await self._manager.store_group(group.metadata, store.assignments)
-        self._carry_out(group_id, group, group.handle(Stored(store, error), time.monotonic()))
+        self._carry_out(group_id, group, group.handle(Stored(store, error), _now()))
 
     def _set_timer(self, group_id: str, group: Group) -> None:
         before = self._timers.pop(group_id, None)
@@ -335,13 +349,13 @@ class GroupCoordinator:
             before.cancel()
         if self._manager.group(group_id) is not group or group.due == math.inf:
             return
-        delay_s = max(0.0, group.due - time.monotonic())
+        delay_s = max(0.0, group.due - _now())
         self._timers[group_id] = asyncio.get_running_loop().call_later(delay_s, self._tick, group_id, group)
 
     def _tick(self, group_id: str, group: Group) -> None:
         self._timers.pop(group_id, None)
         if self._manager.group(group_id) is group:
-            self._carry_out(group_id, group, group.tick(time.monotonic()))
+            self._carry_out(group_id, group, group.tick(_now()))
 
     def begin_partition(self, partition: int) -> None:
         """Its groups have been loaded: their members' timers run."""
@@ -354,7 +368,8 @@ class GroupCoordinator:
             self._carry_out(group_id, group, group.end(Error.NOT_COORDINATOR))
 
     def _groups_of(self, partition: int) -> list[tuple[str, Group]]:
-        return [one for one in self._manager.groups_cache.items() if partition_of(one[0]) == partition]
+        manager = self._manager
+        return [(group_id, manager.groups_cache[group_id]) for group_id in manager.groups_of.get(partition, ())]
 
     async def close(self) -> None:
         for timer in self._timers.values():
@@ -364,7 +379,11 @@ class GroupCoordinator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _join(token: object, call: Call) -> Join:
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _join(token: object, call: Call, fresh_id: str) -> Join:
     request, version = call.request, call.version
     client_id, instance_id = call.header.client_id or "", request.group_instance_id
     rebalance_ms = request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms
@@ -378,7 +397,7 @@ def _join(token: object, call: Call) -> Join:
         rebalance_ms / 1000,
         request.protocol_type,
         tuple(Protocol(one.name, one.metadata) for one in request.protocols),
-        fresh_id=f"{client_id if instance_id is None else instance_id}-{uuid.uuid4()}",
+        fresh_id=f"{client_id if instance_id is None else instance_id}-{fresh_id}",
         must_know_id=version >= 4 and instance_id is None,
         can_skip_assignment=version >= 9,
     )

@@ -17,7 +17,7 @@ from kafka_coord.grouplog.records import (
     OffsetEntry,
     read_record,
 )
-from kafka_coord.grouplog.term import term_of
+from kafka_coord.grouplog.term import is_reserved, term_of
 from kafka_coord.groups.metadata import GroupMetadata
 from kafka_coord.monitor.log_audit.findings import LogFinding, LogReport, LogRule
 from kafka_coord.wire.batches import Batch, LogRecord
@@ -59,6 +59,8 @@ class PartitionJudge:
         if term is None:
             self._violated(LogRule.NO_TERM, f"written by producer {batch.producer_id}, which is no term's")
             return
+        if is_reserved(term):
+            return  # what ends the terms of an earlier producer id; it may be repeated
         if term < self._term:
             self._violated(LogRule.TERM_BACK, f"term {term} wrote after term {self._term}")
             return

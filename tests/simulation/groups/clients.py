@@ -1,0 +1,199 @@
+"""Clients as Kafka's are: they join, sync, beat, commit, look at offsets, leave, vanish and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kafka_coord.groups.errors import Error
+from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame
+from kafka_coord.wire.messages import message
+from tests.simulation.groups.judge import Commit
+from tests.simulation.groups.loop import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.groups.history import GroupHistory
+
+GROUP, ALONE = "g", "5"
+"""Both in one partition of the log. In the second nobody is a member."""
+TOPIC, PARTITIONS = "t", 2
+SESSION_MS, REBALANCE_MS, REQUEST_S = 6_000, 5_000, 4.0
+VERSIONS = {"JoinGroup": 5, "SyncGroup": 3, "Heartbeat": 3, "LeaveGroup": 3, "OffsetCommit": 7, "OffsetFetch": 5}
+_AGAIN = {Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR}
+
+
+class Elsewhere(Exception):
+    """No answer, or the coordinator is another."""
+
+
+class Rejoin(Exception):
+    """The group rebalances, or knows the member no more."""
+
+
+class Client:
+    """One process after the other under one name."""
+
+    def __init__(self, history: GroupHistory, name: str) -> None:
+        self.history, self.name = history, name
+        self.world, self.rng = history.world, history.world.rng
+        self.instance_id = name if name.startswith("static") else None
+        self.group = ALONE if name.startswith("alone") else GROUP
+        self.is_lazy = False
+        self._numbers = itertools.count(1)
+        self.commits: list[Commit] = []
+        self.start()
+
+    def start(self) -> None:
+        self.process = Process(self.world, self.name)
+        self.member_id, self.generation = "", -1
+        self.process.start(self._alone if self.group == ALONE else self._live)
+
+    # --- its life ----------------------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        while True:
+            try:
+                await self._join()
+                while True:
+                    await self._do_something()
+            except Elsewhere:
+                await asyncio.sleep(self.rng.uniform(0.05, 0.4))
+            except Rejoin:
+                await asyncio.sleep(self.rng.uniform(0.0, 0.05))
+
+    async def _alone(self) -> None:
+        while True:
+            try:
+                await (self._commit() if self.rng.random() < 0.6 else self._look())
+            except (Elsewhere, Rejoin):
+                await asyncio.sleep(self.rng.uniform(0.05, 0.4))
+            await asyncio.sleep(self.rng.uniform(0.0, 0.3) * self.history.pace)
+
+    async def _do_something(self) -> None:
+        await asyncio.sleep(self.rng.uniform(0.0, 0.5) * self.history.pace)
+        drawn = self.rng.random()
+        if drawn < 0.5:
+            await self._commit()
+        elif drawn < 0.7:
+            await self._look()
+        elif drawn < 0.72 and not self.history.calm:
+            await self._leave()
+        else:
+            answer = await self._ask("Heartbeat", member_id=self.member_id, generation_id=self.generation)
+            self._check(answer.error_code)
+
+    async def _join(self) -> None:
+        form = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")
+        answer = await self._ask(
+            "JoinGroup",
+            member_id=self.member_id,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            protocol_type="consumer",
+            protocols=(form(name="range", metadata=b""),),
+        )
+        if answer.error_code == Error.MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id
+            raise Rejoin
+        self._check(answer.error_code)
+        self.member_id, self.generation = answer.member_id, answer.generation_id
+        leads = answer.leader == self.member_id
+        if leads and (self.is_lazy or self.rng.random() < 0.03) and not self.history.calm:
+            await asyncio.sleep(self.rng.uniform(2.0, 12.0))
+        form = message("SyncGroupRequest").struct("SyncGroupRequestAssignment")
+        told = tuple(
+            form(member_id=one.member_id, assignment=f"{self.generation}:{one.member_id}".encode())
+            for one in (answer.members if leads else ())
+        )
+        answer = await self._ask(
+            "SyncGroup",
+            check=self._assignment_check(),
+            member_id=self.member_id,
+            generation_id=self.generation,
+            assignments=told,
+        )
+        self._check(answer.error_code)
+
+    def _assignment_check(self) -> Callable[[Any], None]:
+        who = self.member_id, self.generation
+
+        def check(answer: Any) -> None:
+            if answer.error_code == Error.NONE:
+                self.history.judge.synced(*who, answer.assignment)
+
+        return check
+
+    def _promised(self, answer: Any, one: Commit) -> None:
+        if answer.topics[0].partitions[0].error_code == Error.NONE:
+            self.history.judge.promise(one)
+
+    async def _commit(self) -> None:
+        partition = self.rng.randrange(PARTITIONS)
+        one = self.history.judge.committing(self.group, partition, self.member_id, self.generation)
+        self.commits.append(one)
+        form = message("OffsetCommitRequest")
+        part = form.struct("OffsetCommitRequestPartition")(partition_index=partition, committed_offset=one.value)
+        topic = form.struct("OffsetCommitRequestTopic")(name=TOPIC, partitions=(part,))
+        alone = self.group == ALONE
+        answer = await self._ask(
+            "OffsetCommit",
+            check=lambda told: self._promised(told, one),
+            member_id="" if alone else self.member_id,
+            generation_id_or_member_epoch=-1 if alone else self.generation,
+            topics=(topic,),
+        )
+        error = answer.topics[0].partitions[0].error_code
+        if error == Error.NONE:
+            one.acknowledged_at = self.world.now
+        self._check(error)
+
+    async def _look(self) -> None:
+        form = message("OffsetFetchRequest").struct("OffsetFetchRequestTopic")
+        topic = form(name=TOPIC, partition_indexes=tuple(range(PARTITIONS)))
+        began = self.world.now
+        answer = await self._ask("OffsetFetch", topics=(topic,))
+        self._check(answer.error_code)
+        for part in answer.topics[0].partitions:
+            self.history.judge.fetched(self.group, part.partition_index, part.committed_offset, began)
+
+    async def _leave(self) -> None:
+        form = message("LeaveGroupRequest").struct("MemberIdentity")
+        await self._ask("LeaveGroup", members=(form(member_id=self.member_id, group_instance_id=self.instance_id),))
+        self.member_id = ""
+        await asyncio.sleep(self.rng.uniform(0.0, 5.0))
+        raise Rejoin
+
+    def _check(self, error: int) -> None:
+        if error == Error.NONE:
+            return
+        if error in _AGAIN:
+            raise Elsewhere
+        if error in {Error.UNKNOWN_MEMBER_ID, Error.FENCED_INSTANCE_ID}:
+            self.member_id = ""
+        raise Rejoin
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    async def _ask(self, name: str, *, check: Callable[[Any], None] | None = None, **fields: Any) -> Any:
+        """Asks whoever it takes for the coordinator. Raises :class:`Elsewhere`."""
+        request, answer = message(f"{name}Request"), message(f"{name}Response")
+        if name not in {"LeaveGroup", "OffsetFetch"}:
+            fields["group_instance_id"] = self.instance_id
+        version = VERSIONS[name]
+        header = RequestHeader(request.api_key or 0, version, next(self._numbers), self.name)
+        frame = request_frame(header, request, request(group_id=self.group, **fields))[4:]
+        told: asyncio.Future[bytes] = self.process.create_future()
+
+        def read(found: bytes) -> Any:
+            return answer.decode(found, version, 4 + answer_start(answer, version))
+
+        self.history.deliver(self, frame, told, lambda found: check(read(found)) if check is not None else None)
+        limit_s = REBALANCE_MS / 1000 + 10.0 if name == "JoinGroup" else REQUEST_S
+        try:
+            async with asyncio.timeout(limit_s):
+                found = await told
+        except TimeoutError:
+            raise Elsewhere from None
+        return read(found)

@@ -1,0 +1,270 @@
+"""One seeded history: instances, clients, faults, and a calm in which all has to come to rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kafka_coord.grouplog import reader, term
+from kafka_coord.grouplog.manager import partition_of
+from tests.simulation.groups.clients import ALONE, GROUP, Client
+from tests.simulation.groups.instances import Instance, Network, Znode, sent
+from tests.simulation.groups.judge import InvariantBroken, Judge
+from tests.simulation.groups.log import SimulatedPartition
+from tests.simulation.groups.loop import Process, World
+
+FAULTS = frozenset({
+    "move", "freeze", "kill", "twin", "loss", "delay", "replicas", "compact", "znode", "forget",
+    "client-kill", "client-freeze", "lazy", "delete", "away",
+})  # fmt: skip
+TURMOIL_S, CALM_S = 14.0, 26.0
+BROKERS = (1, 2, 3)
+_FEW = 4
+"""Of so many kinds all happen; of more, half of them in each history, so that none hides the others."""
+_ANSWERED_WITHIN_S = 20.0
+
+
+class GroupHistory:
+    """``faults`` are the kinds that may happen; ``turmoil_s`` is for how long."""
+
+    def __init__(self, seed: int, faults: frozenset[str] = FAULTS, turmoil_s: float = TURMOIL_S) -> None:
+        self.seed, self.turmoil_s = seed, turmoil_s
+        self.world = World(seed)
+        self.rng = rng = self.world.rng
+        self.story: list[str] = []
+        self.calm = False
+        few = len(faults) <= _FEW
+        kinds = [kind for kind in sorted(faults) if rng.random() < 0.5 or few]
+        if "forget" in kinds and "compact" in kinds:
+            kinds.remove(rng.choice(["forget", "compact"]))
+        self.kinds = kinds
+        self.net = Network(self.world)
+        self.log = SimulatedPartition(self.world, partition_of(GROUP), BROKERS)
+        self.judge = Judge(self.log, "forget" in kinds)
+        self.znode = Znode(rng.choice([0, 0, 0, 32_767 - rng.randint(1, 6)]))
+        self.instances = {broker: Instance(self.world, self.net, self.log, self.znode, broker) for broker in BROKERS}
+        self.twins: list[Instance] = []
+        self.processes: list[Process] = []
+        self.asked: dict[object, tuple[float, Process, str]] = {}
+        names = [*("a", "b", "c")[: rng.randint(1, 3)], *(["static"] if rng.random() < 0.4 else []), "alone"]
+        self.clients = [Client(self, name) for name in names]
+        self.every_s = rng.uniform(0.15, 1.5)
+        self._pace = rng.choice([1.0, 1.0, 0.3])
+
+    @property
+    def pace(self) -> float:
+        """How long clients rest, as a multiple of what is usual."""
+        return 2.0 if self.calm else self._pace
+
+    def say(self, what: str) -> None:
+        self.story.append(f"{self.world.now - 1_000:7.3f} {what}")
+
+    def run(self) -> None:
+        """Raises :class:`InvariantBroken`."""
+        world, start = self.world, self.world.now
+        world.after(1.0, self._fault)
+        self._run(start + self.turmoil_s)
+        self._end_all()
+        self._run(world.now + CALM_S)
+        self._at_rest()
+        self.judge.end()
+
+    def _run(self, until: float) -> None:
+        self.world.run(until, lambda: bool(self.judge.broken))
+        if self.judge.broken:
+            raise InvariantBroken(self.judge.broken)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def deliver(
+        self, client: Client, frame: bytes, told: asyncio.Future[bytes], check: Callable[[Any], None] | None
+    ) -> None:
+        """A request to the instance that the client takes for the coordinator; its answer, if both get through."""
+        rng, net = self.rng, self.net
+        guess = self.log.leader if self.calm or rng.random() < 0.8 else rng.choice(BROKERS)
+        beside = [self.instances[guess], *(twin for twin in self.twins if twin.broker == guess)]
+        instance = rng.choice(beside)
+        if net.loses():
+            return
+        key = object()
+        process = client.process
+
+        async def handle() -> None:
+            self.asked[key] = world.now, instance.process, client.name
+            found = await instance.coordinator.answer(frame, "h")
+            del self.asked[key]
+            if check is not None:
+                check(found)
+            if not net.loses():
+                world.after(net.takes_s(), lambda: process.call_soon(tell, found))
+
+        def tell(found: bytes) -> None:
+            if not told.done():
+                told.set_result(found)
+
+        world = self.world
+        world.after(net.takes_s(), lambda: instance.process.start(handle))
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+
+    def _fault(self) -> None:
+        if self.calm:
+            return
+        self.world.after(self.rng.expovariate(1 / self.every_s), self._fault)
+        if self.kinds:
+            kind = self.rng.choice(self.kinds)
+            self.say(kind)
+            getattr(self, f"_{kind.replace('-', '_')}")()
+
+    def _move(self) -> None:
+        self.log.move(self.rng.choice(BROKERS))
+        self.say(f"broker {self.log.leader} leads, from offset {self.log.leo}")
+
+    def _freeze(self) -> None:
+        process = self.instances[self.rng.choice([self.log.leader, *BROKERS])].process
+        self._freeze_process(process, self.rng.choice([0.3, 2.0, 10.0]))
+
+    def _freeze_process(self, process: Process, most_s: float) -> None:
+        if process.frozen or process.killed:
+            return
+        process.freeze()
+        self.say(f"{process.name} is frozen")
+        self.world.after(self.rng.uniform(0.01, most_s), process.thaw)
+
+    def _away(self) -> None:
+        """The leader's instance is frozen, and another leads."""
+        leader = self.log.leader
+        self._freeze_process(self.instances[leader].process, 6.0)
+        self.log.move(self.rng.choice([broker for broker in BROKERS if broker != leader]))
+        if self.rng.random() < 0.5:
+            self.world.after(self.rng.uniform(0.0, 4.0), lambda: self._give_back(leader))
+
+    def _give_back(self, broker: int) -> None:
+        if not self.calm:
+            self.log.move(broker)
+
+    def _kill(self) -> None:
+        broker = self.rng.choice([self.log.leader, *BROKERS])
+        self.instances[broker].process.killed = True
+        self.world.after(self.rng.uniform(0.0, 3.0), lambda: self._restart(broker))
+
+    def _restart(self, broker: int) -> None:
+        if self.instances[broker].process.killed:
+            self.processes.append(self.instances[broker].process)
+            self.instances[broker] = Instance(self.world, self.net, self.log, self.znode, broker)
+
+    def _twin(self) -> None:
+        twin = Instance(self.world, self.net, self.log, self.znode, self.log.leader)
+        self.twins.append(twin)
+        self.world.after(self.rng.uniform(0.5, 4.0), lambda: self._without(twin))
+
+    def _without(self, twin: Instance) -> None:
+        twin.process.killed = True
+        if twin in self.twins:
+            self.twins.remove(twin)
+            self.processes.append(twin.process)
+
+    def _loss(self) -> None:
+        self.net.loss = self.rng.choice([0.0, 0.02, 0.1])
+
+    def _delay(self) -> None:
+        self.net.delay = self.rng.choice([0.0, 0.03, 0.1])
+
+    def _replicas(self) -> None:
+        self.log.have_replicas(False)
+        self.world.after(self.rng.uniform(0.05, 3.0), lambda: self.log.have_replicas(True))
+
+    def _compact(self) -> None:
+        self.log.compact()
+
+    def _znode(self) -> None:
+        """Somebody removed it, and it is made anew."""
+        self.znode.version = max(0, self.znode.version - self.rng.randint(1, 4))
+
+    def _forget(self) -> None:
+        self.log.forget_producers()
+
+    def _client_kill(self) -> None:
+        client = self.rng.choice(self.clients)
+        client.process.killed = True
+        self.world.after(self.rng.uniform(0.0, 4.0), lambda: self._start_again(client))
+
+    def _start_again(self, client: Client) -> None:
+        if client.process.killed:
+            client.start()
+
+    def _client_freeze(self) -> None:
+        self._freeze_process(self.rng.choice(self.clients).process, 12.0)
+
+    def _lazy(self) -> None:
+        client = self.rng.choice(self.clients)
+        client.is_lazy = not client.is_lazy
+
+    def _delete(self) -> None:
+        """An operator deletes the group without members."""
+        self.judge.deleted_at = self.world.now
+        instance = self.instances[self.log.leader]
+        instance.process.start(lambda: instance.coordinator._delete(ALONE))
+
+    def _end_all(self) -> None:
+        self.say("calm")
+        self.calm = True
+        self.net.loss = self.net.delay = 0.0
+        self.log.have_replicas(True)
+        for twin in list(self.twins):
+            self._without(twin)
+        for broker, instance in list(self.instances.items()):
+            if instance.process.frozen:
+                instance.process.thaw()
+            self._restart(broker)
+        for client in self.clients:
+            if client.process.frozen:
+                client.process.thaw()
+            self._start_again(client)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def _at_rest(self) -> None:
+        now = self.world.now
+        for asked_at, process, name in self.asked.values():
+            if not process.killed and now - asked_at > _ANSWERED_WITHIN_S:
+                raise InvariantBroken(f"a request of {name} is not answered after {now - asked_at:.0f} s")
+        for client in self.clients:
+            newest = max((one.acknowledged_at or 0.0 for one in client.commits), default=0.0)
+            if now - newest > 6.0:
+                raise InvariantBroken(f"{client.name} has not committed for {now - newest:.1f} s")
+        processes = [*(one.process for one in self.instances.values()), *(one.process for one in self.clients)]
+        for process in (*processes, *self.processes):
+            for failure in process.failures():
+                raise InvariantBroken(failure)
+
+    def digest(self) -> tuple[int, int, int]:
+        return self.world.steps, self.log.leo, len(self.judge.promised)
+
+
+@contextmanager
+def simulated_wire() -> Iterator[None]:
+    """Batches travel as values."""
+    places: tuple[tuple[Any, str, Any], ...] = ((term, "encode_batch", sent), (reader, "decode_batches", iter))
+    before = [getattr(module, name) for module, name, _ in places]
+    for module, name, simulated in places:
+        setattr(module, name, simulated)
+    try:
+        yield
+    finally:
+        for (module, name, _), real in zip(places, before, strict=True):
+            setattr(module, name, real)
+
+
+def play(seed: int, faults: frozenset[str] = FAULTS, turmoil_s: float = TURMOIL_S) -> tuple[str, GroupHistory]:
+    """What is broken, "" where nothing is, and the history."""
+    with simulated_wire():
+        history = GroupHistory(seed, faults, turmoil_s)
+        try:
+            history.run()
+        except InvariantBroken as broken:
+            history.say(str(broken))
+            return str(broken), history
+    return "", history

@@ -1,0 +1,229 @@
+"""Deliberate defects of groups and terms, each of which the simulator has to find."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kafka_coord.errors import BrokerError
+from kafka_coord.grouplog import manager, term
+from kafka_coord.grouplog.manager import GroupMetadataManager
+from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record
+from kafka_coord.grouplog.term import LogTerm, producer_of
+from kafka_coord.groups.errors import Error
+from kafka_coord.groups.machine import Group
+
+Patch = tuple[Any, str, Any]
+
+
+def _nonce_not_compared() -> Patch:
+    async def claim(self: Any) -> int:
+        offset: int = await self._produce_next([claim_record(Claim(self.term, self._instance, "same"))])
+        self._next_offset = offset + 1
+        return offset
+
+    return LogTerm, "claim", claim
+
+
+def _base_offset_not_compared() -> Patch:
+    original = LogTerm._produce_next
+
+    async def produce(self: Any, records: Any) -> int:
+        offset = await original(self, records)
+        if self._writing is not None:
+            self._next_offset = offset
+        return offset
+
+    return LogTerm, "_produce_next", produce
+
+
+def _error_answered_by_trying_again() -> Patch:
+    original = LogTerm._append_batch
+
+    async def append(self: Any, records: Any) -> None:
+        try:
+            await original(self, records)
+        except BrokerError:
+            self._broker.closed = False
+            self._next_offset = await self._produce_next(records) + len(records)
+
+    return LogTerm, "_append_batch", append
+
+
+def _older_terms_loaded() -> Patch:
+    async def load(self: Any, claimed_at: int) -> Any:
+        async for batch in self._reader.batches(await self._reader.first_offset(), claimed_at):
+            for record in batch.records:
+                if record.offset < claimed_at:
+                    yield record
+
+    return LogTerm, "load", load
+
+
+def _answered_before_it_is_written() -> Patch:
+    original = LogTerm.append
+
+    def append(self: Any, records: Any, apply: Any = lambda: None) -> Any:
+        original(self, records, apply)
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+    return LogTerm, "append", append
+
+
+def _serves_after_its_term() -> Patch:
+    return GroupMetadataManager, "_term_ended", lambda _self, _partition, _broker, _reason: None
+
+
+def _generation_not_compared() -> Patch:
+    original = Group._check_current
+
+    def check(self: Any, member_id: str, instance_id: str | None, _generation: int) -> Error:
+        return original(self, member_id, instance_id, self.metadata.generation_id)
+
+    return Group, "_check_current", check
+
+
+def _static_member_not_fenced() -> Patch:
+    original = Group._commit
+
+    def commit(self: Any, commit: Any, now: float) -> Error:
+        error = original(self, commit, now)
+        known = commit.generation_id == self.metadata.generation_id and commit.instance_id is not None
+        return Error.NONE if known and error is Error.FENCED_INSTANCE_ID else error
+
+    return Group, "_commit", commit
+
+
+def _one_epoch_for_all_terms() -> Patch:
+    return term, "producer_of", lambda partition, _number: producer_of(partition, 0)
+
+
+def _sequence_used_again() -> Patch:
+    async def produce(self: Any, records: Any) -> int:
+        self._sequence = 0 if self._writing is None else 1
+        return int(await self._produce(records, producer_of(self.partition, self.term), self._sequence))
+
+    return LogTerm, "_produce_next", produce
+
+
+def _proven_when_it_is_answered() -> Patch:
+    original = LogTerm._append_batch
+
+    async def append(self: Any, records: Any) -> None:
+        await original(self, records)
+        self._proven_at = asyncio.get_running_loop().time()
+
+    return LogTerm, "_append_batch", append
+
+
+def _newer_term_does_not_wait() -> Patch:
+    async def outlast(self: Any, _answered_at: float) -> None:
+        return
+
+    return LogTerm, "outlast", outlast
+
+
+def _read_without_proof() -> Patch:
+    async def prove(self: Any) -> None:
+        return
+
+    return LogTerm, "prove", prove
+
+
+def _term_ends_without_telling_who_waits() -> Patch:
+    original = LogTerm.end
+
+    def end(self: Any, reason: str) -> None:
+        self._under_way = []
+        original(self, reason)
+
+    return LogTerm, "end", end
+
+
+def _expires_what_is_being_written() -> Patch:
+    return GroupMetadataManager, "delete_expired_consumer_offsets", _expire_carelessly
+
+
+async def _expire_carelessly(self: Any, retention_ms: int) -> int:
+    for group_id in list(self.groups_cache):
+        known = dict(self.offsets_cache.get(group_id, {}))
+        await self.delete_offsets(group_id, [at for at, one in known.items() if one.committed_at_ms])
+    return retention_ms
+
+
+def _earlier_producer_not_ended() -> Patch:
+    original = LogTerm._produce
+
+    async def produce(self: Any, records: Any, producer: tuple[int, int], sequence: int) -> int:
+        if records == [keep_alive_record()] and producer[0] != producer_of(self.partition, self.term)[0]:
+            return 0
+        return await original(self, records, producer, sequence)
+
+    return LogTerm, "_produce", produce
+
+
+def _told_before_it_is_stored() -> Patch:
+    original = GroupMetadataManager.store_group
+
+    async def store(self: Any, group: Any, assignments: Any) -> Error:
+        asyncio.get_running_loop().create_task(original(self, group, assignments))
+        return Error.NONE
+
+    return GroupMetadataManager, "store_group", store
+
+
+def _nothing_loaded() -> Patch:
+    async def load(_term: Any, _claimed_at: int) -> Any:
+        return manager._Loaded()
+
+    return manager, "_load", load
+
+
+PLANTED: dict[str, Callable[[], Patch]] = {
+    "the claim's nonce is not compared": _nonce_not_compared,
+    "the base offset is not compared": _base_offset_not_compared,
+    "an error is answered by writing again": _error_answered_by_trying_again,
+    "batches of older terms are loaded": _older_terms_loaded,
+    "answered before it is written": _answered_before_it_is_written,
+    "groups are served after the term": _serves_after_its_term,
+    "generations are not compared": _generation_not_compared,
+    "a static member that was replaced is not fenced": _static_member_not_fenced,
+    "all terms have one epoch": _one_epoch_for_all_terms,
+    "a sequence number is used again": _sequence_used_again,
+    "a newer term does not wait": _newer_term_does_not_wait,
+    "a proof counts from its answer": _proven_when_it_is_answered,
+    "memory is read without a proof": _read_without_proof,
+    "a term ends and does not tell who waits": _term_ends_without_telling_who_waits,
+    "offsets expire while members use them": _expires_what_is_being_written,
+    "the terms of an earlier producer id are not ended": _earlier_producer_not_ended,
+    "members are told what is not stored": _told_before_it_is_stored,
+    "nothing is loaded": _nothing_loaded,
+}
+
+TELLING = {
+    "the claim's nonce is not compared": frozenset({"znode", "move", "twin", "kill"}),
+    "the base offset is not compared": frozenset({"forget", "away", "delay"}),
+    "batches of older terms are loaded": frozenset({"forget", "away"}),
+    "a newer term does not wait": frozenset({"twin"}),
+    "a proof counts from its answer": frozenset({"twin", "delay"}),
+    "generations are not compared": frozenset({"delay", "client-freeze"}),
+    "a term ends and does not tell who waits": frozenset({"move", "delay"}),
+    "a static member that was replaced is not fenced": frozenset({"client-kill", "delay"}),
+}
+"""Faults that show a defect soon; others hide it."""
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """The defect is in the code until the end of the block."""
+    where, attribute, defect = PLANTED[name]()
+    before = where.__dict__[attribute]
+    setattr(where, attribute, defect)
+    try:
+        yield
+    finally:
+        setattr(where, attribute, before)

@@ -1,0 +1,45 @@
+"""Client-assigned groups in the simulator: its invariants hold, a seed replays, and each planted defect is seen."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.groups.history import FAULTS, TURMOIL_S, play
+from tests.simulation.groups.planted import PLANTED
+from tests.simulation.groups.run import caught_after, failing
+
+SEEDS = 60
+WITHIN_SEEDS = 300
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+    gc.collect()
+
+
+def test_invariants_hold_in_histories_with_faults() -> None:
+    failed = failing(range(SEEDS), FAULTS, TURMOIL_S)
+    assert failed == [], "\n".join(f"{one.broken}: scripts/simulate {one.options()}" for one in failed)
+
+
+def test_clients_are_at_rest_and_commit_where_nothing_happens() -> None:
+    broken, history = play(7, frozenset())
+    assert broken == ""
+    assert len(history.judge.promised) > 30
+
+
+def test_a_seed_replays_exactly() -> None:
+    first, second = play(11)[1], play(11)[1]
+    assert (first.story, first.digest()) == (second.story, second.digest())
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_defect_is_seen(name: str) -> None:
+    assert caught_after(name, WITHIN_SEEDS) is not None
