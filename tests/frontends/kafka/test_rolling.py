@@ -145,7 +145,8 @@ def instances(cluster: KafkaCluster, store: Store, addresses: dict[int, tuple[st
     """Step 2: an instance beside each broker; they serve all groups."""
     store.ensure_path(layout.COORDINATORS)
     listeners = {
-        number: KafkaListener(at, behind, store, number, limits=LIMITS) for number, (at, behind) in addresses.items()
+        number: KafkaListener(at, behind, store, number, group_limits=LIMITS)
+        for number, (at, behind) in addresses.items()
     }
     registered = [
         InstanceRegistration(store, number, {"kafka": one.address}, lambda: None) for number, one in listeners.items()

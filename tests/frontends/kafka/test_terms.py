@@ -92,11 +92,10 @@ def test_a_newer_term_loads_what_the_older_was_acknowledged_and_the_older_is_ref
             await first.append([record(3)])
 
         assert older.ended
-        third = await Claimant(log, "third").claim(1_000_002)
-        third.end("done")
-        last = Claimant(log, "last")
+        third, last = Claimant(log, "third"), Claimant(log, "last")
+        (await third.claim(1_000_002)).end("done")
         assert committed(await last.loaded(await last.claim(1_000_003)))[-2:] == [1, 2]
-        for one in (older, newer, last):
+        for one in (older, newer, third, last):
             one.connection.close()
 
     run(play())
