@@ -31,11 +31,11 @@ class Supported:
         """A sentence, or ``""`` for a version that is supported."""
         if self.least <= _numbers(version) < self.below:
             return ""
-        return f"{self.package} {version} is installed, and {self} are supported ({self.why})"
+        return f"{self.package} {version} is installed; supported are {self} ({self.why})"
 
     def __str__(self) -> str:
         least, below = (".".join(map(str, numbers)) for numbers in (self.least, self.below))
-        return f"versions from {least} on and before {below}"
+        return f"versions from {least} up to, but not including, {below}"
 
 
 SUPPORTED = (
@@ -51,7 +51,7 @@ def require_versions(installed: Mapping[str, str] | None = None) -> None:
     are the versions by package, by default those of this Python."""
     problems = list(_problems(_installed() if installed is None else installed))
     if problems:
-        raise SettingsError(f"{'; '.join(problems)}: {_EXTRA} installs what fits")
+        raise SettingsError(f"{'; '.join(problems)}: {_EXTRA} installs supported versions")
 
 
 def require_java(environment: Mapping[str, str] = os.environ) -> None:
@@ -67,7 +67,7 @@ def require_java(environment: Mapping[str, str] = os.environ) -> None:
         "JAVA_HOME at one"
     )
     if java is None:
-        raise SettingsError(f"no Java: JAVA_HOME is not set, and there is none on the PATH. {install}")
+        raise SettingsError(f"no Java found: JAVA_HOME is not set, and the PATH has none. {install}")
     try:
         asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -51,7 +51,7 @@ class BatchHoldings:
             awaited, self._awaited = self._awaited, False
         self._wake()
         if awaited:
-            log.info("released the partitions to be stopped: the micro-batch that held them is committed")
+            log.info("released the stopped partitions: their micro-batch is committed")
         return lost
 
     def wanted(self) -> dict[TopicPartition, int]:

@@ -132,7 +132,7 @@ class QueryMember:
             ends = self._ends = self.latest(PartitionSet.of(wanted))
             positions = self._positions(wanted, ends)
         except (BrokerError, StoreUnavailable) as error:
-            self._warn(f"reads nothing for now: {error}")
+            self._warn(f"reading nothing for now: {error}")
             self._idle_since = time.monotonic()
             return NO_RANGES
         room = {
@@ -185,7 +185,7 @@ class QueryMember:
             except (BrokerError, StoreUnavailable) as error:
                 if time.monotonic() >= deadline:
                     raise
-                self._warn(f"waits for the brokers: {error}")
+                self._warn(f"waiting for the brokers: {error}")
             self._check()
             time.sleep(_RETRY_S)
 
@@ -231,7 +231,7 @@ class QueryMember:
                     mine[partition] = [(position, end)]
         again = self.holdings.take(OffsetRanges(mine))
         left = batch.ranges - again
-        log.info("reads micro-batch %d again: %s; left to the group: %s", batch.number, again, left)
+        log.info("reading micro-batch %d again: %s; left to the group: %s", batch.number, again, left)
         return again
 
     def resume_behind(self, batch: PlannedBatch) -> None:
@@ -266,7 +266,7 @@ class QueryMember:
             for batch in finished:
                 if batch.holds(position) and not self._written_since(partition, batch.planned_ms):
                     skipped = self.holdings.skip(OffsetRanges({partition: batch.ranges}))
-                    log.info("continues after %s: the checkpoint has it as finished, the group does not", skipped)
+                    log.info("continuing after %s: finished in the checkpoint, not committed in the group", skipped)
                     position = batch.end
             stored = self.holdings.stored_up_to(partition)
             if stored is None:
@@ -306,10 +306,10 @@ class QueryMember:
         """
         found = self._reader().latest(partitions)
         if found.note and found.offsets:
-            self._warn(f"reads nothing of some partitions for now: {found.note}")
+            self._warn(f"reading nothing from some partitions for now: {found.note}")
         if partitions and not found.offsets:
             self._offsets = None
-            raise BrokerError(f"no broker told an end offset of {partitions}: {found.note}")
+            raise BrokerError(f"no broker returned an end offset of {partitions}: {found.note}")
         return dict(found.offsets)
 
     def last_ends(self) -> dict[TopicPartition, int]:
@@ -365,7 +365,7 @@ class QueryMember:
         holds = f"its log holds {begin} to {end}: records were lost, or the topic was recreated"
         if policy is OnDataLoss.FAIL:
             raise NoOffset(
-                f"group {self._options.group} goes on at {position} of {partition}, but {holds}. Set the offset with "
+                f"group {self._options.group} continues at {position} of {partition}, but {holds}. Set the offset with "
                 "'kafka-coord groups reset-offsets', or set onDataLoss=earliest (or latest) to read what is there"
             )
         self._beyond.pop(partition, None)

@@ -90,7 +90,7 @@ class SourceOptions:
         unknown = sorted(name for name in options if name not in _KNOWN and not name.startswith(passed_on))
         if unknown:
             raise SettingsError(
-                f"unknown option {unknown[0]!r} of format kafka_coord; it knows "
+                f"unknown option {unknown[0]!r} of format kafka_coord; known are "
                 f"{', '.join(sorted(_KNOWN.values()))}, zookeeper.* (TLS, credentials) and kafka.* for librdkafka"
             )
         zookeeper, kafka = _connections(options)
@@ -166,7 +166,7 @@ def _required(options: Mapping[str, str], name: str) -> str:
 def _subscription(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     topics, pattern = options.get("topics"), options.get("subscribepattern")
     if (topics is None) == (pattern is None):
-        raise SettingsError("give one of the options 'topics' (a comma-separated list) and 'subscribePattern'")
+        raise SettingsError("give one of the options 'topics' (a comma-separated list) or 'subscribePattern'")
     if pattern is not None:
         return (), pattern
     names = tuple(name.strip() for name in (topics or "").split(",") if name.strip())
@@ -213,8 +213,8 @@ def _choice(options: Mapping[str, str], name: str, default: _Choice) -> _Choice:
 def _starting_offsets(options: Mapping[str, str]) -> StartingOffsets:
     if options.get("startingoffsets", "").startswith("{"):
         raise SettingsError(
-            f"option {_KNOWN['startingoffsets']!r} as JSON is not for a group, whose committed offsets say where to "
-            f"begin: set them with 'kafka-coord groups reset-offsets'; here say {' or '.join(StartingOffsets)}"
+            f"option {_KNOWN['startingoffsets']!r} cannot be JSON for a group, because its committed offsets decide: "
+            f"set them with 'kafka-coord groups reset-offsets', and use here {' or '.join(StartingOffsets)}"
         )
     return _choice(options, "startingoffsets", StartingOffsets.LATEST)
 

@@ -51,7 +51,7 @@ def requirements(required: Iterable[str] | None = None) -> list[str]:
             required = metadata.requires(_DISTRIBUTION) or []
         except metadata.PackageNotFoundError:
             raise NotFound(
-                f"{_DISTRIBUTION} can be imported but is not installed in this Python: pip install it"
+                f"{_DISTRIBUTION} can be imported but is not installed in this Python: install it with pip"
             ) from None
     found = []
     for one in required:
@@ -74,7 +74,7 @@ def write_environment(directory: Path, on_progress: OnProgress = lambda _: None)
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kafka-coord-environment-") as scratch:
         home = Path(scratch) / "environment"
-        on_progress(f"a virtual environment of {sys.executable}")
+        on_progress(f"creating a virtual environment of {sys.executable}")
         _run([sys.executable, "-m", "venv", "--copies", str(home)])
         python = home / "bin" / "python"
         on_progress(f"pip install {' '.join(wanted)}")

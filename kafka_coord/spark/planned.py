@@ -1,4 +1,4 @@
-"""What Spark keeps as an offset: a whole micro-batch, which can be read again whoever owns its partitions by then."""
+"""Spark's stored offset: a whole micro-batch, which can be read again whoever owns its partitions by then."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PlannedBatch:
     def from_json(cls, value: Mapping[str, Any], where: str = "the checkpoint's offset") -> PlannedBatch:
         """Raises :class:`MalformedValue` for what this source did not write."""
         if value.get("version", VERSION) != VERSION:
-            raise MalformedValue(where, f"is of version {value['version']!r}; this release knows {VERSION}")
+            raise MalformedValue(where, f"has version {value['version']!r}; this release knows {VERSION}")
         try:
             return cls(
                 fields.text(value, "group", where),
@@ -65,5 +65,5 @@ def require_group(batch: PlannedBatch, group: str) -> None:
     if batch.group != group:
         raise MalformedValue(
             "the checkpoint",
-            f"belongs to group {batch.group!r}, and this query to {group!r}: use another checkpointLocation",
+            f"belongs to group {batch.group!r}, but this query to {group!r}: use another checkpointLocation",
         )

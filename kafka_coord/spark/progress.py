@@ -247,7 +247,7 @@ class GroupProgressListener(StreamingQueryListener):
         ends: dict[str, dict[TopicPartition, int]] = {}
         for one, last, _ in series:
             ends.setdefault(one.group, {}).update(last.ends)
-        readable = GaugeMetricFamily(f"{PREFIX}_group_offsets_readable", "Whether ZooKeeper told the offsets.")
+        readable = GaugeMetricFamily(f"{PREFIX}_group_offsets_readable", "Whether ZooKeeper returned the offsets.")
         try:
             committed = self._read_committed(self._store, ends)
         except (StoreError, KafkaCoordError) as error:

@@ -73,7 +73,7 @@ def keep_aside(bad: DataFrame, directory: str | Path) -> int:
             first = bad.select(*PLACE).first()
             bad.coalesce(1).write.mode("append").parquet(str(directory))
             place = f"{first[0]}-{first[1]} at {first[2]}" if first else "nowhere"
-            log.warning("kept aside %d undecodable records, such as %s directory=%s", count, place, directory)
+            log.warning("set aside %d undecodable records, such as %s directory=%s", count, place, directory)
         return count
     finally:
         bad.unpersist()

@@ -75,7 +75,7 @@ def spark_session(
             try:
                 spark = builder.getOrCreate()
             except (PySparkException, Py4JError, OSError) as error:
-                where = f"; {log} has what it said" if log else ""
+                where = f"; see {log} for its output" if log else ""
                 raise SettingsError(
                     f"Spark cannot be started with the master {master}: {_first(error)}{where}"
                 ) from None
@@ -83,7 +83,7 @@ def spark_session(
             register(spark)
             yield spark
         except (PySparkException, Py4JError) as error:
-            where = f"; {log} has what it said" if log else ""
+            where = f"; see {log} for its output" if log else ""
             raise ConsumerError(f"Spark failed: {_first(error)}{where}") from error
         finally:
             spark.stop()

@@ -119,7 +119,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         member.done(before)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else _EVERYTHING
         if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
-            raise SettingsError(f"Spark asks for {limit!r}, which format kafka_coord does not know")
+            raise SettingsError(f"format kafka_coord does not support {limit!r}, for which Spark asks")
         ranges = member.plan(most) if self._upto is None else member.plan_all(most, self._upto)
         if not ranges:
             return start
@@ -159,7 +159,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._member.close()
             self._member = None
         if self._terminated:
-            # Nobody listens any more: to go on would write the reason to a closed socket, and a traceback to the log.
+            # Spark no longer listens: continuing would write to a closed socket, and a traceback to the log.
             logging.shutdown()
             os._exit(0)
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self._unwind:
@@ -189,7 +189,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _unwind(self, _signal: int, _frame: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
         self._terminated = True
-        raise SystemExit(0)  # to leave from the outside of all locks: Spark's loop calls stop() at the end
+        raise SystemExit(0)  # leaves without holding a lock: Spark's loop calls stop() at the end
 
     def _decoded(self, value: Mapping[str, Any]) -> PlannedBatch:
         batch = PlannedBatch.from_json(value)

@@ -37,7 +37,7 @@ class BetweenBatches:
                 return self._each(rows, batch_id)
         self._between.set()
         self._gone.wait(60.0)  # the query is ended while it is here
-        raise RuntimeError(f"micro-batch {batch_id} was not begun: the query is being stopped")
+        raise RuntimeError(f"micro-batch {batch_id} was not started: the query is stopping")
 
     def stop(self, query: StreamingQuery, timeout_s: float = 60.0) -> bool:
         """Stops the query; whether it was between two micro-batches (else the one at work took longer than

@@ -84,7 +84,7 @@ def test_a_program_that_does_not_exist_is_an_error_of_this_project(tmp_path: Pat
 
 def test_what_does_not_run_cannot_be_paused(tmp_path: Path) -> None:
     child = ChildProcess("server", SLEEPER, tmp_path / "log")
-    with pytest.raises(DevClusterError, match="cannot pause server: it does not run"):
+    with pytest.raises(DevClusterError, match="cannot pause server: it is not running"):
         child.pause()
 
 

@@ -20,9 +20,9 @@ def test_what_is_installed_here_is_supported():
 @pytest.mark.parametrize(
     ("package", "version", "says"),
     [
-        ("pyspark", "4.1.1", "pyspark 4.1.1 is installed, and versions from 4.2 on and before 5 are supported"),
+        ("pyspark", "4.1.1", "pyspark 4.1.1 is installed; supported are versions from 4.2 up to, but not including, 5"),
         ("pyspark", "5.0.0.dev1", "pyspark 5.0.0.dev1 is installed"),
-        ("pandas", "3.0.0", "pandas 3.0.0 is installed, and versions from 2.2 on and before 3"),
+        ("pandas", "3.0.0", "pandas 3.0.0 is installed; supported are versions from 2.2 up to, but not including, 3"),
         ("pyarrow", "14.0.2", "pyarrow 14.0.2 is installed"),
     ],
 )
@@ -61,7 +61,7 @@ def test_the_java_here_will_do():
 
 
 def test_without_java_one_is_told_what_to_install(tmp_path: Path):
-    with pytest.raises(SettingsError, match=r"none on the PATH.*apt-get install openjdk-17"):
+    with pytest.raises(SettingsError, match=r"the PATH has none.*apt-get install openjdk-17"):
         require_java({"PATH": str(tmp_path)})
     with pytest.raises(SettingsError, match=r"bin/java \(JAVA_HOME\) cannot be run"):
         require_java({"JAVA_HOME": str(tmp_path / "nowhere")})

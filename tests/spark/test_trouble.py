@@ -163,7 +163,7 @@ def test_a_checkpoint_of_another_group_is_refused(planner, make_topic):
     topic = make_topic()
     first = planner("spark-first", topic)
     other = planner("spark-other", topic, checkpoint=first.checkpoint)
-    with pytest.raises(MalformedValue, match="belongs to group 'spark-first', and this query to 'spark-other'"):
+    with pytest.raises(MalformedValue, match="belongs to group 'spark-first', but this query to 'spark-other'"):
         other.plan()
 
 
@@ -441,7 +441,7 @@ def test_where_the_log_was_cut_a_query_goes_on_by_policy(
     delete_before(kafka_cluster.bootstrap_servers, topic, {0: 60})
     query = planner(f"spark-cut-{policy}", topic, onDataLoss=policy)
     if first is None:
-        with pytest.raises(NoOffset, match=r"goes on at 50 of .*its log holds 60 to 100.*onDataLoss=earliest"):
+        with pytest.raises(NoOffset, match=r"continues at 50 of .*its log holds 60 to 100.*onDataLoss=earliest"):
             query.plan()
         return
     query.run()
@@ -464,7 +464,7 @@ def test_where_the_log_ends_before_the_groups_offset_a_query_goes_on_by_policy(
     store.set(path, b"500")  # as after a restore of the brokers from an old copy
     query = planner(group, topic, onDataLoss=policy)
     if first is None:
-        with pytest.raises(NoOffset, match=r"goes on at 500 of .*its log holds 0 to 10"):
+        with pytest.raises(NoOffset, match=r"continues at 500 of .*its log holds 0 to 10"):
             eventually(query.plan, within_s=30, every_s=0.2)
         return
     eventually(lambda: query.run() >= 0 and store.get(path).data != b"500", within_s=30, every_s=0.2)

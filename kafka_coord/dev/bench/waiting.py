@@ -20,6 +20,6 @@ def awaited(look: Callable[[], T], within_s: float, what: str, *, every_s: float
     deadline = time.monotonic() + within_s
     while not (found := look()):
         if time.monotonic() > deadline:
-            raise Timeout(f"not within {within_s:.0f} s: {what}")
+            raise Timeout(f"timed out after {within_s:.0f} s: {what}")
         time.sleep(every_s)
     return found

@@ -172,7 +172,7 @@ class DevCluster:
         free = shutil.disk_usage(self.directory).free
         if free < _MINIMUM_FREE_BYTES:
             raise DevClusterError(
-                f"only {free // 2**20} MB are free in {self.directory}, and a cluster needs "
+                f"only {free // 2**20} MB are free in {self.directory}; a cluster needs "
                 f"{_MINIMUM_FREE_BYTES // 2**20} MB to start; free some space, or use another directory"
             )
 
@@ -184,13 +184,13 @@ class DevCluster:
         brokers, zookeepers = len(before.of_kind("kafka")), len(before.of_kind("zookeeper"))
         if brokers > self._broker_count or (zookeepers and zookeepers != self._zookeeper_count):
             raise DevClusterError(
-                f"{self.directory} holds a cluster of {brokers} brokers and {zookeepers} ZooKeeper servers, which "
-                f"{self._broker_count} and {self._zookeeper_count} cannot carry on; use another directory, or remove it"
+                f"{self.directory} holds a cluster of {brokers} brokers and {zookeepers} ZooKeeper servers, not "
+                f"{self._broker_count} and {self._zookeeper_count}; use another directory, or remove this one"
             )
 
     def _end_leftovers(self, before: ClusterRecord) -> None:
         if running := before.running():
-            self._progress(f"stopping {', '.join(server.name for server in running)}, left by an earlier time")
+            self._progress(f"stopping {', '.join(server.name for server in running)}, left over from an earlier run")
             end_servers(running)
 
     def _start_all(self, before: ClusterRecord | None, timeout_s: float) -> None:

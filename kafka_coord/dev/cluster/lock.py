@@ -32,7 +32,7 @@ class DirectoryLock:
             owner = os.read(descriptor, 32).decode("ascii", errors="replace").strip() or "another process"
             os.close(descriptor)
             raise DevClusterError(
-                f"the cluster in {self._file.parent} is in use by process {owner}; end that, or use another directory"
+                f"the cluster in {self._file.parent} is in use by process {owner}: end it, or use another directory"
             ) from None
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode("ascii"))

@@ -51,7 +51,7 @@ def require_free(port: int, what: str) -> None:
     """Raises :class:`DevClusterError` if ``port``, which the user chose for ``what``, is taken."""
     if not port_is_free(port):
         raise DevClusterError(
-            f"{what}: port {port} on {LOOPBACK} is taken; stop what listens there or give another port"
+            f"{what}: port {port} on {LOOPBACK} is taken; stop the process that listens there, or choose another port"
         )
 
 

@@ -45,7 +45,7 @@ def _write(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: flo
         producer.produce(TOPIC, token, partition=partition, on_delivery=delivered)
     left = producer.flush(timeout_s)
     if left or failures:
-        raise DevClusterError(f"the brokers took no test record: {failures[0] if failures else 'no answer'}")
+        raise DevClusterError(f"the brokers accepted no test record: {failures[0] if failures else 'no answer'}")
 
 
 def _read(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: float) -> None:
@@ -63,7 +63,7 @@ def _read(bootstrap_servers: str, token: bytes, partitions: int, timeout_s: floa
             if message is not None and message.error() is None and message.value() == token:
                 awaited.discard(message.partition())
             elif time.monotonic() >= deadline:
-                raise DevClusterError(f"test records were written, and not to be read within {timeout_s:.0f} s")
+                raise DevClusterError(f"test records were written, but could not be read within {timeout_s:.0f} s")
     except KafkaException as error:
         raise DevClusterError(f"test records cannot be read: {error}") from error
     finally:

@@ -186,7 +186,7 @@ class ChildProcess:
     def _require_running(self, verb: str) -> ProcessIdentity:
         identity = self.identity
         if identity is None:
-            raise DevClusterError(f"cannot {verb} {self.name}: it does not run")
+            raise DevClusterError(f"cannot {verb} {self.name}: it is not running")
         return identity
 
     def _story(self) -> str:

@@ -113,7 +113,7 @@ def load(directory: Path) -> ClusterRecord | None:
         todo = (
             f"end these processes, which name its directory, and remove the file:{left}" if left else "remove the file"
         )
-        raise DevClusterError(f"{error}; no process can be found by it: {todo}") from error
+        raise DevClusterError(f"{error}; it identifies no process: {todo}") from error
 
 
 def save(directory: Path, record: ClusterRecord) -> None:

@@ -23,9 +23,9 @@ class Journal:
     def note(self, tell: Tell) -> None:
         group, consumer, _ = tell.member
         if tell.happening is Happening.STUCK:
-            log.error("cannot send its next command to consumer=%s group=%s reason=%s", consumer, group, tell.detail)
+            log.error("cannot send the next command to consumer=%s group=%s reason=%s", consumer, group, tell.detail)
         elif tell.happening is Happening.NOT_RESUMED:
-            log.error("cannot let consumer=%s group=%s resume yet reason=%s", consumer, group, tell.detail)
+            log.error("cannot resume consumer=%s group=%s yet reason=%s", consumer, group, tell.detail)
         elif tell.happening is Happening.NOT_WRITTEN:
             log.warning("could not write for consumer=%s group=%s reason=%s", consumer, group, tell.detail)
         else:

@@ -80,12 +80,16 @@ class Term:
         :class:`StoreUnavailable`: begin again."""
         self._find([name for name in self.store.children(layout.GROUPS) if is_legal(name)])
         if self.machine.members:
-            log.info("waiting for consumers epoch=%d consumers=%d", self.leadership.epoch, len(self.machine.members))
+            log.info(
+                "waiting for consumers to return epoch=%d consumers=%d",
+                self.leadership.epoch,
+                len(self.machine.members),
+            )
 
     def _find(self, groups: Iterable[str]) -> None:
         found, unread = find_members(self.store, groups)
         for group in unread.keys() - self._unread_groups.keys():
-            log.warning("cannot tell who is to be looked after group=%s: %s; trying again", group, unread[group])
+            log.warning("cannot read the socket consumers of group=%s: %s; trying again", group, unread[group])
         self._unread_groups = unread
         self._find_due = self.store.clock.monotonic() + _FIND_AGAIN_S
         for registration, terms in found:
@@ -129,7 +133,7 @@ class Term:
             if connection is None:
                 raise
             # What one client brings about ends that one's membership on its connection, and nobody else's.
-            log.exception("failed on what a client sent: %r (a defect)", stimulus)
+            log.exception("failed to handle a client's request: %r (a defect)", stimulus)
             dismissed = do.Dismiss(connection, "the coordinator failed on what it was sent")
             return [dismissed, *self.machine.handle(now, was.Disconnected(connection))]
 
@@ -183,7 +187,12 @@ class Term:
     def _listed(self, member: MemberId, names: tuple[str, ...] | None) -> None:
         commands, strays = in_order(names or ())
         if strays:
-            log.error("consumer=%s group=%s: %s in its channel is no command", member.consumer, member.group, strays[0])
+            log.error(
+                "found a foreign znode in the channel of consumer=%s group=%s: %s",
+                member.consumer,
+                member.group,
+                strays[0],
+            )
         self._handle(was.CommandsListed(member, commands))
 
     # --- the step ----------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ class Writer:
 
     def add(self, write: Write) -> None:
         if write.wanted.member in self._writes:
-            raise ValueError(f"two writes of {write.wanted.member} at once")
+            raise ValueError(f"two concurrent writes of {write.wanted.member}")
         self._writes[write.wanted.member] = write
 
     def flush(self) -> None:
@@ -167,4 +167,4 @@ def _at_fault(batch: Sequence[tuple[Write, Sequence[Op]]], index: int) -> Write:
         index -= len(ops)
         if index < 0:
             return write
-    raise IndexError("a multi failed at an operation it does not have")
+    raise IndexError("ZooKeeper named an operation that the multi does not have")

@@ -61,7 +61,7 @@ class Connection:
             self.peer.send(frame)
         except (BadFrame, UnicodeError) as error:
             log.warning("could not send type=%s address=%s reason=%s", frame["type"], self.peer.address, error)
-            message = f"the answer cannot be sent, ask for less: {error}"
+            message = f"the reply cannot be sent ({error}): ask for less"
             self.peer.send(self.rpc.refuse(frame["id"], Code.BAD_VALUE, message, {"field": "offsets"}))
 
     def answer(self, request: int, fields: dict[str, Any]) -> None:

@@ -168,8 +168,12 @@ class Gateway:
             self.broken(connection, BadFrame(Fault.MALFORMED_FRAME, str(error), frame["id"]))
         except Exception as error:
             # Whatever a frame brings about is the affair of whoever sent it, and nobody else's.
-            log.exception("failed on a frame address=%s type=%s (a defect)", connection.peer.address, frame["type"])
-            self._hang_up(connection, Code.UNAVAILABLE, f"the coordinator failed on this: {type(error).__name__}")
+            log.exception(
+                "failed to handle a frame address=%s type=%s (a defect)", connection.peer.address, frame["type"]
+            )
+            self._hang_up(
+                connection, Code.UNAVAILABLE, f"the coordinator failed to handle this request: {type(error).__name__}"
+            )
 
     def _hang_up(self, connection: Connection, code: str, message: str, request: int = 0, **more: object) -> None:
         member = connection.member
@@ -200,7 +204,9 @@ class Gateway:
         elif asked.type in (MessageType.COMMIT, MessageType.COMMITTED, MessageType.LEAVE):
             self._asked_by_member(connection, asked)
         else:
-            raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"{shown(asked.type)} is nothing a consumer may ask", asked.id)
+            raise BadFrame(
+                Fault.UNEXPECTED_MESSAGE, f"{shown(asked.type)} is not a request that a consumer may send", asked.id
+            )
 
     def _asked_to_take_part(self, connection: Connection, asked: Asked) -> None:
         """Where this instance was just elected, its term is about to begin: the question waits for that."""
@@ -317,7 +323,7 @@ class Gateway:
             self._say_to(connection, instruction)
         except (BadFrame, UnicodeError) as error:
             log.exception("could not send %s address=%s", type(instruction).__name__, connection.peer.address)
-            self._hang_up(connection, Code.UNAVAILABLE, f"what it is to be told cannot be sent: {error}")
+            self._hang_up(connection, Code.UNAVAILABLE, f"the message for this consumer cannot be sent: {error}")
 
     def _say_to(self, connection: Connection, instruction: do.ToClient) -> None:
         now = self._store.clock.monotonic()
@@ -390,10 +396,10 @@ class Gateway:
         except Fenced as error:
             self._end_term(str(error))
         except StoreUnavailable as error:
-            log.debug("could not ask ZooKeeper: %s", error)
+            log.debug("got no answer from ZooKeeper: %s", error)
             due = now + 0.1
         except StoreError as error:
-            log.warning("was refused by ZooKeeper: %s; trying again", error)
+            log.warning("ZooKeeper refused a request: %s; trying again", error)
             due = now + 1.0
         if now >= self._idle_due:
             self._idle_due = now + 1.0
@@ -431,7 +437,9 @@ class Gateway:
         if term is None:
             return
         consumers = len(term.machine.members)
-        log.info("let socket consumers go epoch=%d consumers=%d reason=%r", term.leadership.epoch, consumers, why)
+        log.info(
+            "disconnected the socket consumers epoch=%d consumers=%d reason=%r", term.leadership.epoch, consumers, why
+        )
         term.close()
         for connection in list(self._connections.values()):
             if connection.member is not None or connection.registering:

@@ -217,7 +217,7 @@ class SocketPeer(asyncio.Protocol):
         if data:
             transport.write(data)
         if transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            log.warning("closed connection address=%s: it does not take what it is sent", self._address)
+            log.warning("closed connection address=%s: the peer does not read what is sent to it", self._address)
             transport.abort()
         elif close:
             transport.close()

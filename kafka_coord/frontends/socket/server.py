@@ -159,7 +159,7 @@ class GatewayServer:
                     raw, peer, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
                 )
         except (OSError, asyncio.CancelledError) as error:
-            log.debug("no TLS handshake with address=%s: %s", peer.address, error)
+            log.debug("the TLS handshake failed address=%s: %s", peer.address, error)
             raw.abort()
             self.departed(peer)
             return
@@ -227,7 +227,7 @@ class GatewayServer:
                 if not self._inbox:
                     self._awake.wait(max(0.0, due - self._clock.monotonic()))
         except Exception as error:
-            log.exception("the gateway ended: its instance ends too, so that another one is elected (a defect)")
+            log.exception("the gateway failed: the instance ends, so that another one is elected (a defect)")
             self._failure = error
         finally:
             gateway.close()
@@ -270,7 +270,9 @@ def _allow_descriptors(wanted: int) -> None:
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (found, hard))
     if found < wanted:
-        log.warning("may open %d files only, which %d consumers may exceed: raise the limit (ulimit -n)", found, wanted)
+        log.warning(
+            "only %d open files are allowed, too few for %d consumers: raise the limit (ulimit -n)", found, wanted
+        )
 
 
 def _address(server: asyncio.Server) -> str:

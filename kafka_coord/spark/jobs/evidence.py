@@ -125,12 +125,14 @@ def _decisions(path: Path) -> Iterator[Decision]:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise MalformedValue(str(path), f"not JSON ({error}): use what 'groups history GROUP -o json' prints") from None
+        raise MalformedValue(
+            str(path), f"not JSON ({error}): use the output of 'groups history GROUP -o json'"
+        ) from None
     if isinstance(value, Mapping):
         yield from history_from_json(fields.load(content, str(path)), str(path))
         return
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        raise MalformedValue(str(path), "not a list of decisions as 'groups history GROUP -o json' prints it")
+        raise MalformedValue(str(path), "not a list of decisions: use the output of 'groups history GROUP -o json'")
     for one in value:
         yield Decision.from_json({**one, "decided_at_ms": _since_1970(one.get("decided_at"), path)}, str(path))
 

@@ -55,7 +55,7 @@ def last_published(root: Path, advice: str) -> tuple[Path, Mapping[str, Any]]:
     """The last results, and their summary. Raises :class:`NotFound` with the advice, :class:`MalformedValue`."""
     there = _published(root)
     if not there:
-        raise NotFound(f"there is nothing in {root} yet: {advice}")
+        raise NotFound(f"{root} is still empty: {advice}")
     path = there[-1] / _SUMMARY
     try:
         value = json.loads(path.read_bytes())

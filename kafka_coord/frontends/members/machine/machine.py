@@ -227,7 +227,9 @@ class MembershipMachine:
     def _resume_wanted(self, wanted: was.ResumeWanted) -> None:
         member = self.current(wanted.member)
         if member is None or not wanted.resume_key or member.terms.resume_key != wanted.resume_key:
-            message = f"consumer {wanted.member.consumer[:260]!r} is not registered as it was: register"
+            message = (
+                f"consumer {wanted.member.consumer[:260]!r} is no longer registered as this incarnation: register again"
+            )
             self.emit(do.RefuseResume(wanted.connection, wanted.request, message))
             return
         self._lives(member)

@@ -77,7 +77,7 @@ class Writes:
             return
         not_held = next((tp for tp in wanted.offsets if tp not in member.held), None)
         if not_held is not None:
-            message = f"{not_held} is not this consumer's: only what it was started on can be committed"
+            message = f"{not_held} is not this consumer's: commit only partitions it was told to start"
             machine.emit(do.AnswerCommit(wanted.connection, wanted.request, refused=Refused.NOT_HELD, message=message))
             return
         for tp in wanted.offsets:
