@@ -8,22 +8,23 @@ from typing import Any
 
 from kafka_coord.errors import BrokerError
 from kafka_coord.wire.errors import BadMessage
-from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame
+from kafka_coord.wire.frames import RequestHeader, answer_start, frame_length, request_frame
 from kafka_coord.wire.messages import Message, message
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 CLIENT_ID = "kafka-coord"
+_LENGTH = _CORRELATION = 4
 
 
-class BrokerConnection:
+class BrokerConnection(asyncio.Protocol):
     """One TCP connection. Every failure is a :class:`BrokerError`; the connection is closed then, and stays so."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[Message, int, asyncio.Future[Any]]] = {}
-        self._writer: asyncio.StreamWriter | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
         self._connecting = asyncio.Lock()
         self.closed = False
 
@@ -35,10 +36,10 @@ class BrokerConnection:
         try:
             frame = request_frame(header, request, value)
             async with asyncio.timeout(timeout_s):
-                writer = await self._connected()
+                transport = await self._connected()
                 found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
                 self._waiting[number] = answer, version, found
-                writer.write(frame)
+                transport.write(frame)
                 return await found
         except (OSError, TimeoutError, BadMessage) as error:
             self.close()
@@ -47,48 +48,60 @@ class BrokerConnection:
         finally:
             self._waiting.pop(number, None)
 
-    async def _connected(self) -> asyncio.StreamWriter:
+    async def _connected(self) -> asyncio.Transport:
         async with self._connecting:
-            if self.closed:
+            if self._transport is None and not self.closed:
+                await asyncio.get_running_loop().create_connection(lambda: self, self.host, self.port)
+            if self._transport is None or self.closed:
                 raise ConnectionError("the connection was closed")
-            if self._writer is None:
-                reader, self._writer = await asyncio.open_connection(self.host, self.port, limit=1 << 20)
-                self._reading = asyncio.create_task(self._read(reader))
-            return self._writer
+            return self._transport
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        reason = "the broker closed the connection"
-        try:
-            while True:
-                length = int.from_bytes(await reader.readexactly(4), "big")
-                if not 4 <= length <= MAX_ANSWER_BYTES:
-                    reason = f"an answer of {length} bytes"
-                    break
-                self._answered(await reader.readexactly(length))
-        except asyncio.IncompleteReadError:
-            pass
-        except (OSError, BadMessage) as error:
-            reason = str(error)
-        finally:
-            self._fail(reason)
-
-    def _answered(self, frame: bytes) -> None:
-        waiting = self._waiting.get(int.from_bytes(frame[:4], "big"))
-        if waiting is None:
-            return  # asked by somebody who has given up since
-        answer, version, found = waiting
-        if not found.done():
-            found.set_result(answer.decode(frame, version, answer_start(answer, version)))
+    def close(self) -> None:
+        self._fail("the connection was closed")
 
     def _fail(self, reason: str) -> None:
         self.closed = True
         for _, _, found in self._waiting.values():
             if not found.done():
                 found.set_exception(ConnectionError(reason))
-        if self._writer is not None:
-            self._writer.close()
+        if self._transport is not None:
+            self._transport.close()
 
-    def close(self) -> None:
-        self._fail("the connection was closed")
-        if self._reading is not None and self._reading is not asyncio.current_task():
-            self._reading.cancel()
+    # --- what the event loop calls -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's is one
+        self._transport = transport
+        if self.closed:
+            transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail("the broker closed the connection" if error is None else str(error))
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        try:
+            while not self.closed and (frame := self._whole_frame()) is not None:
+                self._answered(frame)
+        except BadMessage as error:
+            self._fail(str(error))
+
+    def _whole_frame(self) -> bytes | None:
+        if len(self._buffer) < _LENGTH:
+            return None
+        end = _LENGTH + frame_length(self._buffer)
+        if not _LENGTH + _CORRELATION <= end <= _LENGTH + MAX_ANSWER_BYTES:
+            raise BadMessage(f"an answer of {end - _LENGTH} bytes")
+        if len(self._buffer) < end:
+            return None
+        frame = bytes(memoryview(self._buffer)[_LENGTH:end])
+        del self._buffer[:end]
+        return frame
+
+    def _answered(self, frame: bytes) -> None:
+        waiting = self._waiting.get(int.from_bytes(frame[:_CORRELATION], "big"))
+        if waiting is None:
+            return  # asked by somebody who has given up since
+        answer, version, found = waiting
+        if not found.done():
+            found.set_result(answer.decode(frame, version, answer_start(answer, version)))

@@ -10,6 +10,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from kafka_coord.groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
@@ -19,7 +20,9 @@ from kafka_coord.wire.messages import message
 
 OFFSET_KEY, GROUP_KEY, CLAIM_KEY, KEEP_ALIVE_KEY = 1, 2, 100, 101
 OFFSET_VALUE, GROUP_VALUE = 3, 3
-_VERSION = struct.Struct(">h")
+_VERSION, _PARTITION, _TIMESTAMP = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_OFFSET_VALUE_START = struct.Struct(">hqih")
+"""Its version, the offset, the leader epoch, and the length of the metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +62,25 @@ Entry = OffsetEntry | GroupEntry | Claim | None
 
 
 def offset_record(entry: OffsetEntry) -> LogRecord:
-    key = message("OffsetCommitKey")(group=entry.group, topic=entry.topic, partition=entry.partition)
-    return LogRecord(_versioned("OffsetCommitKey", OFFSET_KEY, key), _offset_value(entry.value))
+    """Packed here, since there are so many of them: several times as fast as by the compiled encoders."""
+    return LogRecord(
+        _offset_key_start(entry.group, entry.topic) + _PARTITION.pack(entry.partition), _offset_value(entry.value)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _offset_key_start(group: str, topic: str) -> bytes:
+    """All of a key but the partition, which is its end."""
+    key = message("OffsetCommitKey")(group=group, topic=topic)
+    return _versioned("OffsetCommitKey", OFFSET_KEY, key)[: -_PARTITION.size]
 
 
 def _offset_value(value: CommittedOffset | None) -> bytes | None:
     if value is None:
         return None
-    found = message("OffsetCommitValue")(
-        offset=value.offset,
-        leader_epoch=value.leader_epoch,
-        metadata=value.metadata,
-        commit_timestamp=value.committed_at_ms,
-    )
-    return _versioned("OffsetCommitValue", OFFSET_VALUE, found)
+    metadata = value.metadata.encode()
+    start = _OFFSET_VALUE_START.pack(OFFSET_VALUE, value.offset, value.leader_epoch, len(metadata))
+    return start + metadata + _TIMESTAMP.pack(value.committed_at_ms)
 
 
 def group_record(group: GroupMetadata, assignments: Mapping[str, bytes], now_ms: int) -> LogRecord:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from crc32c import crc32c
 
@@ -57,20 +58,15 @@ def encode_batch(
     transactional: bool = False,
 ) -> bytes:
     """The bytes of a batch as a producer sends it: uncompressed, base offset 0."""
-    body = bytearray()
+    parts: list[bytes] = []
     for number, record in enumerate(records):
-        one = bytearray(1)
-        _varint(0, one)
-        _varint(number, one)
-        for part in (record.key, record.value):
-            _varint(-1 if part is None else len(part), one)
-            one += part or b""
-        _varint(0, one)
-        _varint(len(one), body)
-        body += one
+        one = b"\0\0" + _varint(number) + _sized(record.key) + _sized(record.value) + b"\0"
+        parts += _varint(len(one)), one
+    body = b"".join(parts)
     last = len(records) - 1
     head = (_TRANSACTIONAL if transactional else 0, last, now_ms, now_ms, producer_id, producer_epoch, base_sequence)
-    out = bytearray(_HEAD.pack(0, _HEAD.size - _BEFORE_LENGTH_ENDS + len(body), -1, 2, 0, *head, len(records))) + body
+    out = bytearray(_HEAD.pack(0, _HEAD.size - _BEFORE_LENGTH_ENDS + len(body), -1, 2, 0, *head, len(records)))
+    out += body
     struct.pack_into(">I", out, _AFTER_CRC - 4, crc32c(bytes(out[_AFTER_CRC:])))
     return bytes(out)
 
@@ -125,12 +121,21 @@ def _read_bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     return data[at : at + length], at + length
 
 
-def _varint(value: int, out: bytearray) -> None:
-    value = (value << 1) ^ (value >> 63)
+def _sized(part: bytes | None) -> bytes:
+    return _NOTHING if part is None else _varint(len(part)) + part
+
+
+@lru_cache(maxsize=4096)
+def _varint(value: int) -> bytes:
+    out, value = bytearray(), (value << 1) ^ (value >> 63)
     while value > 127:
         out.append(value & 127 | 128)
         value >>= 7
     out.append(value)
+    return bytes(out)
+
+
+_NOTHING = _varint(-1)
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

@@ -2,8 +2,8 @@
 
 Requests are taken in the order in which they come, and answered in that order. One that is for the broker is passed on
 as its bytes come, and its answer passed back likewise (:mod:`~kafka_coord.frontends.kafka.broker_end`); neither is ever
-held whole. While one is answered here nothing more is read, as a broker does it. Reading pauses wherever the other side
-does not take what it is sent.
+held whole. While one is answered here none is taken, as a broker does it, and nothing is read once more has come.
+Reading pauses wherever the other side does not take what it is sent.
 """
 
 from __future__ import annotations
@@ -227,14 +227,11 @@ class ClientConnection(asyncio.Protocol):
             raise BadMessage(f"a request of {length} bytes; {self._limits.max_request_bytes} are allowed")
         if len(self._buffer) < _LENGTH + HEADER_BYTES:
             return False
-        frame = memoryview(self._buffer)[_LENGTH : _LENGTH + length]
-        try:
-            api_key, version, _ = peek(frame)
-            if is_local(api_key, version):
-                return self._take_local(length, api_key, version)
+        api_key, version, _ = peek(self._buffer[_LENGTH : _LENGTH + HEADER_BYTES])
+        if is_local(api_key, version):
+            return self._take_local(length, api_key, version)
+        with memoryview(self._buffer)[_LENGTH : _LENGTH + length] as frame:
             answered = expects_answer(frame, length)
-        finally:
-            frame.release()
         if answered is None:
             return False
         if self._broker is None:
@@ -262,12 +259,12 @@ class ClientConnection(asyncio.Protocol):
         if len(self._buffer) < _LENGTH + length:
             return False
         frame = bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length])
+        del self._buffer[: _LENGTH + length]
         self._requests += 1
         self._task = asyncio.create_task(self._answer(frame, _Slot(False, api_key, version)))
         return False
 
     async def _answer(self, frame: bytes, slot: _Slot) -> None:
-        del self._buffer[: _LENGTH + len(frame)]
         self._slots.append(slot)
         self._handling = len(frame)
         self._count_kept()
@@ -321,7 +318,7 @@ class ClientConnection(asyncio.Protocol):
         self._pause_or_resume()
 
     def _pause_or_resume(self) -> None:
-        pause = self._task is not None or self._has_enough()
+        pause = (self._task is not None and bool(self._buffer)) or self._has_enough()
         pause = pause or (self._broker is not None and self._broker.is_full)
         if self._buffer or self._kept or pause:
             self._count_kept()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -328,7 +328,7 @@ class GroupCoordinator:
         self._carry_out(group_id, group, group.handle(event(answer), _now()))
         return await answer
 
-    def _carry_out(self, group_id: str, group: Group, instructions: Iterable[Instruction]) -> None:
+    def _carry_out(self, group_id: str, group: Group, instructions: Sequence[Instruction]) -> None:
         for one in instructions:
             if isinstance(one, Store):
                 task = asyncio.create_task(self._store(group_id, group, one))
@@ -336,7 +336,8 @@ class GroupCoordinator:
                 task.add_done_callback(self._tasks.discard)
             elif isinstance(one.token, asyncio.Future) and not one.token.done():
                 one.token.set_result(one)
-        self._set_timer(group_id, group)
+        if len(instructions) != 1 or not isinstance(instructions[0], Answered):  # such only put off what is due
+            self._set_timer(group_id, group)
 
     async def _store(self, group_id: str, group: Group, store: Store) -> None:
         group.metadata.state_since_ms = self._manager.now_ms()
@@ -344,17 +345,19 @@ class GroupCoordinator:
         self._carry_out(group_id, group, group.handle(Stored(store, error), _now()))
 
     def _set_timer(self, group_id: str, group: Group) -> None:
-        before = self._timers.pop(group_id, None)
+        """A timer that is too early costs little, as it is set again; so it is moved only where it would be late."""
+        before, due = self._timers.get(group_id), group.due
+        if (before is not None and before.when() <= due) or self._manager.group(group_id) is not group:
+            return
         if before is not None:
             before.cancel()
-        if self._manager.group(group_id) is not group or group.due == math.inf:
-            return
-        delay_s = max(0.0, group.due - _now())
-        self._timers[group_id] = asyncio.get_running_loop().call_later(delay_s, self._tick, group_id, group)
+        if due != math.inf:
+            self._timers[group_id] = asyncio.get_running_loop().call_at(due, self._tick, group_id)
 
-    def _tick(self, group_id: str, group: Group) -> None:
-        self._timers.pop(group_id, None)
-        if self._manager.group(group_id) is group:
+    def _tick(self, group_id: str) -> None:
+        del self._timers[group_id]
+        group = self._manager.group(group_id)
+        if group is not None:
             self._carry_out(group_id, group, group.tick(_now()))
 
     def begin_partition(self, partition: int) -> None:
