@@ -23,6 +23,7 @@ OFFSET_VALUE, GROUP_VALUE = 3, 3
 _VERSION, _PARTITION, _TIMESTAMP = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 _OFFSET_VALUE_START = struct.Struct(">hqih")
 """Its version, the offset, the leader epoch, and the length of the metadata."""
+_WRITTEN = _VERSION.pack(OFFSET_VALUE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +132,9 @@ def read_record(record: LogRecord) -> Entry:
         raise BadMessage(f"offset {record.offset}: a record without a key")
     (kind,) = _VERSION.unpack_from(key)
     if kind in {0, OFFSET_KEY}:
-        name = message("OffsetCommitKey").decode(key, kind, _VERSION.size)
-        return OffsetEntry(name.group, name.topic, name.partition, _read_offset(value))
+        group, topic = _offset_key_read(key[: -_PARTITION.size])
+        (partition,) = _PARTITION.unpack(key[-_PARTITION.size :])
+        return OffsetEntry(group, topic, partition, _read_offset(value))
     if kind == GROUP_KEY:
         group = message("GroupMetadataKey").decode(key, kind, _VERSION.size).group
         return GroupEntry(group, _read_group(group, value))
@@ -145,9 +147,26 @@ def read_record(record: LogRecord) -> Entry:
     return None
 
 
+@lru_cache(maxsize=4096)
+def _offset_key_read(start: bytes) -> tuple[str, str]:
+    """Group and topic of a key without the partition, which is its end. Kept, since a load reads each so often."""
+    kind, key = _VERSION.unpack_from(start)[0], start + bytes(_PARTITION.size)
+    name, end = message("OffsetCommitKey").decode_at(key, kind, _VERSION.size)
+    if end != len(key):
+        raise BadMessage(f"the key of an offset of {len(key)} bytes ends after {end}")
+    return name.group, name.topic
+
+
 def _read_offset(value: bytes | None) -> CommittedOffset | None:
+    """The version that is written here is unpacked here, the others by the compiled decoders."""
     if value is None:
         return None
+    if value[: _VERSION.size] == _WRITTEN and len(value) >= _OFFSET_VALUE_START.size + _TIMESTAMP.size:
+        _, offset, leader_epoch, size = _OFFSET_VALUE_START.unpack_from(value)
+        end = _OFFSET_VALUE_START.size + size
+        if size >= 0 and len(value) == end + _TIMESTAMP.size:
+            metadata = str(value[_OFFSET_VALUE_START.size : end], "utf-8", "replace")
+            return CommittedOffset(offset, leader_epoch, metadata, *_TIMESTAMP.unpack_from(value, end))
     found = _read("OffsetCommitValue", value)
     return CommittedOffset(found.offset, found.leader_epoch, found.metadata, found.commit_timestamp)
 

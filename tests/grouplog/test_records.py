@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_coord.grouplog.records import CommittedOffset, OffsetEntry, offset_record, read_record
+from kafka_coord.wire.batches import LogRecord
+from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -39,3 +41,24 @@ def test_an_offsets_record_is_as_kafkas_definitions_say(entry: OffsetEntry):
 def test_the_start_of_a_key_is_kept_for_each_group_and_topic(partition: int):
     entries = [OffsetEntry(group, topic, partition, None) for group in "ab" for topic in "ab"]
     assert [read_record(offset_record(entry)) for entry in entries * 2] == entries * 2
+
+
+def test_a_value_of_another_version_is_read_as_well():
+    form = message("OffsetCommitValue")
+    key = offset_record(OffsetEntry("g", "t", 1, None)).key
+    for version, epoch in ((0, -1), (1, -1), (2, -1), (3, 5)):
+        value = struct.pack(">h", version) + form.encode(form(offset=7, leader_epoch=epoch, metadata="m"), version)
+        found = read_record(LogRecord(key, value))
+        assert isinstance(found, OffsetEntry)
+        assert found.value is not None
+        assert (found.value.offset, found.value.leader_epoch, found.value.metadata) == (7, epoch, "m")
+
+
+@pytest.mark.parametrize("cut", [1, 3, 8, 20])
+def test_a_cut_off_key_or_value_is_refused(cut: int):
+    record = offset_record(OffsetEntry("group", "topic", 1, CommittedOffset(7, 1, "metadata", 9)))
+    assert record.key is not None
+    assert record.value is not None
+    for broken in (LogRecord(record.key[:-cut], record.value), LogRecord(record.key, record.value[:-cut])):
+        with pytest.raises(BadMessage):
+            read_record(broken)
