@@ -24,7 +24,7 @@ class KafkaSettings:
     ``zookeeper_session_ms`` is how long a killed broker is still listed, and cannot come back. ``properties`` are
     further lines of ``server.properties``. ``jars_directory``: see
     :func:`kafka_coord.dev.cluster.jars.kafka_class_path`. ``for_instances``: each broker has a second listener, whose
-    advertised address is that of the instance beside it (:attr:`KafkaBroker.instance_port`).
+    advertised address is that of the instance beside it (:attr:`KafkaBroker.instance_port`). ``jvm_flags`` come last.
     """
 
     zookeeper_session_ms: int = 6_000
@@ -34,6 +34,7 @@ class KafkaSettings:
     properties: Mapping[str, str] = field(default_factory=dict)
     jars_directory: Path | None = None
     for_instances: bool = False
+    jvm_flags: tuple[str, ...] = ()
 
 
 class KafkaBroker(JvmServer):
@@ -110,7 +111,7 @@ class KafkaBroker(JvmServer):
     def _prepare(self) -> JvmProgram:
         config = self.directory / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in self._configuration().items()), "utf-8")
-        flags = ("-Xms64m", f"-Xmx{self.settings.heap_mb}m")
+        flags = ("-Xms64m", f"-Xmx{self.settings.heap_mb}m", *self.settings.jvm_flags)
         return JvmProgram(flags, kafka_class_path(self.settings.jars_directory), _MAIN_CLASS, [str(config)])
 
     def _configuration(self) -> dict[str, str]:

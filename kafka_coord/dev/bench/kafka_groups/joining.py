@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,13 +14,17 @@ from kafka_coord.dev.bench.rebalance.figures import Event, summary
 from kafka_coord.dev.bench.report import Bar, Drawing, Table
 from kafka_coord.dev.cluster.process import OnProgress
 
+_HEARTBEATS_S = 3.0
 _AS_IT_COMES = Contender(Protocol.CLASSIC, DEFAULTS)
 
 
 def measure_joins(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Two groups of the same kind, at rest but for the one that is joined and left; in turn."""
+    """Two groups of the same kind, at rest but for the one that is joined and left; in turn.
+
+    Most of a join is the wait for the members' next heartbeats, so joins begin at moments spread evenly between these,
+    the same for both groups."""
     sides = {INSTANCE: servers.instance.address}
     if options.compare:
         sides[KAFKA] = servers.broker.address
@@ -35,6 +40,7 @@ def measure_joins(
             groups[by].happen(Event.COLD)
         for number in range(options.joins):
             for by, group in groups.items():
+                _await_phase(group.settled_ns, (number + 0.5) / options.joins)
                 joined, left = group.happen(Event.JOIN), group.happen(Event.LEAVE)
                 on_progress(
                     f"{number + 1} of {options.joins}, {by}: joined in {joined.settle_ms:,.0f} ms, "
@@ -56,6 +62,12 @@ def measure_joins(
     drawn = [Drawing(("event", "coordinated_by"), "settle_p50_ms", "settle_max_ms")]
     medians = {by: summary(group.costs[Event.JOIN])["settle_ms"]["p50"] for by, group in groups.items()}
     return [Table("joins", rows, drawn)], join_bars(medians)
+
+
+def _await_phase(settled_ns: int, phase: float) -> None:
+    """Until so much of the interval between two heartbeats is over; they have been sent since the group settled."""
+    since_s = (time.monotonic_ns() - settled_ns) / 1e9
+    time.sleep((phase * _HEARTBEATS_S - since_s) % _HEARTBEATS_S)
 
 
 def join_bars(medians: dict[str, float]) -> list[Bar]:

@@ -28,7 +28,7 @@ class KafkaGroupsOptions:
 
     parts: tuple[Part, ...] = tuple(Part)
     compare: bool = False
-    warm_up_s: float = 3.0
+    warm_up_s: float = 5.0
     rounds: int = 2
     seconds: float = 4.0
     per_s: float = 1_000.0

@@ -194,6 +194,8 @@ class FetchingGroup:
         self._members = 0
         self._owned = Ownership()
         self.costs: dict[Event, list[Cost]] = {event: [] for event in Event}
+        self.settled_ns = 0
+        """When (monotonic) the last thing happened to it."""
 
     def _crew(self, name: str, consumers: Sequence[str]) -> Crew:
         place = replace(self._place, journal=f"{self._place.journal}/{name}.journal")
@@ -243,6 +245,7 @@ class FetchingGroup:
                 found, owned = cost(event, since_ns, lines, self._owned, killed=killed)
             if lines and now - heard >= still_s and balanced(owned, members, self._options.partitions):
                 self._owned = owned
+                self.settled_ns = lines[-1].at_ns
                 return found
             if now > deadline:
                 raise Timeout(
