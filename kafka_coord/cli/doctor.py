@@ -24,8 +24,9 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
     """Check ZooKeeper, brokers, instances and every group, and suggest remedies. Exit code 10 if an error was found.
 
     Checks ZooKeeper's versions, limits, ACLs and clock; registered and reachable brokers; the coordinator and the
-    instances that could replace it; stale registrations, ledgers and channels; unanswered commands and requests;
-    forgotten pauses; unreadable znodes. Changes nothing.
+    instances that could replace it; what Kafka clients need: listeners, the groups log, no group in two coordinators;
+    stale registrations, ledgers and channels; unanswered commands and requests; forgotten pauses; unreadable znodes.
+    Changes nothing.
 
     \b
     kafka-coord doctor --all
@@ -35,7 +36,13 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
     zookeeper = settings.zookeeper
     with open_store(settings) as store:
         findings = list(
-            examine(store, zookeeper.hosts, session_timeout_ms=zookeeper.session_timeout_ms, tls=zookeeper.tls)
+            examine(
+                store,
+                zookeeper.hosts,
+                session_timeout_ms=zookeeper.session_timeout_ms,
+                tls=zookeeper.tls,
+                kafka=settings.kafka.properties,
+            )
         )
     documents = [
         {"severity": str(one.severity), "check": one.check, "what": one.what, "todo": one.todo or None}

@@ -1,14 +1,16 @@
-"""What the brokers know, for the commands that show lag or reset offsets."""
+"""What the brokers know, for the commands that show lag, reset offsets or read the groups log."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from kafka_coord.cli.output import note
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import PartitionSet, TopicPartition, Unreadable
+from kafka_coord.monitor.client_groups.log import LogReader
 from kafka_coord.monitor.groups import EndOffsets
 from kafka_coord.monitor.lag import BrokerOffsets, OffsetReader, bootstrap_servers
 from kafka_coord.settings import Settings
@@ -69,3 +71,19 @@ def end_offsets_reader(log: BrokerLog) -> EndOffsets:
         return found.offsets, found.note
 
     return read
+
+
+@contextmanager
+def open_log(store: Store, settings: Settings, partition: int) -> Iterator[LogReader]:
+    """One partition of the groups log, read from the brokers."""
+    properties = settings.kafka.properties
+    log = LogReader(bootstrap_servers(store, properties, note_left_out), properties, partition)
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def log_progress(log: LogReader) -> Callable[[int], None]:
+    """Says on standard error how far reading has come."""
+    return lambda offset: note(f"read up to offset {offset} of {log.extent.end}")

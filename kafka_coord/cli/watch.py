@@ -13,8 +13,9 @@ import click
 
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.documents import command_document, group_document
+from kafka_coord.cli.groups.kinds import AnyName, kind_of
 from kafka_coord.cli.lag import BrokerLog, end_offsets_reader
-from kafka_coord.cli.options import GROUP, output_option
+from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import (
     Column,
     Format,
@@ -29,7 +30,8 @@ from kafka_coord.cli.output import (
     tsv_lines,
 )
 from kafka_coord.errors import StoreUnavailable
-from kafka_coord.monitor.groups import EndOffsets
+from kafka_coord.monitor.client_groups.groups import read_client_group
+from kafka_coord.monitor.groups import EndOffsets, GroupKind
 from kafka_coord.monitor.operate import require_group
 from kafka_coord.monitor.overview import Overview, read_overview
 from kafka_coord.zk.store import Store
@@ -55,7 +57,7 @@ _COMMANDS = (Column("group"), Column("consumer"), Column("command"), Column("wai
 
 
 @click.command()
-@click.argument("groups", type=GROUP, nargs=-1, metavar="[GROUP…]")
+@click.argument("groups", type=AnyName(), nargs=-1, metavar="[GROUP…]")
 @click.option(
     "--interval",
     type=click.FloatRange(0.1, 3600),
@@ -81,7 +83,10 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
     settings = current_settings()
     with open_store(settings) as store, BrokerLog(store, settings) as log:
         for group in groups:
-            require_group(store, group)
+            if kind_of(store, group) is GroupKind.MANAGED:
+                require_group(store, group)
+            else:
+                read_client_group(store, group)
         ends = None if no_lag else end_offsets_reader(log)
         looks = _looks(store, groups, ends, interval, count)
         if output is Format.TABLE and sys.stdout.isatty():

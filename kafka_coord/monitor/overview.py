@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.model import PartitionSet
+from kafka_coord.model.names import is_legal
 from kafka_coord.monitor.channel import WaitingCommand, read_waiting
+from kafka_coord.monitor.client_groups.front import read_front
+from kafka_coord.monitor.client_groups.groups import ClientGroups, list_client_groups, with_offsets
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.groups import EndOffsets, GroupRow, group_row
 from kafka_coord.monitor.offsets import OffsetRow, offset_rows, partitions_of, read_committed
-from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
+from kafka_coord.monitor.snapshot import read_groups
 from kafka_coord.zk.store import Store
 
 DETAILED = 20
@@ -48,29 +51,53 @@ class Overview:
 
 def read_overview(store: Store, names: Sequence[str], end_offsets: EndOffsets | None) -> Overview:
     """All groups in brief and the named ones (by default the busiest) in detail; a name may not exist (yet)."""
-    cluster = read_cluster(store)
-    snapshots = read_groups(store, names or cluster.groups, cluster)
-    rows = tuple(group_row(snapshot, cluster) for _, snapshot in sorted(snapshots.items()))
+    cluster, front = read_cluster(store), read_front(store)
+    snapshots = read_groups(store, [name for name in names if is_legal(name)] if names else cluster.groups, cluster)
+    listed = list_client_groups(front) if front.is_used else ClientGroups()
+    # Of two groups of one name the managed one is meant.
+    clients = {
+        one.group: one for one in listed.groups if one.group not in snapshots and one.group in (names or [one.group])
+    }
+    rows = tuple(
+        sorted(
+            (
+                *(group_row(snapshot, cluster) for snapshot in snapshots.values()),
+                *(row for row in listed.rows if row.group in clients),
+            ),
+            key=lambda row: row.group,
+        )
+    )
     ranked = sorted((row for row in rows if row.state in _BUSY), key=lambda row: (_BUSY.index(row.state), row.group))
     detailed = [row.group for row in ranked[:DETAILED]]
     waiting = read_waiting(store, snapshots)
-    committed = {group: read_committed(store, group, cluster.topics) for group in detailed}
-    wanted = PartitionSet()
-    for group in detailed:
-        wanted |= partitions_of(snapshots[group].observation, committed[group])
+    committed = {group: read_committed(store, group, cluster.topics) for group in detailed if group in snapshots}
+    theirs = {one.group: one for one in with_offsets(front, [clients[group] for group in detailed if group in clients])}
+    partitions = {group: partitions_of(snapshots[group].observation, found) for group, found in committed.items()}
+    partitions |= {group: found.partitions(cluster.topics) for group, found in theirs.items()}
+    wanted = PartitionSet.union(partitions.values())
     ends, note = end_offsets(wanted) if end_offsets is not None else ({}, "")
     owners: list[OwnerRow] = []
     lags: dict[str, tuple[int, int]] = {}
     for group in sorted(detailed):
-        offsets = offset_rows(snapshots[group].observation, committed[group], ends)
+        if group in theirs:
+            offsets = theirs[group].offsets(partitions[group], ends)
+            members, pending = [member.consumer for member in theirs[group].members], dict[str, int]()
+        else:
+            snapshot = snapshots[group]
+            offsets = offset_rows(snapshot.observation, committed[group], ends)
+            members = sorted(snapshot.observation.members)
+            pending = {one: len(commands) for one, commands in snapshot.pending.items()}
         lags[group] = _sum(offsets)
-        owners += _owners(snapshots[group], offsets)
-    return Overview(cluster, rows, lags, tuple(owners), waiting.commands, note)
+        owners += _owners(group, members, pending, offsets)
+    notes = [*([note] if note else []), *listed.missing]
+    return Overview(cluster, rows, lags, tuple(owners), waiting.commands, "; ".join(notes))
 
 
-def _owners(snapshot: GroupSnapshot, offsets: Sequence[OffsetRow]) -> list[OwnerRow]:
-    seen = snapshot.observation
-    found: dict[str | None, list[OffsetRow]] = {consumer: [] for consumer in sorted(seen.members)}
+def _owners(
+    group: str, members: Sequence[str], pending: Mapping[str, int], offsets: Sequence[OffsetRow]
+) -> list[OwnerRow]:
+    """``pending``: how many commands wait for each."""
+    found: dict[str | None, list[OffsetRow]] = {consumer: [] for consumer in members}
     for row in offsets:
         found.setdefault(row.owner, []).append(row)
     owners = []
@@ -78,9 +105,8 @@ def _owners(snapshot: GroupSnapshot, offsets: Sequence[OffsetRow]) -> list[Owner
         lag, unknown = _sum(rows)
         held = {kind: PartitionSet.of((r.topic, r.partition) for r in rows if r.holding == kind) for kind in _HOLDINGS}
         unowned = PartitionSet.of((r.topic, r.partition) for r in rows if consumer is None)
-        pending = len(snapshot.pending.get(consumer, ())) if consumer else 0
         owned = held["owned"] if consumer else unowned
-        owners.append(OwnerRow(snapshot.group, consumer, owned, held["stopping"], pending, lag, unknown))
+        owners.append(OwnerRow(group, consumer, owned, held["stopping"], pending.get(consumer or "", 0), lag, unknown))
     return owners
 
 

@@ -6,11 +6,20 @@ from typing import Any
 
 import click
 
-from kafka_coord.cli.connection import connection_options, open_store
-from kafka_coord.cli.options import group_argument, output_option
+from kafka_coord.cli.connection import connection_options, current_settings, open_store
+from kafka_coord.cli.groups.kinds import any_group_argument, kind_of, kind_option
+from kafka_coord.cli.lag import log_progress, open_log
+from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, duration, iso_time, number, show
+from kafka_coord.errors import NotFound
+from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import Decision
+from kafka_coord.monitor.client_groups.history import decisions as decisions_of
+from kafka_coord.monitor.client_groups.log import about_group, entry_of
+from kafka_coord.monitor.groups import GroupKind
 from kafka_coord.monitor.history import read_history
+from kafka_coord.settings import Settings
+from kafka_coord.zk.store import Store
 
 _COLUMNS = (
     number("generation", "GEN"),
@@ -28,24 +37,32 @@ _MOVES = (number("generation", "GEN"), Column("consumer"), Column("gained"), Col
 
 
 @click.command()
-@group_argument
+@any_group_argument
+@kind_option
 @click.option(
     "--last", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="The number of decisions."
 )
 @click.option("--verbose", "-v", is_flag=True, help="Also show what each consumer gained and lost.")
 @output_option
 @connection_options
-def history(group: str, last: int, verbose: bool, output: Format) -> None:
+def history(group: str, kind: str | None, last: int, verbose: bool, output: Format) -> None:
     """Show the last decisions about a group: when, why, which partitions moved, and how long it took.
 
     STOPPED is the time from the decision until every stop-fetcher was acknowledged; SETTLED is the time until every
     partition had its owner. Oldest first.
 
+    The history of a client-assigned group is told from its records in the groups log: EPOCH is the term of the log's
+    partition, and STOPPED and SETTLED are unknown. Kafka compacts older records away.
+
     \b
     kafka-coord groups history delays --last 5 --verbose
     """
-    with open_store() as store:
-        decisions = read_history(store, group)[-last:]
+    settings = current_settings()
+    with open_store(settings) as store:
+        if kind_of(store, group, kind) is GroupKind.MANAGED:
+            decisions = read_history(store, group)[-last:]
+        else:
+            decisions = _of_client_group(store, settings, group)[-last:]
     documents = [_document(decision) for decision in decisions]
     rows = [
         document | {"stopped_after": duration(decision.stopped_ms), "settled_after": duration(decision.settled_ms)}
@@ -65,6 +82,15 @@ def history(group: str, last: int, verbose: bool, output: Format) -> None:
         ]
         sections.append(Section("moves", _MOVES, moves))
     show(output, documents, sections)
+
+
+def _of_client_group(store: Store, settings: Settings, group: str) -> tuple[Decision, ...]:
+    is_about = about_group(group)
+    with open_log(store, settings, partition_of(group)) as log:
+        entries = [entry_of(record) for record in log.records(0, log_progress(log)) if is_about(record)]
+    if not any(one.group == group for one in entries):
+        raise NotFound(f"no group {group!r}")
+    return decisions_of(entries, group)
 
 
 def _document(decision: Decision) -> dict[str, Any]:

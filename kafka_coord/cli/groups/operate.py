@@ -15,11 +15,12 @@ from kafka_coord.cli.groups.partitions import parse_scope
 from kafka_coord.cli.options import CONSUMER, GROUP, group_argument, output_option, timeout_option, who
 from kafka_coord.cli.output import Column, Format, Section, show
 from kafka_coord.coordinator.remediation import what_to_do
-from kafka_coord.errors import MalformedValue, NotFound, SettingsError
+from kafka_coord.coordinator.steps import AT_REST
+from kafka_coord.errors import MalformedValue, NotFound, SettingsError, Timeout
 from kafka_coord.model import GroupSettings, PartitionSet, Request, RequestType
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor import operate
-from kafka_coord.monitor.client_groups.changes import delete_group
+from kafka_coord.monitor.client_groups.changes import delete_group, evict_member
 from kafka_coord.monitor.client_groups.changes import delete_offsets as delete_client_offsets
 from kafka_coord.monitor.client_groups.groups import is_client_group, read_client_group
 from kafka_coord.monitor.cluster import read_cluster
@@ -27,6 +28,8 @@ from kafka_coord.monitor.groups import GroupKind, snapshot_of
 from kafka_coord.monitor.offsets import read_committed
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
+
+_LOOK_AGAIN_S = 0.25
 
 wait_option = click.option("--wait", is_flag=True, help="Return only when the group is stable, within --timeout.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
@@ -51,22 +54,33 @@ def rebalance(group: str, reason: str, wait: bool, timeout_s: float, output: For
 
 
 @click.command()
-@group_argument
+@any_group_argument
 @click.argument("consumer", type=CONSUMER)
+@kind_option
 @reason_option
 @wait_option
 @asking_options
-def evict(group: str, consumer: str, reason: str, wait: bool, timeout_s: float, output: Format) -> None:
+def evict(
+    group: str, consumer: str, kind: str | None, reason: str, wait: bool, timeout_s: float, output: Format
+) -> None:
     """Delete a consumer's registration: its partitions go to others, and it must register again.
+
+    A member of a client-assigned group is named by its group.instance.id or its member id, as `groups describe
+    --members` shows it. It joins again as soon as it hears of its eviction.
 
     \b
     kafka-coord groups evict delays c3 --reason "stuck since noon"
     """
-    request = Request(RequestType.EVICT, group=group, consumer=consumer, reason=reason, by=who())
     with open_store() as store:
-        answer = asked(store, request, timeout_s)
-        if wait:
-            _wait_settled(store, group, timeout_s)
+        if kind_of(store, group, kind) is GroupKind.MANAGED:
+            request = Request(RequestType.EVICT, group=group, consumer=consumer, reason=reason, by=who())
+            answer = asked(store, request, timeout_s)
+            if wait:
+                _wait_settled(store, group, timeout_s)
+        else:
+            answer = done("evict", group, evict_member(store, group, consumer, timeout_s))
+            if wait:
+                _wait_client_group_settled(store, group, timeout_s)
     show_answers(output, [answer])
 
 
@@ -242,6 +256,14 @@ def _stored_settings(store: Store, group: str) -> GroupSettings:
 
 def _wait_settled(store: Store, group: str, timeout_s: float) -> None:
     operate.wait_until(store, group, operate.settled, what="stable", timeout_s=timeout_s, sleep=time.sleep)
+
+
+def _wait_client_group_settled(store: Store, group: str, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while (found := read_client_group(store, group)).state not in AT_REST:
+        if time.monotonic() >= deadline:
+            raise Timeout(f"group {group!r} is not stable within {timeout_s:g} s: it is {found.kafka_state}")
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _one_or_all(group: str | None, everywhere: bool) -> str:

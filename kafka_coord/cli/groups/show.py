@@ -111,7 +111,7 @@ def list_command(states: tuple[str, ...], output: Format) -> None:
     with open_store() as store:
         cluster, managed = list_groups(store)
         front = read_front(store)
-    clients = list_client_groups(front) if front.is_used else ClientGroups((), ())
+    clients = list_client_groups(front) if front.is_used else ClientGroups()
     rows = sorted((*managed, *clients.rows), key=lambda row: (row.group, row.kind))
     wanted = {state.lower() for state in states}
     documents = [group_document(row) for row in rows if not wanted or row.state.lower() in wanted]

@@ -12,7 +12,7 @@ from kafka_coord.monitor.client_groups.asking import Ask, ask_coordinator, named
 from kafka_coord.wire.messages import message
 from kafka_coord.zk.store import Store
 
-_COMMIT, _DELETE_OFFSETS, _DELETE = 7, 0, 2
+_COMMIT, _DELETE_OFFSETS, _DELETE, _DESCRIBE, _LEAVE = 7, 0, 2, 5, 4
 
 _REFUSED = {
     Error.UNKNOWN_MEMBER_ID: "it has members; stop them first",
@@ -54,6 +54,27 @@ def delete_group(store: Store, group: str, timeout_s: float) -> str:
     _, code = ask_coordinator(store, group, delete, timeout_s)
     _raise(group, code, "")
     return f"group {group} deleted"
+
+
+def evict_member(store: Store, group: str, consumer: str, timeout_s: float) -> str:
+    """Removes a member, by its instance id or member id; a sentence about it. It joins again once it hears of it.
+
+    Raises as :func:`delete_group`."""
+
+    async def evict(ask: Ask) -> int:
+        found = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
+        unless_moving(found.groups[0].error_code)
+        members = {one.group_instance_id or one.member_id: one for one in found.groups[0].members}
+        if consumer not in members:
+            raise NotFound(f"no member {consumer!r} in group {group!r}; it has {', '.join(sorted(members)) or 'none'}")
+        form, member = message("LeaveGroupRequest"), members[consumer]
+        who = form.struct("MemberIdentity")(member_id=member.member_id, group_instance_id=member.group_instance_id)
+        answer = await ask("LeaveGroup", _LEAVE, form(group_id=group, members=(who,)))
+        return unless_moving(answer.error_code) or int(answer.members[0].error_code)
+
+    _, code = ask_coordinator(store, group, evict, timeout_s)
+    _raise(group, code, f"member {consumer}: ")
+    return f"member {consumer} of group {group} evicted"
 
 
 def _ask_about_partitions(store: Store, group: str, name: str, version: int, request: Any, timeout_s: float) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kafka_coord.coordinator.steps import GroupState
@@ -22,7 +22,7 @@ from kafka_coord.zk.store import Store
 
 CONSUMER = "consumer"
 """The protocol type of consumers: only their metadata can be read here."""
-_LIST, _DESCRIBE, _FETCH_OFFSETS = 4, 5, 7
+_LIST, _DESCRIBE, _FETCH_OFFSETS, _FETCH_OF_SEVERAL = 4, 5, 7, 8
 _IN_ONE_REQUEST = 200
 _STATES = {
     "Stable": GroupState.STABLE,
@@ -69,30 +69,64 @@ class ClientGroup:
         subscribed = PartitionSet({topic: topics[topic].partitions for topic in wanted})
         return PartitionSet.of(self.committed) | PartitionSet.of(self.held) | subscribed
 
+    def offsets(self, partitions: PartitionSet, ends: Mapping[TopicPartition, int]) -> tuple[OffsetRow, ...]:
+        """One row a partition; ``ends`` are end offsets, as far as they are known."""
+        held = self.held
+        return tuple(
+            OffsetRow(
+                topic=tp.topic,
+                partition=tp.partition,
+                owner=held.get(tp),
+                holding="owned" if tp in held else "",
+                committed_offset=self.committed.get(tp),
+                end_offset=ends.get(tp),
+                lag=lag_of(self.committed.get(tp), ends.get(tp)),
+            )
+            for tp in partitions
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ClientGroups:
     """``missing`` are sentences: which groups cannot be shown, and why."""
 
-    rows: tuple[GroupRow, ...]
-    missing: tuple[str, ...]
+    groups: tuple[ClientGroup, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> tuple[GroupRow, ...]:
+        return tuple(map(_row, self.groups))
 
 
 def list_client_groups(front: Front) -> ClientGroups:
-    """All of them, in order of name: asked of all instances at once."""
+    """All of them, in order of name and without their offsets: asked of all instances at once. None where no Kafka
+    client was ever served."""
     told, silent = ask_each(front.addresses, _list)
-    rows: dict[str, GroupRow] = {}
+    found: dict[str, ClientGroup] = {}
     missing = []
     for broker_id, (loading, groups) in told.items():
         if loading:
             missing.append(f"instance {broker_id} still loads groups: some may be missing, look again in a moment")
         for group in groups:
-            row = _row(group, broker_id)
             # While a partition changes hands two instances may name its groups: the leader's is right.
-            if group.group_id not in rows or front.leaders.get(partition_of(group.group_id)) == broker_id:
-                rows[group.group_id] = row
+            if group.group_id not in found or front.leaders.get(partition_of(group.group_id)) == broker_id:
+                found[group.group_id] = _group(group, broker_id, {})
     missing += _unserved(front, silent)
-    return ClientGroups(tuple(rows[name] for name in sorted(rows)), tuple(missing))
+    return ClientGroups(tuple(found[name] for name in sorted(found)), tuple(missing))
+
+
+def with_offsets(front: Front, groups: Sequence[ClientGroup]) -> tuple[ClientGroup, ...]:
+    """The groups with what they have committed, as far as their coordinators can be asked."""
+    form = message("OffsetFetchRequest")
+    names = tuple(form.struct("OffsetFetchRequestGroup")(group_id=one.group, topics=None) for one in groups)
+
+    async def fetch(ask: Ask) -> list[Any]:
+        answer = await ask("OffsetFetch", _FETCH_OF_SEVERAL, form(groups=names))
+        return [one for one in answer.groups if not one.error_code]
+
+    told, _ = ask_each(front.addresses if names else {}, fetch)
+    found = {(broker_id, one.group_id): _committed(one) for broker_id, answers in told.items() for one in answers}
+    return tuple(replace(one, committed=found.get((one.coordinator, one.group), {})) for one in groups)
 
 
 async def _list(ask: Ask) -> tuple[bool, list[Any]]:
@@ -120,8 +154,7 @@ def _unserved(front: Front, silent: tuple[Silent, ...]) -> Iterator[str]:
         yield f"unreadable: {one.path}: {one.reason}"
 
 
-def _row(group: Any, broker_id: int) -> GroupRow:
-    found = _group(group, broker_id, {})
+def _row(found: ClientGroup) -> GroupRow:
     return GroupRow(
         group=found.group,
         kind=GroupKind.CLIENT_ASSIGNED,
@@ -132,7 +165,7 @@ def _row(group: Any, broker_id: int) -> GroupRow:
         assignor=found.assignor,
         pending=0,
         unreadable=0,
-        coordinator=broker_id,
+        coordinator=found.coordinator,
         log_partition=found.log_partition,
     )
 
@@ -153,13 +186,16 @@ def read_client_group(store: Store, group: str) -> ClientGroup:
     broker_id, (described, offsets) = ask_coordinator(store, group, read)
     if described.group_state not in _STATES:
         raise NotFound(f"no group {group!r}")
-    committed = {
+    return _group(described, broker_id, _committed(offsets))
+
+
+def _committed(answer: Any) -> dict[TopicPartition, int]:
+    return {
         TopicPartition(topic.name, part.partition_index): part.committed_offset
-        for topic in offsets.topics
+        for topic in answer.topics
         for part in topic.partitions
         if part.committed_offset >= 0
     }
-    return _group(described, broker_id, committed)
 
 
 def is_client_group(store: Store, group: str) -> bool:
@@ -178,19 +214,6 @@ def describe_client_group(
     found = read_client_group(store, group)
     partitions = found.partitions(topics)
     ends, note = end_offsets(partitions) if end_offsets is not None else ({}, "")
-    held = found.held
-    offsets = tuple(
-        OffsetRow(
-            topic=tp.topic,
-            partition=tp.partition,
-            owner=held.get(tp),
-            holding="owned" if tp in held else "",
-            committed_offset=found.committed.get(tp),
-            end_offset=ends.get(tp),
-            lag=lag_of(found.committed.get(tp), ends.get(tp)),
-        )
-        for tp in partitions
-    )
     return GroupDescription(
         group=group,
         kind=GroupKind.CLIENT_ASSIGNED,
@@ -206,7 +229,7 @@ def describe_client_group(
         pause=None,
         paused_everywhere=False,
         members=found.members,
-        offsets=offsets,
+        offsets=found.offsets(partitions, ends),
         of_earlier_topic=PartitionSet(),
         lag_note=note,
         heard_note="",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from kafka_coord.errors import StoreError
 from kafka_coord.monitor.channel import read_waiting
 from kafka_coord.monitor.cluster import Cluster, read_cluster
-from kafka_coord.monitor.doctor import access, brokers, channel, groups, zookeeper
+from kafka_coord.monitor.doctor import access, brokers, channel, groups, kafka_clients, zookeeper
 from kafka_coord.monitor.doctor.findings import Finding, error
 from kafka_coord.monitor.history import unreadable_history
 from kafka_coord.monitor.offsets import read_all_committed
@@ -20,8 +20,11 @@ _MOMENT_S = 1.0
 """In which a coordinator has done what can be done at once."""
 
 
-def examine(store: Store, hosts: str, *, session_timeout_ms: int, tls: bool = False) -> Iterator[Finding]:
-    """Yields each finding at once. ``hosts`` and ``session_timeout_ms`` are those ``store`` was opened with.
+def examine(
+    store: Store, hosts: str, *, session_timeout_ms: int, tls: bool = False, kafka: Mapping[str, str] | None = None
+) -> Iterator[Finding]:
+    """Yields each finding at once. ``hosts`` and ``session_timeout_ms`` are those ``store`` was opened with, ``kafka``
+    the properties of librdkafka for connections to the brokers.
 
     Writes only one ephemeral znode, and removes it. A check that fails is a finding too.
     """
@@ -33,6 +36,7 @@ def examine(store: Store, hosts: str, *, session_timeout_ms: int, tls: bool = Fa
     cluster = read_cluster(store)
     yield from _made("coordinator", lambda: brokers.check_coordinator(store, hosts, cluster))
     yield from _check_topics(cluster)
+    yield from _made("kafka clients", lambda: kafka_clients.check_kafka_clients(store, cluster, kafka or {}))
     yield from _made("groups", lambda: _check_groups(store, cluster))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from kafka_coord.groups.machine import GroupLimits
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.store import Store
+from tests.cli.running import Run, run
+from tests.frontends.kafka.java import KafkaTools, kafka_tools
 from tests.waiting import eventually
 
 LIMITS = GroupLimits(initial_rebalance_delay_s=0)
@@ -66,6 +69,19 @@ def own_front(tmp_path: Path) -> Iterator[Front]:
     """A cluster of this test's own, whose brokers may be killed."""
     with started(tmp_path) as made:
         yield made
+
+
+@pytest.fixture(scope="package")
+def tools() -> Iterator[KafkaTools]:
+    with kafka_tools() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def coord(front: Front) -> Iterator[Run]:
+    """Operators' commands on the cluster."""
+    with published(front):
+        yield partial(run, zookeeper=front.cluster.zookeeper)
 
 
 def _cluster(directory: Path, zookeeper: str, settings: KafkaSettings) -> KafkaCluster:

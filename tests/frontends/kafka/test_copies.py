@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.zk import layout
-from tests.cli.running import Run, run
-from tests.frontends.kafka.conftest import Front, published
+from tests.cli.running import Run
+from tests.frontends.kafka.conftest import Front
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 _numbers = itertools.count(1)
 PARTITIONS = 3
 IMPORT, EXPORT = ("groups", "import", "--from-kafka"), ("groups", "export", "--to-kafka")
-
-
-@pytest.fixture(scope="module")
-def coord(front: Front) -> Iterator[Run]:
-    with published(front):
-        yield partial(run, zookeeper=front.cluster.zookeeper)
 
 
 @pytest.fixture(scope="module")

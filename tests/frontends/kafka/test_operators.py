@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -14,20 +16,15 @@ from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.client_groups import asking
 from kafka_coord.zk import layout
-from tests.cli.running import Run, run
-from tests.frontends.kafka.conftest import Front, published
+from tests.cli.commands import promised
+from tests.cli.running import Run
+from tests.frontends.kafka.conftest import Front
 from tests.monitor.listening import listening
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 _numbers = itertools.count(1)
 PARTITIONS, RECORDS = 3, 300
-
-
-@pytest.fixture(scope="module")
-def coord(front: Front) -> Iterator[Run]:
-    with published(front):
-        yield partial(run, zookeeper=front.cluster.zookeeper)
 
 
 @pytest.fixture(scope="module")
@@ -47,20 +44,20 @@ def group() -> str:
 
 
 @pytest.fixture
-def member(front: Front, topic: str, group: str) -> Iterator[Callable[[], Consumer]]:
+def member(front: Front, topic: str, group: str) -> Iterator[Callable[..., Consumer]]:
     """A consumer of the group that holds all partitions; closed at the end."""
     made: list[Consumer] = []
 
-    def join() -> Consumer:
+    def join(**more: str) -> Consumer:
         one = Consumer(
             {
                 "bootstrap.servers": front.bootstrap,
                 "group.id": group,
-                "group.instance.id": "c1",
                 "client.id": "stock",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
             }
+            | more
         )
         one.subscribe([topic])
         made.append(one)
@@ -87,9 +84,9 @@ def committed(coord: Run, group: str) -> dict[int, int]:
 
 
 def test_a_group_with_a_member_is_shown_like_any_other(
-    front: Front, coord: Run, topic: str, group: str, member: Callable[[], Consumer]
+    front: Front, coord: Run, topic: str, group: str, member: Callable[..., Consumer]
 ) -> None:
-    joined = member()
+    joined = member(**{"group.instance.id": "c1"})
     joined.commit(offsets=[TopicPartition(topic, 0, 30)], asynchronous=False)
     partition = partition_of(group)
     coordinator = next(iter(front.listeners.values())).instances.leaders[partition]
@@ -124,15 +121,22 @@ def test_a_group_with_a_member_is_shown_like_any_other(
         ("c1", None, None),
         ("c1", None, None),
     ]
+    frame = json.loads(coord("watch", group, "--count", "1", "-o", "json").out)
+    assert [(one["group"], one["kind"], one["lag"], one["lag_unknown"]) for one in frame["groups"]] == [
+        (group, "client-assigned", 70, 2)
+    ]
+    assert [(one["consumer"], one["owned"], one["lag"]) for one in frame["owners"]] == [("c1", {topic: "0-2"}, 70)]
+    assert coord("watch", "no-such-group", "--count", "1").code == 7
     assert "client-assigned" in coord("groups", "describe", group).out
     assert group in coord("groups", "list", "--state", "stable").out
     assert group not in coord("groups", "list", "--state", "empty").out
 
 
 def test_nothing_is_changed_of_a_group_with_members(
-    coord: Run, topic: str, group: str, member: Callable[[], Consumer]
+    coord: Run, topic: str, group: str, member: Callable[..., Consumer]
 ) -> None:
-    member().commit(offsets=[TopicPartition(topic, 0, 30)], asynchronous=False)
+    joined = member()
+    joined.commit(offsets=[TopicPartition(topic, 0, 30)], asynchronous=False)
     scope = ("--topic", f"{topic}:0")
     for refused in (
         coord("groups", "reset-offsets", group, *scope, "--to-earliest", "--execute"),
@@ -140,8 +144,20 @@ def test_nothing_is_changed_of_a_group_with_members(
         coord("groups", "delete-offsets", group, *scope, "--yes"),
     ):
         assert refused.code == 6
-        assert "c1" in refused.err or "stop them first" in refused.err
+        assert joined.memberid() in refused.err or "stop them first" in refused.err
     assert committed(coord, group)[0] == 30
+
+
+def test_a_member_is_evicted_and_comes_back(coord: Run, group: str, member: Callable[..., Consumer]) -> None:
+    joined = member(**{"group.instance.id": "c1"})
+    assert coord("groups", "evict", group, "c2").code == 7
+    evicted = coord("groups", "evict", group, "c1", "--wait")
+    assert evicted.code == 0, evicted.err
+    assert evicted.out == f"done: member c1 of group {group} evicted\n"
+    history: list[dict[str, Any]] = eventually(
+        lambda: (joined.poll(0.05), coord("groups", "history", group, "-o", "json").json()[2:])[1]
+    )
+    assert [one["reason"] for one in history] == ["member c1 joined"]
 
 
 def test_offsets_are_reset_by_every_rule_and_only_when_told(coord: Run, topic: str, left: str) -> None:
@@ -213,3 +229,52 @@ def test_an_instance_that_cannot_be_asked_is_named_with_what_it_hides(
     assert refused.code == 5
     assert address in refused.err
     assert left in coord("groups", "list").out
+
+
+def test_history_tells_each_generation_from_the_log(
+    front: Front, coord: Run, topic: str, group: str, member: Callable[..., Consumer]
+) -> None:
+    joined = member()
+    name = joined.memberid()
+    joined.close()
+    eventually(lambda: coord("groups", "describe", group, "-o", "json").json()["state"] == "Empty")
+    first, last = coord("groups", "history", group, "-o", "json").json()
+    assert (first["generation"], first["causes"], first["reason"]) == (1, ["member-joined"], f"member {name} joined")
+    assert (first["assignor"], first["members"], first["partitions"]) == ("range", 1, PARTITIONS)
+    assert first["moves"] == {name: {"gained": f"{topic}[0-2]"}}
+    assert first["epoch"] > 0
+    assert first["decided_at"] is not None
+    assert (last["generation"], last["causes"], last["members"]) == (2, ["member-left"], 0)
+    assert coord("groups", "history", "no-such-group").code == 7
+
+
+def test_the_log_is_shown_to_a_person_and_to_a_program(
+    front: Front, coord: Run, topic: str, group: str, member: Callable[..., Consumer]
+) -> None:
+    joined = member()
+    joined.commit(offsets=[TopicPartition(topic, 2, 17, "why")], asynchronous=False)
+    name = joined.memberid()
+    joined.close()
+    eventually(lambda: coord("groups", "describe", group, "-o", "json").json()["state"] == "Empty")
+    assert coord("groups", "delete", group, "--yes").code == 0
+
+    found = coord("groups", "log", "dump", "--group", group, "-o", "json").json()
+    assert {tuple(one) for one in found} == {tuple(promised("groups log dump"))}
+    kinds = [(one["kind"], one["removed"]) for one in found if one["kind"] != "claim"]
+    assert kinds == [("group", False), ("offset", False), ("group", False), ("offset", True), ("group", True)]
+    assert {one["group"] for one in found} == {group, None}
+    generation, committed_offset = [one["value"] for one in found if one["kind"] != "claim" and not one["removed"]][:2]
+    assert generation["generation"] == 1
+    assert [(one["member"], one["owned"]) for one in generation["members"]] == [(name, {topic: "0-2"})]
+    assert list(committed_offset) == list(promised("groups log dump")["value"])
+    assert committed_offset["committed_offset"] == 17
+    assert committed_offset["metadata"].startswith("why")  # librdkafka sends the NUL behind it as well
+
+    partition = partition_of(group)
+    ran = coord("groups", "log", "dump", str(partition), "--last", "5")
+    assert ran.out.startswith(f"__kafka_coord_groups partition {partition}: offsets 0 to ")
+    assert f"{topic}-2: 17 (why" in ran.out
+    assert f"generation 1, Stable, range: {name} {topic}[0-2]" in ran.out
+    assert "earlier records are not shown: --from 0" in ran.err
+    assert coord("groups", "log", "dump", str(partition), "--from", "0", "-o", "tsv").out.count("\tclaim\t") >= 1
+    assert coord("groups", "log", "dump").code == 2

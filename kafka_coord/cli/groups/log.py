@@ -1,0 +1,156 @@
+"""``groups log dump``."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import click
+
+from kafka_coord.cli.connection import connection_options, current_settings, open_store
+from kafka_coord.cli.groups.kinds import AnyName
+from kafka_coord.cli.lag import log_progress, open_log
+from kafka_coord.cli.options import output_option
+from kafka_coord.cli.output import Column, Format, Section, iso_time, note, number, show
+from kafka_coord.errors import SettingsError
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.grouplog.records import Claim, CommittedOffset, GroupEntry, OffsetEntry
+from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.groups.metadata import GroupMetadata
+from kafka_coord.model import NO_PARTITIONS
+from kafka_coord.monitor.client_groups.history import owned_in
+from kafka_coord.monitor.client_groups.log import EntryKind, LogEntry, about_group, entry_of
+
+_COLUMNS = (number("offset"), Column("at"), Column("kind"), Column("group"), Column("what"))
+
+
+@click.group()
+def log() -> None:
+    """The log of client-assigned groups: the topic __kafka_coord_groups.
+
+    \b
+    kafka-coord groups log dump 7
+    kafka-coord groups log dump --group delays
+    """
+
+
+@log.command()
+@click.argument("partition", type=click.IntRange(0, PARTITIONS - 1), required=False)
+@click.option("--group", type=AnyName(), help="Only the records of this group, and the claims of its partition.")
+@click.option("--from", "first", type=click.IntRange(0), metavar="OFFSET", help="Begin at this offset.")
+@click.option(
+    "--last", type=click.IntRange(1, 1_000_000), default=1_000, show_default=True, help="The most records to show."
+)
+@output_option
+@connection_options
+def dump(partition: int | None, group: str | None, first: int | None, last: int, output: Format) -> None:
+    """Show one partition of the groups log: the newest records, oldest first.
+
+    \b
+    claim        an instance began to coordinate the partition's groups, in a new term
+    group        a group's generation: members, assignor, assignment; or that it is removed
+    offset       a committed offset; or that it is removed
+    keep-alive   the instance is still there
+
+    With --group the whole partition is read, with progress on standard error; without, only its end. Kafka
+    compacts the log: of what was written for the same key, older records go.
+
+    \b
+    kafka-coord groups log dump 7 --last 20
+    kafka-coord groups log dump --group delays -o json
+    """
+    if (partition is None) is (group is None):
+        raise SettingsError(f"name a partition from 0 to {PARTITIONS - 1}, or say --group")
+    chosen = partition_of(group) if group is not None else partition or 0
+    settings = current_settings()
+    with open_store(settings) as store, open_log(store, settings, chosen) as reader:
+        extent = reader.extent
+        if first is None:
+            first = extent.first if group is not None else max(extent.first, extent.end - last)
+        wanted = about_group(group) if group is not None else None
+        found = (record for record in reader.records(first, log_progress(reader)) if wanted is None or wanted(record))
+        newest = deque(found, maxlen=last)
+    entries = [entry_of(record) for record in newest]
+    documents = [_document(entry) for entry in entries]
+    rows = [document | {"what": _what(entry)} for document, entry in zip(documents, entries, strict=True)]
+    summary = f"{TOPIC} partition {chosen}: offsets {extent.first} to {extent.end - 1}"
+    show(output, documents, [Section("records", _COLUMNS, rows)], summary=[summary])
+    if entries and first > extent.first:
+        note(f"earlier records are not shown: --from {extent.first} --last 1000000 shows all")
+
+
+def _document(entry: LogEntry) -> dict[str, Any]:
+    return {
+        "offset": entry.offset,
+        "at": iso_time(entry.timestamp_ms),
+        "kind": str(entry.kind),
+        "group": entry.group,
+        "removed": isinstance(entry.entry, OffsetEntry | GroupEntry) and entry.entry.value is None,
+        "value": _value(entry),
+    }
+
+
+def _value(entry: LogEntry) -> dict[str, Any]:
+    match entry.entry:
+        case OffsetEntry(_, topic, partition, value):
+            return {"topic": topic, "partition": partition} | (_offset(value) if value else {})
+        case GroupEntry(_, GroupMetadata() as group):
+            return _group(group)
+        case Claim(term, instance, nonce):
+            return {"term": term, "instance": instance, "nonce": nonce}
+        case _:
+            return {"problem": entry.problem} if entry.problem else {}
+
+
+def _offset(value: CommittedOffset) -> dict[str, Any]:
+    return {
+        "committed_offset": value.offset,
+        "leader_epoch": value.leader_epoch if value.leader_epoch >= 0 else None,
+        "metadata": value.metadata,
+        "committed_at": iso_time(value.committed_at_ms),
+    }
+
+
+def _group(group: GroupMetadata) -> dict[str, Any]:
+    owned = owned_in(group)
+    return {
+        "generation": group.generation_id,
+        "state": str(group.state),
+        "protocol_type": group.protocol_type,
+        "assignor": group.protocol_name,
+        "leader": group.leader_id,
+        "since": iso_time(group.state_since_ms),
+        "members": [
+            {
+                "member": member.member_id,
+                "instance": member.instance_id,
+                "client": member.client_id,
+                "host": member.client_host,
+                "session_timeout_ms": round(member.session_timeout_s * 1000),
+                "rebalance_timeout_ms": round(member.rebalance_timeout_s * 1000),
+                "owned": owned.get(member.instance_id or member.member_id, NO_PARTITIONS).to_json(),
+            }
+            for member in group.members.values()
+        ],
+    }
+
+
+def _what(entry: LogEntry) -> str:
+    """The record in a line."""
+    match entry.entry:
+        case OffsetEntry(_, topic, partition, None):
+            return f"{topic}-{partition}: removed"
+        case OffsetEntry(_, topic, partition, CommittedOffset() as value):
+            return f"{topic}-{partition}: {value.offset}" + (f" ({value.metadata})" if value.metadata else "")
+        case GroupEntry(_, None):
+            return "removed"
+        case GroupEntry(_, GroupMetadata() as group):
+            owned = owned_in(group)
+            names = [one.instance_id or one.member_id for one in group.members.values()]
+            members = "; ".join(f"{name} {owned[name]}" if name in owned else name for name in names)
+            named = f", {group.protocol_name}: {members}" if members else ""
+            return f"generation {group.generation_id}, {group.state}{named}"
+        case Claim(term, instance, _):
+            return f"term {term} of instance {instance}"
+        case _:
+            return entry.problem or ("" if entry.kind is EntryKind.KEEP_ALIVE else "of a kind unknown here")

@@ -1,0 +1,98 @@
+"""The history of a client-assigned group, told from its records in the groups log. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kafka_coord.grouplog.records import Claim, GroupEntry
+from kafka_coord.groups.metadata import GroupMetadata, MemberMetadata
+from kafka_coord.model import NO_PARTITIONS, PartitionSet
+from kafka_coord.model.operations import Cause, Decision
+from kafka_coord.monitor.client_groups.groups import CONSUMER, owned_by
+from kafka_coord.monitor.client_groups.log import LogEntry
+from kafka_coord.wire.consumer_protocol import subscribed_topics
+
+_Owned = Mapping[str, PartitionSet]
+
+
+def decisions(entries: Iterable[LogEntry], group: str) -> tuple[Decision, ...]:
+    """One for each generation that the log still has, oldest first. ``epoch`` is the term in which it was written, 0
+    where its claim is not in the log any more. A generation that never got an assignment is in no record."""
+    found: list[Decision] = []
+    before: GroupMetadata | None = None
+    term = 0
+    for one in entries:
+        if isinstance(one.entry, Claim):
+            term = one.entry.term
+        if not isinstance(one.entry, GroupEntry) or one.entry.group != group:
+            continue
+        now = one.entry.value
+        if now is not None and not (before is not None and before.generation_id == now.generation_id):
+            found.append(_decision(before, now, term, one.timestamp_ms))
+        before = now
+    return tuple(found)
+
+
+def _decision(before: GroupMetadata | None, now: GroupMetadata, term: int, written_ms: int) -> Decision:
+    had, has = owned_in(before), owned_in(now)
+    moves = {}
+    for name in sorted(had.keys() | has.keys()):
+        old, new = had.get(name, NO_PARTITIONS), has.get(name, NO_PARTITIONS)
+        moves[name] = new - old, old - new
+    gained, lost = PartitionSet.union(g for g, _ in moves.values()), PartitionSet.union(p for _, p in moves.values())
+    why = _why(before, now, had, has)
+    return Decision(
+        generation=now.generation_id,
+        epoch=term,
+        reason="; ".join(words for _, words in why),
+        assignor=now.protocol_name or "",
+        decided_at_ms=now.state_since_ms if now.state_since_ms > 0 else written_ms,
+        members=len(now.members),
+        partitions=sum(map(len, has.values())),
+        moved=len(gained & lost),
+        started=len(gained),
+        stopped=len(lost),
+        moves={
+            name: {kind: str(what) for kind, what in (("gained", more), ("lost", less)) if what}
+            for name, (more, less) in moves.items()
+            if more or less
+        },
+        causes=tuple(dict.fromkeys(cause for cause, _ in why if cause is not None)),
+    )
+
+
+def _why(before: GroupMetadata | None, now: GroupMetadata, had: _Owned, has: _Owned) -> list[tuple[Cause | None, str]]:
+    """What differs from the generation before."""
+    if before is None and now.generation_id > 1:
+        return [(None, "earlier generations are not in the log any more")]
+    old, new = _subscribed(before), _subscribed(now)
+    why: list[tuple[Cause | None, str]] = []
+    if joined := sorted(new.keys() - old.keys()):
+        why.append((Cause.MEMBER_JOINED, f"member {', '.join(joined)} joined"))
+    if left := sorted(old.keys() - new.keys()):
+        why.append((Cause.MEMBER_LEFT, f"member {', '.join(left)} left, or its session expired"))
+    if changed := sorted(name for name in old.keys() & new.keys() if old[name] != new[name]):
+        why.append((Cause.MEMBER_CHANGED, f"member {', '.join(changed)} subscribes to other topics"))
+    if before is not None and before.members and now.members and before.protocol_name != now.protocol_name:
+        why.append((Cause.ASSIGNOR_CHANGED, f"assignor {now.protocol_name} instead of {before.protocol_name}"))
+    if not why and PartitionSet.union(had.values()) != PartitionSet.union(has.values()):
+        why.append((Cause.TOPIC_CHANGED, "other partitions are assigned: a topic changed"))
+    return why or [(Cause.MEMBER_CHANGED, "a member joined again")]
+
+
+def _members(group: GroupMetadata | None) -> dict[str, MemberMetadata]:
+    """By instance id, or member id."""
+    return {one.instance_id or one.member_id: one for one in (group.members.values() if group is not None else ())}
+
+
+def _subscribed(group: GroupMetadata | None) -> dict[str, frozenset[str]]:
+    """What each member subscribes to; nothing of members that are not consumers."""
+    protocol = group.protocol_name if group is not None and group.protocol_type == CONSUMER else None
+    return {name: subscribed_topics([one.metadata(protocol)]) for name, one in _members(group).items()}
+
+
+def owned_in(group: GroupMetadata | None) -> dict[str, PartitionSet]:
+    """What each member owns, by instance id or member id; nothing where the members are not consumers."""
+    if group is None or group.protocol_type != CONSUMER:
+        return {}
+    return {name: owned_by(one.assignment) for name, one in _members(group).items()}

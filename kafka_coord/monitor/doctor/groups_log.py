@@ -1,0 +1,119 @@
+"""Checks of the topic in which client-assigned groups and their offsets are durable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka_coord.grouplog.term import PARTITIONS, TOPIC
+from kafka_coord.model import Listener
+from kafka_coord.model.partitions import ranges
+from kafka_coord.monitor.client_groups.asking import Ask, ask_each
+from kafka_coord.monitor.client_groups.front import Front
+from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
+from kafka_coord.wire.messages import message
+
+CHECK = "groups log"
+_DESCRIBE_CONFIGS, _METADATA, _OF_TOPIC = 1, 4, 2
+_MOST_REPLICAS = 3
+_SETTINGS = ("cleanup.policy", "compression.type", "min.insync.replicas", "unclean.leader.election.enable")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What a broker says of it: its settings, and how many replicas and how many in sync each partition has."""
+
+    settings: Mapping[str, str]
+    replicas: Mapping[int, tuple[int, int]]
+
+
+def check_log(front: Front, brokers: int, listeners: Sequence[Listener]) -> Iterator[Finding]:
+    """Nothing where there is no such topic: the instance beside the controller makes it. ``listeners`` are brokers'."""
+    if not front.leaders:
+        return
+    told, _ = ask_each(front.addresses, _read)
+    if not told:
+        return  # other findings say that no instance can be asked
+    at = listeners[0].address if listeners else "BROKER:PORT"
+    findings = list(check_topic(next(iter(told.values())), front, brokers, at))
+    yield from findings
+    if not findings:
+        yield ok(CHECK, f"{TOPIC}: {PARTITIONS} partitions, compacted, replicated as it should be")
+
+
+def check_topic(topic: Topic, front: Front, brokers: int, address: str) -> Iterator[Finding]:
+    """``address`` is a broker's, for the commands that the remedies are."""
+    yield from _check_partitions(topic, front, address)
+    wanted = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
+    why = {
+        "cleanup.policy": "Kafka deletes offsets that are still needed",
+        "unclean.leader.election.enable": "a leader that lacks acknowledged commits can be elected",
+    }
+    for name, value in wanted.items():
+        found = topic.settings.get(name, "unknown")
+        if found != value:
+            yield error(CHECK, f"{TOPIC} has {name}={found}: {why[name]}", _set(address, name, value))
+    compression = topic.settings.get("compression.type", "producer")
+    if compression not in {"producer", "uncompressed"}:
+        what = f"{TOPIC} has compression.type={compression}: no instance can load it"
+        yield error(CHECK, what, _set(address, "compression.type", "producer"))
+    fewest = min((replicas for replicas, _ in topic.replicas.values()), default=0)
+    needed = min(_MOST_REPLICAS, brokers)
+    if fewest < needed:
+        what = f"{TOPIC} has partitions with {fewest} replicas; {brokers} brokers can hold {needed}"
+        todo = f"kafka-reassign-partitions.sh --bootstrap-server {address}: give each partition {needed} replicas"
+        yield warning(CHECK, what, todo)
+    in_sync = topic.settings.get("min.insync.replicas", "1")
+    if fewest >= _MOST_REPLICAS and in_sync.isdigit() and int(in_sync) != _MOST_REPLICAS - 1:
+        what = f"{TOPIC} has min.insync.replicas={in_sync}: " + (
+            "a commit that is on one broker only is acknowledged"
+            if int(in_sync) < 2
+            else "one dead broker stops commits"
+        )
+        yield warning(CHECK, what, _set(address, "min.insync.replicas", "2"))
+
+
+def _check_partitions(topic: Topic, front: Front, address: str) -> Iterator[Finding]:
+    missing = [number for number in range(PARTITIONS) if number not in front.leaders]
+    extra = [number for number in front.leaders if number >= PARTITIONS]
+    if missing:
+        what = f"{TOPIC} has no partition {ranges(missing)}: the groups of these have no coordinator"
+        todo = f"kafka-topics.sh --bootstrap-server {address} --alter --topic {TOPIC} --partitions {PARTITIONS}"
+        yield error(CHECK, what, todo)
+    if extra:
+        what = f"{TOPIC} has {len(front.leaders)} partitions; only the first {PARTITIONS} are used"
+        yield warning(CHECK, what, "nothing: Kafka cannot remove partitions, and nobody writes to the others")
+    leaderless = [number for number, leader in front.leaders.items() if leader < 0]
+    if leaderless:
+        what = f"partition {ranges(leaderless)} of {TOPIC} has no live leader: its groups have no coordinator"
+        yield error(CHECK, what, "start the brokers that have its replicas")
+    behind = [number for number, (replicas, in_sync) in topic.replicas.items() if in_sync < replicas]
+    if behind and not leaderless:
+        what = f"partition {ranges(behind)} of {TOPIC} has replicas that are not in sync"
+        yield warning(CHECK, what, "start the brokers that are down, or wait until they have caught up")
+
+
+def _set(address: str, name: str, value: str) -> str:
+    return (
+        f"kafka-configs.sh --bootstrap-server {address} --alter --entity-type topics --entity-name {TOPIC}"
+        f" --add-config {name}={value}"
+    )
+
+
+async def _read(ask: Ask) -> Topic:
+    form = message("DescribeConfigsRequest")
+    resource = form.struct("DescribeConfigsResource")(
+        resource_type=_OF_TOPIC, resource_name=TOPIC, configuration_keys=_SETTINGS
+    )
+    configs = await ask("DescribeConfigs", _DESCRIBE_CONFIGS, form(resources=(resource,)))
+    asked = message("MetadataRequest")
+    topic = asked.struct("MetadataRequestTopic")(name=TOPIC)
+    metadata = await ask("Metadata", _METADATA, asked(topics=(topic,), allow_auto_topic_creation=False))
+    return Topic(
+        {one.name: one.value or "" for result in configs.results for one in result.configs},
+        {
+            part.partition_index: (len(part.replica_nodes), len(part.isr_nodes))
+            for found in metadata.topics
+            for part in found.partitions
+        },
+    )

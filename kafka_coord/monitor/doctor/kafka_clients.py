@@ -1,0 +1,145 @@
+"""Checks of what stock Kafka clients need: listeners, instances, and groups that are in two coordinators."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+
+from kafka_coord.errors import BrokerError
+from kafka_coord.model import Broker, Listener
+from kafka_coord.monitor.client_groups.asking import Ask, ask_each
+from kafka_coord.monitor.client_groups.front import Front, read_front
+from kafka_coord.monitor.client_groups.groups import list_client_groups
+from kafka_coord.monitor.cluster import Cluster
+from kafka_coord.monitor.copies.places import KafkaPlace
+from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
+from kafka_coord.monitor.doctor.groups_log import check_log
+from kafka_coord.wire.messages import message
+from kafka_coord.zk.brokers import Brokers, read_brokers
+from kafka_coord.zk.store import Store
+
+CHECK = "kafka clients"
+_METADATA = 4
+_ASKING_S = 5.0
+
+
+def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str, str]) -> Iterator[Finding]:
+    """Nothing where no instance serves Kafka clients and none ever did. ``properties`` are librdkafka's."""
+    front = read_front(store)
+    for one in front.unreadable:
+        todo = "restart the instance or broker that wrote it; delete it if that is gone for good"
+        yield error("instances", f"{one.path} cannot be read: {one.reason}", todo)
+    if not front.is_used:
+        return
+    brokers = (read_brokers(store) or Brokers()).live
+    findings = [*_check_listeners(front, brokers), *_check_instances(front)]
+    yield from findings
+    if not findings:
+        yield ok(CHECK, f"{len(front.addresses)} instances serve them, and every broker names its instance")
+    yield from check_log(front, len(brokers), _bootstrap(front, brokers))
+    yield from _check_native_groups(front, cluster, _bootstrap(front, brokers), properties)
+
+
+def _check_listeners(front: Front, brokers: Sequence[Broker]) -> Iterator[Finding]:
+    """Whether every broker advertises its instance, all on the listener of one name."""
+    names: dict[int, set[str]] = {}
+    for broker in brokers:
+        number = broker.broker_id
+        address = front.addresses.get(number)
+        if address is None:
+            what = f"no instance that serves Kafka clients runs beside broker {number}: its groups have no coordinator"
+            todo = f"there: kafka-coord serve --broker-id {number} --listen-kafka HOST:PORT --broker-listener HOST:PORT"
+            yield error(CHECK, what, todo)
+            continue
+        names[number] = {one.name for one in broker.listeners if _is_same(one.address, address)}
+        if not names[number]:
+            shown = ", ".join(one.endpoint for one in broker.listeners)
+            what = f"no listener of broker {number} advertises its instance at {address}; it advertises {shown}"
+            todo = (
+                f"give broker {number} a listener with advertised address {address} and restart it, or start the"
+                " instance with --listen-kafka at an advertised address"
+            )
+            yield error(CHECK, what, todo)
+    if names and all(names.values()) and not set.intersection(*names.values()):
+        shown = ", ".join(f"{number}: {', '.join(sorted(found))}" for number, found in sorted(names.items()))
+        what = f"the brokers advertise their instances on listeners of different names ({shown})"
+        yield error(CHECK, what, "give that listener one name on all brokers, and restart those that change")
+
+
+def _check_instances(front: Front) -> Iterator[Finding]:
+    """Whether every instance answers, and names only instances to its clients."""
+
+    async def names(ask: Ask) -> list[tuple[int, str]]:
+        answer = await ask("Metadata", _METADATA, message("MetadataRequest")(topics=()))
+        return [(node.node_id, f"{node.host}:{node.port}") for node in answer.brokers]
+
+    told, silent = ask_each(front.addresses, names)
+    for one in silent:
+        todo = "see that it runs, and that this host reaches its --listen-kafka; its log says more"
+        yield error(CHECK, f"instance {one.broker_id} cannot be asked: {one.reason}", todo)
+    for number, nodes in told.items():
+        past = {
+            node: address
+            for node, address in nodes
+            if node in front.addresses and not _is_same(address, front.addresses[node])
+        }
+        if past:
+            shown = ", ".join(f"broker {node} at {address}" for node, address in sorted(past.items()))
+            what = f"instance {number} sends its clients past the instances: to {shown}"
+            todo = f"start instance {number} with --broker-listener at the listener that advertises the instances"
+            yield error(CHECK, what, todo)
+
+
+def _bootstrap(front: Front, brokers: Sequence[Broker]) -> tuple[Listener, ...]:
+    """The listeners that lead to brokers and not to instances."""
+    instances = set(front.addresses.values())
+    return tuple(
+        one for broker in brokers for one in broker.listeners if not any(_is_same(one.address, at) for at in instances)
+    )
+
+
+def _check_native_groups(
+    front: Front, cluster: Cluster, listeners: Sequence[Listener], properties: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Whether a group has live members in the broker's own coordinator, and is here as well."""
+    check = "native groups"
+    ours = {row.group for row in list_client_groups(front).rows} | set(cluster.groups)
+    try:
+        native = _own_coordinator(listeners, properties)
+        seen = native.look(sorted(ours & set(native.groups())))
+    except BrokerError as failure:
+        todo = "give the brokers' security settings: --kafka-property, or [kafka] in the file of --config"
+        yield warning(check, f"the groups in the brokers' own coordinator could not be listed: {failure}", todo)
+        return
+    both = {group: len(found.members) for group, found in seen.items() if found.members}
+    for group, members in list(both.items())[:20]:
+        what = f"group {group} has {members} members in the brokers' own coordinator, and is coordinated here too"
+        todo = "stop the clients whose bootstrap.servers names brokers, and start them with the instances' addresses"
+        yield error(check, what, todo)
+    if len(both) > 20:
+        yield error(check, f"{len(both) - 20} more groups are in both", "as above")
+    if not both:
+        yield ok(check, f"none of {len(ours)} groups here has members in the brokers' own coordinator")
+
+
+def _own_coordinator(listeners: Sequence[Listener], properties: Mapping[str, str]) -> KafkaPlace:
+    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+    addresses = [one.address for one in listeners if one.protocol == protocol]
+    if not addresses:
+        raise BrokerError(f"no listener of a broker speaks {protocol} and leads past the instances")
+    return KafkaPlace("the brokers", ",".join(addresses), properties, _ASKING_S)
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two ``host:port`` lead to the same place, as far as this host's resolver knows."""
+    if one == other:
+        return True
+    (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
+    return port == other_port and bool(_resolved(host) & _resolved(other_host))
+
+
+def _resolved(host: str) -> set[str]:
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(host.strip("[]"), None)}
+    except (OSError, UnicodeError):
+        return set()

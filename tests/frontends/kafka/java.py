@@ -1,0 +1,72 @@
+"""Kafka's own command line tools, from its jars, all in one JVM."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.java_gateway import GatewayParameters, JavaGateway
+
+from kafka_coord.dev.cluster.ivy import Artifact
+from kafka_coord.dev.cluster.jars import (
+    KAFKA_VERSION,
+    KafkaRelease,
+    fetched_class_path,
+    kafka_class_path,
+    pyspark_jars_directory,
+)
+from kafka_coord.spark.java import find_java
+
+_RELEASE = KafkaRelease(f"{KAFKA_VERSION}-tools", (Artifact("org.apache.kafka", "kafka-tools", KAFKA_VERSION),), 1)
+_TOOLS = {
+    "kafka-configs.sh": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-consumer-groups.sh": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+}
+
+
+class KafkaTools:
+    """Runs them as their shell scripts do."""
+
+    def __init__(self, gateway: JavaGateway) -> None:
+        self._gateway = gateway
+
+    def __call__(self, script: str, *arguments: str) -> str:
+        """What it prints to standard output. Fails with what it complains about there."""
+        jvm = self._gateway.jvm
+        given = self._gateway.new_array(jvm.java.lang.String, len(arguments))
+        for number, argument in enumerate(arguments):
+            given[number] = argument
+        printed = jvm.java.io.ByteArrayOutputStream()
+        before = jvm.java.lang.System.out
+        jvm.java.lang.System.setOut(jvm.java.io.PrintStream(printed, True))
+        try:
+            functools.reduce(getattr, _TOOLS[script].split("."), jvm).main(given)
+        finally:
+            jvm.java.lang.System.setOut(before)
+        told = str(printed.toString())
+        assert "Error:" not in told, told
+        return told
+
+
+@contextmanager
+def kafka_tools() -> Iterator[KafkaTools]:
+    """One JVM with the tools in it. It ends with its standard input."""
+    jars = [*kafka_class_path(), *fetched_class_path(_RELEASE), *pyspark_jars_directory().glob("py4j-*.jar")]
+    command = [
+        *(str(find_java().executable), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx192m"),
+        *("-cp", os.pathsep.join(map(str, dict.fromkeys(jars)))),
+        *("py4j.GatewayServer", "--die-on-broken-pipe", "0"),
+    ]
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, text=True) as process:
+        assert process.stdout is not None
+        gateway = JavaGateway(gateway_parameters=GatewayParameters(port=int(process.stdout.readline())))
+        try:
+            yield KafkaTools(gateway)
+        finally:
+            gateway.shutdown()
+            process.kill()

@@ -1,0 +1,116 @@
+"""The history of a client-assigned group, told from records."""
+
+from __future__ import annotations
+
+from kafka_coord.grouplog.records import Claim, GroupEntry, claim_record, group_record, group_removal, keep_alive_record
+from kafka_coord.groups.metadata import GroupMetadata, MemberMetadata, Protocol
+from kafka_coord.model.operations import Cause
+from kafka_coord.monitor.client_groups.history import decisions
+from kafka_coord.monitor.client_groups.log import EntryKind, LogEntry, about_group, entry_of
+from kafka_coord.wire.batches import LogRecord
+from kafka_coord.wire.messages import message
+
+_AT_MS = 1_700_000_000_000
+
+
+def assigned(*partitions: int) -> bytes:
+    form = message("ConsumerProtocolAssignment")
+    topic = form.struct("TopicPartition")(topic="flights", partitions=partitions)
+    return bytes(form.encode(form(assigned_partitions=(topic,)), 0, bytearray(b"\0\0")))
+
+
+def subscribed(topic: str = "flights") -> bytes:
+    form = message("ConsumerProtocolSubscription")
+    return bytes(form.encode(form(topics=(topic,)), 0, bytearray(b"\0\0")))
+
+
+def written(generation: int, owned: dict[str, bytes], protocol: str = "range", topic: str = "flights") -> LogEntry:
+    group = GroupMetadata("delays", generation_id=generation, protocol_name=protocol if owned else None)
+    for name in owned:
+        member = MemberMetadata(
+            f"{name}-id", name, "client", "/127.0.0.1", 45.0, 300.0, (Protocol(protocol, subscribed(topic)),)
+        )
+        group.add(member, "consumer")
+    if not owned:
+        group.protocol_type = "consumer"
+    return entry_of(group_record(group, {f"{name}-id": held for name, held in owned.items()}, _AT_MS + generation))
+
+
+def claimed(term: int) -> LogEntry:
+    return entry_of(claim_record(Claim(term, "1@host", "nonce")))
+
+
+def test_each_generation_has_its_cause_its_moves_and_its_term() -> None:
+    found = decisions(
+        [
+            claimed(7),
+            written(1, {"a": assigned(0, 1, 2)}),
+            written(2, {"a": assigned(0, 1), "b": assigned(2)}),
+            claimed(8),
+            written(3, {"b": assigned(0, 1, 2)}),
+            written(4, {}),
+        ],
+        "delays",
+    )
+    assert [(one.generation, one.epoch, one.causes) for one in found] == [
+        (1, 7, (Cause.MEMBER_JOINED,)),
+        (2, 7, (Cause.MEMBER_JOINED,)),
+        (3, 8, (Cause.MEMBER_LEFT,)),
+        (4, 8, (Cause.MEMBER_LEFT,)),
+    ]
+    assert found[1].moves == {"a": {"lost": "flights[2]"}, "b": {"gained": "flights[2]"}}
+    assert (found[1].moved, found[1].members, found[1].partitions) == (1, 2, 3)
+    assert found[1].decided_at_ms == _AT_MS + 2
+    assert found[2].reason == "member a left, or its session expired"
+
+
+def test_what_changes_without_a_member_that_comes_or_goes() -> None:
+    found = decisions(
+        [
+            written(1, {"a": assigned(0)}),
+            written(2, {"a": assigned(0, 1)}),
+            written(3, {"a": assigned(0, 1)}, protocol="sticky"),
+            written(4, {"a": assigned(0, 1)}, protocol="sticky", topic="routes"),
+            written(5, {"a": assigned(0, 1)}, protocol="sticky", topic="routes"),
+        ],
+        "delays",
+    )
+    assert [one.causes for one in found[1:]] == [
+        (Cause.TOPIC_CHANGED,),
+        (Cause.ASSIGNOR_CHANGED,),
+        (Cause.MEMBER_CHANGED,),
+        (Cause.MEMBER_CHANGED,),
+    ]
+
+
+def test_a_generation_written_again_is_told_once_and_one_whose_past_is_compacted_says_so() -> None:
+    found = decisions([written(9, {"a": assigned(0)}), written(9, {"a": assigned(0)})], "delays")
+    assert [(one.generation, one.epoch, one.causes) for one in found] == [(9, 0, ())]
+    assert found[0].reason == "earlier generations are not in the log any more"
+
+
+def test_a_group_that_was_removed_begins_anew_and_others_are_left_out() -> None:
+    other = entry_of(group_record(GroupMetadata("other", generation_id=3), {}, _AT_MS))
+    gone = entry_of(group_removal("delays"))
+    found = decisions([written(5, {"a": assigned(0)}), other, gone, written(1, {"b": assigned(0)})], "delays")
+    assert [(one.generation, one.reason) for one in found][1:] == [(1, "member b joined")]
+
+
+def test_records_are_told_apart_by_their_keys() -> None:
+    wanted = about_group("delays")
+    records = [
+        claim_record(Claim(1, "1@host", "nonce")),
+        keep_alive_record(),
+        group_removal("delays"),
+        group_removal("delays2"),
+        group_removal("delay"),
+        LogRecord(None, None),
+        LogRecord(b"", b""),
+        LogRecord(b"\0\x7f", b"?"),
+        LogRecord(b"\0\2\0\6delays", b"\0\3nonsense"),
+    ]
+    assert [wanted(one) for one in records] == [True, False, True, False, False, False, False, False, True]
+    kinds = [entry_of(one).kind for one in records]
+    assert kinds[:3] == [EntryKind.CLAIM, EntryKind.KEEP_ALIVE, EntryKind.GROUP]
+    assert kinds[5:] == [EntryKind.UNREADABLE, EntryKind.UNREADABLE, EntryKind.UNKNOWN, EntryKind.UNREADABLE]
+    assert isinstance(entry_of(records[2]).entry, GroupEntry)
