@@ -443,8 +443,8 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(raw: bytes, what: str) -> dict[str, Any]:
-    """The tables of a TOML file made by people, ``what`` being its name in messages. Raises :class:`SettingsError`, for
-    what is longer or deeper than any of ours, too: ``tomllib`` takes time quadratic in the depth of a dotted key."""
+    """The tables of a TOML file; ``what`` is its name in messages. Raises :class:`SettingsError`, also for a file
+    longer or deeper than any of ours: ``tomllib`` takes time quadratic in the depth of a dotted key."""
     if len(raw) > _MAX_FILE_BYTES:
         raise SettingsError(f"{what} is longer than {_MAX_FILE_BYTES} bytes")
     deep = f"{what} nests tables deeper than {_MAX_FILE_DEPTH}: no setting does"

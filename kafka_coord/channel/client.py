@@ -51,8 +51,8 @@ def ask_cluster_metadata(
     timeout_s: float = CONNECT_S,
     opened: Callable[[socket.socket], None] = lambda _connection: None,
 ) -> ClusterMetadata:
-    """What the instance at ``host:port`` knows of the cluster, within ``timeout_s`` in all. ``opened`` is given the
-    connection; whoever does not want to wait any more may shut it down.
+    """The metadata known to the instance at ``host:port``, within ``timeout_s`` in all. ``opened`` receives the
+    connection, so that its owner can shut it down to stop the wait.
 
     Raises ``OSError``, :class:`BadFrame` and :class:`MalformedValue`.
     """
@@ -91,8 +91,8 @@ def _shut_down(connection: socket.socket) -> None:
 
 
 class _Line:
-    """A connection that one thread reads from and others write to. A TLS connection is not made for two threads at a
-    time (CPython's issue 124984): whoever waits does so outside, and only then takes its turn."""
+    """A connection that one thread reads and others write. A TLS connection does not support two threads at a time
+    (CPython's issue 124984), so a thread waits outside the lock and only then takes its turn."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)

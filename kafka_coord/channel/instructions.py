@@ -11,7 +11,7 @@ from kafka_coord.zk.store import SessionState
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a frame; where that fails, say so with :meth:`~kafka_coord.channel.membership.Membership.send_failed`."""
+    """Send a frame. If that fails, call :meth:`~kafka_coord.channel.membership.Membership.send_failed`."""
 
     frame: Frame
 
@@ -23,24 +23,24 @@ class HangUp:
 
 @dataclass(frozen=True, slots=True)
 class SessionChanged:
-    """Tell whoever follows the session."""
+    """Notify the session's listeners."""
 
     state: SessionState
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelChanged:
-    """Tell whoever watches the registration and the commands."""
+    """Notify the watchers of the registration and the commands."""
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Wake whoever waits for something."""
+    """Wake the waiting threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataCame:
-    """The coordinator has told about the cluster."""
+    """The coordinator has sent the cluster's metadata."""
 
     metadata: ClusterMetadata
 

@@ -1,10 +1,9 @@
-"""The consumer's end of the socket channel: what a connector takes for a session and a channel, over one connection.
+"""The consumer's end of the socket channel: a connector's session and channel over one connection.
 
-The shell around :class:`~kafka_coord.channel.membership.Membership`: a lock, a clock, and whoever waits. Whoever has
-the socket (:mod:`kafka_coord.channel.client`) calls :meth:`SocketLink.connected`, :meth:`SocketLink.received` and
-:meth:`SocketLink.lost`; the connector calls the rest, as it calls the channel over ZooKeeper. What needs an answer
-waits for it for up to ``patience_s``, and then raises :class:`StoreUnavailable`: asked for again, it goes on where it
-was.
+The shell around :class:`~kafka_coord.channel.membership.Membership`: a lock, a clock, and the waiting threads. The
+owner of the socket (:mod:`kafka_coord.channel.client`) calls :meth:`SocketLink.connected`, :meth:`SocketLink.received`
+and :meth:`SocketLink.lost`. The connector calls the rest, as it calls the channel over ZooKeeper. A method that needs
+an answer waits for up to ``patience_s`` and then raises :class:`StoreUnavailable`; the next call continues the wait.
 """
 
 from __future__ import annotations

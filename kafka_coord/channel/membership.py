@@ -144,7 +144,7 @@ class Membership:
         self._instructions: list[Instruction] = []
 
     def instructions(self) -> list[Instruction]:
-        """What is to be done since the last call, in this order."""
+        """The instructions since the last call, in order."""
         found, self._instructions = self._instructions, []
         return found
 
@@ -198,7 +198,7 @@ class Membership:
         if connected is None:
             return
         connected.lost = connected.lost or why
-        # A coordinator may answer and close, and whoever asked has not looked yet.
+        # The coordinator may have answered and closed before the caller looked.
         self._uncollected = {message: one for message, (_, one) in connected.requests.items() if one.is_answered}
         registered = self._registered
         if registered is None:
@@ -552,7 +552,7 @@ def _result(request: _Request) -> Frame:
 
 
 def _error(refused: Refused) -> KafkaCoordError:
-    """What a refusal means for whoever asked."""
+    """The caller's exception for a refusal."""
     if refused.code == Code.DUPLICATE_CONSUMER:
         incarnation = refused.frame.get("incarnation")
         return NameTaken(refused.message, incarnation if isinstance(incarnation, int) else 0)

@@ -1,6 +1,6 @@
-"""How a consumer finds its coordinator: whom it asks next, what it asks, and how long it waits. Pure, without a clock.
+"""The search for the coordinator: which host to ask next, what to ask, and how long to wait. Pure, without a clock.
 
-Whoever has the sockets calls :meth:`CoordinatorSearch.next`, does what that says, and reports what came of it. It
+The owner of the sockets calls :meth:`CoordinatorSearch.next`, does what that says, and reports the result. It
 passes ``lease_left_s``, the seconds for which the membership certainly still lives. While there are any, no single
 wait lasts longer than a quarter of them: one host that does not answer must not use up the whole lease.
 """

@@ -70,7 +70,7 @@ class ConsumerChannel:
         self._abandoned: set[int] = set()
         self._watcher: Watcher | None = None
         self._followed = False
-        """Whether the watcher hears of every command until the connection breaks."""
+        """Whether the watcher is notified of every command until the connection breaks."""
 
     # --- registration ----------------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class ConsumerChannel:
         return False
 
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
-        """Whether this very incarnation is still registered; ``watcher`` hears of the next change."""
+        """Whether this very incarnation is still registered; ``watcher`` is notified of the next change."""
         stat: Stat | None = self._store.exists(self._registration_path, watcher)
         return stat is not None and stat.czxid == registration.incarnation
 
@@ -159,9 +159,9 @@ class ConsumerChannel:
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
         """The commands in the order to obey them, and the names of children that are no commands.
 
-        ``watcher`` hears of changes from then on. A server that can do so names each new command by its path
-        (``CREATED``). Any other event means: look again. The watcher may or may not hear of the commands that this
-        consumer deletes.
+        ``watcher`` is notified of later changes. If the server supports it, each new command is named by its path
+        (``CREATED``). Any other event means to look again. Notifications of commands that this consumer deletes itself
+        are optional.
 
         Raises :class:`MembershipLost` when the channel itself is gone: the token, its version, is worthless then.
         """

@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 class ConnectorThread:
     """Steps the connector when it is due or ``wakeup`` is set, until it has left, failed for good, or crashed.
 
-    After a crash nobody would obey commands for the member any more. So it leaves its group, others get the partitions,
-    and :meth:`check` raises the reason. ``meanwhile`` is called after every step with the time and returns when to call
-    it again. ``at_end`` is called once, on this thread, whatever ended it.
+    After a crash nobody would obey commands for the member. So it leaves its group, others get the partitions, and
+    :meth:`check` raises the reason. ``meanwhile`` is called after every step with the time and returns when to call it
+    again. ``at_end`` is called once, on this thread, however the thread ends.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The partitions of one stream: which it holds, which are fetched now, and how far each has come.
+"""The partitions of one stream: those it holds, those being fetched, and the progress in each.
 
-Two threads meet here, the application's and the connector's. Neither ever waits for the other: all state is behind one
-lock, held for microseconds, and ``changed`` tells the client of what is to be fetched.
+The application's thread and the connector's meet here, and neither waits for the other. One lock guards all state and
+is held for microseconds. ``changed`` tells the client that other partitions or offsets are wanted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StreamPartitions:
         """The application still works on records of an incarnation that is lost."""
 
     def fetch_points(self) -> dict[Key, tuple[int, int]]:
-        """What is to be fetched, as :class:`~kafka_coord.consumer.assigned_client.AssignedClient` wants it."""
+        """The partitions to fetch, in the form of :class:`~kafka_coord.consumer.assigned_client.AssignedClient`."""
         with self.lock:
             self.runs.account()
             return {key: (holding.serial, holding.fetch_from) for key, holding in self.live.items()}
@@ -54,7 +54,7 @@ class StreamPartitions:
     # --- what the application wants, on any thread -------------------------------------------------------------------
 
     def mark_consumed(self) -> None:
-        """The application came back: what it had in hand counts as consumed."""
+        """The application came back: the records it had in hand count as consumed."""
         if not self.runs.in_hand and not self.orphans_in_hand and self.runs.iterated is None:
             return
         with self.lock:

@@ -68,7 +68,7 @@ def change_settings(
         try:
             found = GroupSettings.from_json(fields.load(node.data, path), path) if node.data else GroupSettings()
         except MalformedValue:
-            found = GroupSettings()  # whoever sets it anew mends it
+            found = GroupSettings()  # writing them again repairs them
         changed = change(found)
         try:
             store.set(path, fields.dump(changed.to_json()), node.stat.version)

@@ -111,12 +111,13 @@ class QueryMember:
     # --- planning ----------------------------------------------------------------------------------------------------
 
     def plan(self, most: int, upto: Mapping[TopicPartition, int] | None = None) -> OffsetRanges:
-        """What the next micro-batch reads: at most ``most`` offsets in all, shared fairly among the partitions that the
-        query owns now, and none beyond ``upto`` (nothing of a partition that is not in it).
+        """The ranges of the next micro-batch: at most ``most`` offsets in all, shared fairly among the partitions that
+        the query owns now, and none beyond ``upto`` (nothing of a partition that is not in it).
 
         Empty when there is nothing new, and while the brokers' log ends or ZooKeeper's offsets cannot be read. That is
-        logged; both come back, or the coordinator revokes the partitions of deleted topics. Raises what ended the
-        membership for good, and :class:`NoOffset` where records to be read are gone and the options say to fail.
+        logged and temporary: either they return, or the coordinator revokes the partitions of deleted topics. Raises
+        the reason for which the membership ended, and :class:`NoOffset` if records are gone and the options say to
+        fail.
         """
         self._check()
         self._pause_if_idle()
@@ -214,11 +215,11 @@ class QueryMember:
         )
 
     def replay(self, batch: PlannedBatch) -> OffsetRanges:
-        """The part of a logged micro-batch of unknown outcome that this query reads again.
+        """The part of a logged micro-batch of unknown outcome that this query must read again.
 
-        The group's offsets decide. What lies below them was finished by somebody. What lies above, in a partition that
-        this query owns again at exactly that offset, is read again here. The rest belongs to other members. No record
-        is lost: whoever starts at the group's offset reads everything above it.
+        The group's offsets decide. Records below them have been processed by some member. This query reads records
+        above them again if it owns the partition again at exactly that offset. The rest belongs to other members. No
+        record is lost, because the next owner starts at the group's offset.
         """
         self.await_partitions()
         self._commit_finished()

@@ -103,7 +103,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_offsets_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The ends of what is this query's now; what comes to it later is left for the next run."""
+        """Fixes the end offsets of the partitions the query owns now. Partitions it gets later wait for the next
+        run."""
         self._upto = self._joined().ends_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802

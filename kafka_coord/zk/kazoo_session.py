@@ -151,7 +151,7 @@ class KazooSession:
         self._heart.start()
 
     def close(self) -> None:
-        """Marks the session closed; whoever waits for a connection is let go. The client is stopped by its owner."""
+        """Marks the session closed and releases threads that wait for a connection. The owner stops the client."""
         self._closing.set()
         self._become(SessionState.CLOSED)
 

@@ -106,7 +106,7 @@ def history(group_name: str) -> str:
 
 
 def settled(group_name: str) -> str:
-    """That nothing is to be done about a group, and as of which state of it."""
+    """The record that a group is at rest, with the state of the group for which that holds."""
     return f"{GROUPS}/{group_name}/settled"
 
 

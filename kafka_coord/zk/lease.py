@@ -1,4 +1,4 @@
-"""The lease of a session: until when it certainly lives. Arithmetic alone, without clock or connection.
+"""The lease of a session: how long it certainly lives. Only arithmetic, without clock or connection.
 
 A client may say "this session is mine" only as long as no server can have ended it. The rule, for a negotiated
 timeout T:
@@ -8,9 +8,9 @@ timeout T:
 *   Any later request touches the session only at the server it reaches. A follower reports touches to the leader, who
     alone ends sessions, when the leader pings it (every half tick). A follower that is cut off from the leader goes on
     answering reads and pings for seconds, while the leader lets the session expire: an answered *read* proves nothing.
-*   A request that has to pass the leader (a write, or ``sync``), sent at *s2* and answered, proves that the follower
-    still spoke with the leader at s2, so that everything it knew half a tick before had been reported. An answered
-    request of ours sent at *s1* <= s2 - lag had been counted then, and the session lives until s1 + T at least.
+*   A request that must pass the leader (a write, or ``sync``), sent at *s2* and answered, proves that the follower
+    still spoke with the leader at s2. So everything it knew half a tick earlier had been reported. An answered request
+    of ours sent at *s1* <= s2 - lag had been counted by then, and the session lives until s1 + T at least.
 
 ``lag`` is T/4: a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4. A margin
 is taken off for clocks that run at different speeds. With a heartbeat every T/4 the lease reaches at least 45 %

@@ -1,4 +1,4 @@
-"""How many bytes an operation takes in a request: ZooKeeper drops the connection of whoever sends too many."""
+"""The size of an operation in a request: ZooKeeper drops the connection of a client that sends too many bytes."""
 
 from __future__ import annotations
 

@@ -188,9 +188,9 @@ class Session(Protocol):
         """``clock.monotonic()`` until which this session certainly lives (0.0: there is no lease).
 
         The ZooKeeper leader has counted a request of this session that was *sent* at some moment s, so the session
-        cannot end before s + timeout. The deadline is that moment less a safety margin
-        (:mod:`kafka_coord.zk.lease` has the argument). It holds even if no further answer comes, so whoever acts only
-        before it never acts in a session that has ended. The state tells the same later, sometimes much later.
+        cannot end before s + timeout. The deadline is that moment less a safety margin (:mod:`kafka_coord.zk.lease`
+        explains it). It holds even without further replies, so a client that acts only before it never acts in an ended
+        session. The state shows the same, but later, sometimes much later.
         """
 
 
@@ -227,7 +227,7 @@ class Store(Protocol):
 
     def arm(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read] = ()) -> Armed:
         """:meth:`children_many` of ``children``, :meth:`exists_many` of ``data`` and :meth:`read_many` of ``reads``, in
-        one round trip where possible. ``watcher`` hears of every change after that read."""
+        one round trip where possible. ``watcher`` is notified of every later change."""
         listings = self.children_many(children, watcher) if children else ()
         stats = self.exists_many(data, watcher) if data else ()
         return Armed(listings, stats, self.read_many(reads) if reads else ())
@@ -242,14 +242,14 @@ class Store(Protocol):
         """Tells ``watcher`` of every znode created (``CREATED``) or deleted (``DELETED``) right below ``path``, and of
         ``path`` itself, until the connection breaks (``CONNECTION``). One request is enough for all of it.
 
-        False where the server does not support it (before ZooKeeper 3.6): then ``watcher`` hears nothing, except
-        perhaps that the connection broke.
+        Returns false if the server does not support it (before ZooKeeper 3.6): then ``watcher`` is not notified, except
+        perhaps of a broken connection.
         """
         del path, watcher
         return False
 
     def unfollow(self, path: str, watcher: Watcher) -> None:
-        """Ends :meth:`follow`: ``watcher`` hears nothing more of ``path``."""
+        """Ends :meth:`follow`: ``watcher`` receives no more events of ``path``."""
         del path, watcher
 
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:

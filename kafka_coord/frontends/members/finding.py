@@ -1,4 +1,4 @@
-"""The members from outside that registered with an earlier coordinator, as whoever was just elected finds them."""
+"""Finds the members from outside that registered with an earlier coordinator, after an election."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ class Term:
         offers_every_s: float = 0.1,
         validate: bool = False,
     ) -> None:
-        """``say`` carries out what is to be said to a client, ``tell`` counts what happens; neither raises. ``wake``
-        is called, on any thread, when there is something to do."""
+        """``say`` carries out instructions to a client, ``tell`` counts events; neither raises. ``wake`` is called, on
+        any thread, when there is work."""
         self.leadership = leadership
         self.store = FencedStore(store, leadership.fence)
         self.machine = MembershipMachine(store.clock.monotonic(), offers_every_s=offers_every_s, validate=validate)
@@ -290,8 +290,8 @@ class Term:
 
 
 def _held(member: MemberId, node: Node, *, stops: bool) -> frozenset[TopicPartition]:
-    """What its ledger says it holds, and may commit. What is being stopped is its own only while the stop is
-    outstanding: an acknowledged one that the coordinator has not released yet belongs to whoever is started next.
+    """The partitions in its ledger, which it may commit. Stopping partitions are its own only while the stop is
+    outstanding: after the acknowledgement they belong to the next owner, even before the coordinator releases them.
 
     Raises :class:`MalformedValue`: nobody can tell what it holds.
     """

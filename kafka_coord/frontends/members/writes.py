@@ -75,7 +75,7 @@ class Writer:
     """
 
     def __init__(self, store: FencedStore, told: Callable[[Stored], None]) -> None:
-        """``told`` hears the outcome of each write, and may add others."""
+        """``told`` receives the outcome of each write, and may add writes."""
         self._store = store
         self._told = told
         self._writes: dict[MemberId, Write] = {}
@@ -86,8 +86,8 @@ class Writer:
         self._writes[write.wanted.member] = write
 
     def flush(self) -> None:
-        """Writes everything. Raises :class:`Fenced`, and :class:`StoreUnavailable`: what is left stays for the next
-        time, and what may have been written already is then resolved rather than written twice."""
+        """Writes everything. After :class:`Fenced` or :class:`StoreUnavailable` the remaining writes stay queued. The
+        next call resolves writes with an unknown outcome instead of repeating them."""
         while self._writes:
             together = [write for write in self._writes.values() if not write.alone]
             for write in [write for write in self._writes.values() if write.alone]:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Peer(Protocol):
-    """The socket under a connection, as whoever accepted it hands it over. Neither call waits."""
+    """The socket under a connection, as the server provides it. Neither call waits."""
 
     @property
     def address(self) -> str:

@@ -1,6 +1,6 @@
 """The gateway: connections in, answers out, and while its instance is elected, a term of office.
 
-One thread calls everything here; it never waits but for ZooKeeper. Whoever has the sockets hands over what came on them
+One thread calls everything here; it waits only for ZooKeeper. The owner of the sockets passes on what arrived
 (:meth:`Gateway.accepted`, :meth:`Gateway.received`, …), then calls :meth:`Gateway.step`.
 """
 
@@ -167,7 +167,7 @@ class Gateway:
         except MalformedValue as error:
             self.broken(connection, BadFrame(Fault.MALFORMED_FRAME, str(error), frame["id"]))
         except Exception as error:
-            # Whatever a frame brings about is the affair of whoever sent it, and nobody else's.
+            # A frame must never harm anybody but its sender.
             log.exception(
                 "failed to handle a frame address=%s type=%s (a defect)", connection.peer.address, frame["type"]
             )

@@ -1,7 +1,7 @@
-"""What came on all connections and waits for the gateway's thread: members first, large frames one by one. No I/O here.
+"""Input from all connections that waits for the gateway's thread: members first, large frames one by one. No I/O here.
 
-A member answers pings within its session timeout, so it must not wait behind whoever floods the port. Lanes keep them
-apart; within one connection the order is kept.
+A member must answer pings within its session timeout, so it must not wait behind a client that floods the port. Lanes
+keep them apart; the order within one connection is kept.
 """
 
 from __future__ import annotations

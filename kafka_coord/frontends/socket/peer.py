@@ -62,7 +62,7 @@ class Reception(Protocol):
         """Call :meth:`SocketPeer.read` again when others have had their turn."""
 
     def touched(self, peer: SocketPeer) -> None:
-        """It has something to send, or is to be closed. On the gateway's thread."""
+        """The peer has data to send, or must be closed. On the gateway's thread."""
 
     def departed(self, peer: SocketPeer) -> None:
         """It is gone."""

@@ -28,11 +28,11 @@ OTHER_DESCRIPTORS = 200
 """What the process has open besides, and connections that are being told that there is no room."""
 MAX_TURNED_AWAY = 64
 HANDSHAKE_S = 5.0
-"""For a TLS handshake, from the moment it begins."""
+"""The limit for a TLS handshake, from its beginning."""
 MAX_HANDSHAKES = 128
-"""TLS handshakes under way; whoever comes beyond that waits for a place, and costs little until it has one."""
+"""The most concurrent TLS handshakes; further clients wait for a place, which costs little."""
 MAX_KEPT_BYTES = 64 << 20
-"""Bytes of all connections that wait to be read: beyond that, one that keeps more than a small frame is cut off."""
+"""The most unread bytes over all connections; above it, a connection that holds more than a small frame is closed."""
 _BACKLOG = 4_096
 _ACCEPT_AT_ONCE = 128
 _LOOK_AGAIN_S = 0.02
@@ -82,7 +82,7 @@ class GatewayServer:
         self._thread.start()
 
     def raise_failure(self) -> None:
-        """Raises what has ended the gateway's thread, if anything has: whoever runs the instance must not go on."""
+        """Raises the failure of the gateway's thread, if it failed: then the instance must end."""
         if self._failure is not None:
             raise self._failure
 
@@ -213,7 +213,7 @@ class GatewayServer:
     # --- the gateway's thread ----------------------------------------------------------------------------------------
 
     def touched(self, peer: SocketPeer) -> None:
-        """It has something to send, or is to be closed."""
+        """The peer has data to send, or must be closed."""
         self._touched[peer] = None
 
     def _run(self) -> None:

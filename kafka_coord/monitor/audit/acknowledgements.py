@@ -12,11 +12,11 @@ from kafka_coord.zk import layout
 def acknowledgement_faults(
     state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, removed: Outstanding
 ) -> Iterator[tuple[Rule, str]]:
-    """What is wrong with this command's removal; nothing where it was due.
+    """The violations in this command's removal; none if it was legal.
 
-    Legal are: its consumer's acknowledgement, in order, behind both checks; the same written by the coordinator for a
-    consumer without ZooKeeper; a consumer dropping what was meant for an incarnation before its own; and the
-    coordinator removing what is left of an incarnation that is gone.
+    Legal removals are: the consumer's acknowledgement, in order, behind both checks; the same by the coordinator for a
+    consumer without ZooKeeper; a consumer dropping a command for an earlier incarnation; and the coordinator removing
+    the remains of an incarnation that is gone.
     """
     name, command, session = removed.id.name, removed.command, context.step.session_id
     registered = group.registrations.get(consumer)

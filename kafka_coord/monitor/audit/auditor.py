@@ -337,7 +337,7 @@ class Auditor:
         except MalformedValue as error:
             self._warning(Rule.UNREADABLE, place.group, str(error))
             command = None
-        if change.old is not None:  # whoever has read it obeys what it said first
+        if change.old is not None:  # a consumer that has read it obeys the old value
             self._warning(Rule.BY_HAND, place.group, f"{name} of {consumer} was changed in place")
             return
         outstanding = Outstanding(command_id, command, self._context.instant)

@@ -69,7 +69,7 @@ def grace_faults(state: ZooKeeperState, context: StepContext, group: GroupState,
     if elapsed is not None and elapsed + _TOLERANCE_MS < ledger.place.rejoin_grace_ms:
         yield (
             Rule.GRACE_BROKEN,
-            f"the place of {consumer} was given away {elapsed} ms after it had gone; it is to be kept for"
+            f"the place of {consumer} was given away {elapsed} ms after it left, but must be kept for"
             f" {ledger.place.rejoin_grace_ms} ms",
         )
 

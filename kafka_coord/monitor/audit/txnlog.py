@@ -121,7 +121,7 @@ def _payloads(path: Path, torn: list[str] | None) -> Iterator[tuple[int, bytes]]
             try:
                 payload = _next_payload(file, path, offset, torn)
             except MalformedValue:
-                # A running server that wrote between two reads of ours leaves the same picture: zeros, then records.
+                # A running server that wrote between two of our reads looks the same: zeros, then records.
                 file = opened.enter_context(path.open("rb"))
                 file.seek(offset)
                 payload = _next_payload(file, path, offset, torn)

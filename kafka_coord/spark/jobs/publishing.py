@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SUMMARY = "summary.json"
 _KEPT = 5
-"""So many results stay: whoever reads an earlier one may take its time."""
+"""How many results are kept, so that readers of an earlier one can finish."""
 
 
 class Results:

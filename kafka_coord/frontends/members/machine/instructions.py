@@ -135,7 +135,7 @@ class WatchCommands:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Nothing more is to be known of it."""
+    """Drop everything known about the member."""
 
     member: MemberId
 

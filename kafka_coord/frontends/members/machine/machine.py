@@ -26,10 +26,10 @@ Key = tuple[str, str]
 
 
 class MembershipMachine:
-    """Members of one term of office.
+    """The members of one term of office.
 
-    :meth:`handle` takes stimuli in the order in which they happened and gives what is to be done about them, in order.
-    What it rests on:
+    :meth:`handle` takes stimuli in the order in which they happened and returns the resulting instructions in order.
+    It relies on these properties:
 
     - *Safety of time.* A member is expired only when nothing came from it for its whole session timeout, in seconds in
       which the gateway looked after its members (:class:`AttentiveClock`). A probe is called heard only once what was
@@ -79,7 +79,7 @@ class MembershipMachine:
         }
 
     def handle(self, now: float, *stimuli: Stimulus) -> list[Instruction]:
-        """What is to be done about these; ``now`` is in monotonic seconds and never goes back."""
+        """Returns the instructions for these stimuli; ``now`` is in monotonic seconds and never goes back."""
         for stimulus in stimuli:
             if isinstance(stimulus, was.StepBegan):
                 self.clock.step_began(now, leads=stimulus.leads)
@@ -158,7 +158,7 @@ class MembershipMachine:
         self._commands.go_on(member)
 
     def written(self, member: MemberState) -> None:
-        """Nothing of it waits to be written any more: whoever wants to go on as it can be told how far it is."""
+        """The member has no more pending writes: a client that waits to resume as it can now be answered."""
         if any(wanted.member == member.id for wanted in self.resuming.values()):
             self.emit(do.ReadMember(member.id))
 
@@ -265,7 +265,7 @@ class MembershipMachine:
             self.emit(do.Tell(Happening.RESUMED, member.id, connection))
 
     def _read_again(self, member: MemberState, fault: str) -> None:
-        """Whoever wants to resume as it waits until it is known what it holds, or gives up."""
+        """A client that waits to resume as this member waits until its partitions are known, or gives up."""
         if not any(wanted.member == member.id for wanted in self.resuming.values()):
             return
         if member.stuck != fault:

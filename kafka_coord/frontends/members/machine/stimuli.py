@@ -28,8 +28,8 @@ class MemberId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What was agreed when it registered. Whoever has the ``resume_key`` may go on in its place; ``auto_commit``:
-    offsets it merely reports are committed."""
+    """The terms of a registration. A client with the same ``resume_key`` may resume it. ``auto_commit``: offsets that
+    the member only reports are committed."""
 
     session_timeout_s: float
     auto_commit: bool = True
@@ -129,7 +129,7 @@ class RegistrationWritten:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationFailed:
-    """Why is between the front end and whoever wrote it: ``reason`` is passed on as it is."""
+    """``reason`` is passed on unchanged; it is a matter between the front end and the shell that wrote it."""
 
     wanted: RegistrationWanted
     reason: object
@@ -203,7 +203,7 @@ class StepBegan:
 
 @dataclass(frozen=True, slots=True)
 class TimersDue:
-    """Everything that came before was dealt with: whoever has not been heard of by now is late."""
+    """All earlier input has been handled: a member not heard from by now is late."""
 
 
 Stimulus = (
