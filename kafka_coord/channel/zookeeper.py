@@ -256,7 +256,7 @@ class ConsumerChannel:
                 cause = failure.cause if isinstance(failure, MultiFailed) else failure
                 if not isinstance(cause, NoAuth) or cause.path not in {op.path for op in also}:
                     raise
-                log.warning("left without what else was asked for consumer=%s reason=%s", self.consumer, cause)
+                log.warning("left, but could not give up the place consumer=%s reason=%s", self.consumer, cause)
         return self._write_offsets(registration, offsets, (last,))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:

@@ -337,7 +337,7 @@ class KazooStore(Store):
             self.unfollow(path, watcher)
             raise
         except StoreError as error:  # a server with WatchManagerOptimized says that it could not read the request
-            log.info("watching one change at a time path=%s reason='%s'", path, error)
+            log.info("falling back to one-shot watches path=%s reason='%s'", path, error)
             self._following.refused(session_id)
             self.unfollow(path, watcher)
             return False

@@ -79,7 +79,7 @@ def test_the_schema_is_one_and_names_every_message_and_code() -> None:
 
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     assert f"At most {MAX_FRAME_BYTES:,} bytes" in PAGE
-    assert f"who has {MAX_UNANSWERED} requests unanswered waits" in PAGE
+    assert f"A side with {MAX_UNANSWERED} unanswered requests must wait" in PAGE
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ class Scope:
     topics: Mapping[str, frozenset[int] | None]
 
     def choose(self, there: PartitionSet, group: str) -> PartitionSet:
-        """What of ``there`` is meant; raises :class:`NotFound` where a topic or partition named is not in it."""
+        """The chosen part of ``there``. Raises :class:`NotFound` if a named topic or partition is not in it."""
         if not self.topics:
             if not there:
                 raise NotFound(f"group {group!r} has no offsets and subscribes to no topic that exists")

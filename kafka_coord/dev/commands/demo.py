@@ -72,7 +72,7 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
     metavar="FILE",
     default=Path("kafka-coord-demo.html"),
     show_default=True,
-    help="The page that shows what happened.",
+    help="Where to write the HTML report.",
 )
 @click.option("--keep", is_flag=True, help="Leave the cluster running, and say how to look at it.")
 @click.option("--no-live", is_flag=True, help="One line an event, as where no terminal reads it.")

@@ -101,7 +101,7 @@ class Gateway:
 
     @property
     def consumers(self) -> int:
-        """How many are registered here."""
+        """How many consumers are registered here."""
         term = self.term
         return len(term.machine.members) if term is not None else 0
 

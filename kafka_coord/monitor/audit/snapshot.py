@@ -1,10 +1,10 @@
-"""ZooKeeper's snapshots, where the log begins in the middle: ``version-2/snapshot.<zxid in hex>``.
+"""Reads ZooKeeper's snapshots, for a log whose beginning is missing: ``version-2/snapshot.<zxid in hex>``.
 
-As ``org.apache.zookeeper.server.persistence.FileSnap`` and ``DataTree.serialize`` write them: a file header (magic
-"ZKSN"), the sessions, the cache of ACLs, the znodes parents first, a "/" that ends them, and an Adler-32 of it all.
+The format of ``org.apache.zookeeper.server.persistence.FileSnap`` and ``DataTree.serialize`` is: a file header (magic
+"ZKSN"), the sessions, the cache of ACLs, the znodes parents first, a "/" after the last, and an Adler-32 of it all.
 
-A snapshot is fuzzy: it is written while the server works on, so that it holds all that was done up to the zxid in its
-name, and any part of what was done meanwhile.
+A snapshot is fuzzy: the server writes it while it continues to work. So it has all changes up to the zxid in its name,
+and any part of the later ones.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class MemberFound:
-    """The term begins, and this one registered with an earlier coordinator."""
+    """A member that registered with an earlier coordinator was found when the term began."""
 
     member: MemberId
     terms: Terms
