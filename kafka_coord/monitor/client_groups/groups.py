@@ -70,7 +70,7 @@ class ClientGroup:
         return PartitionSet.of(self.committed) | PartitionSet.of(self.held) | subscribed
 
     def offsets(self, partitions: PartitionSet, ends: Mapping[TopicPartition, int]) -> tuple[OffsetRow, ...]:
-        """One row a partition; ``ends`` are end offsets, as far as they are known."""
+        """One row per partition; ``ends`` are the known end offsets."""
         held = self.held
         return tuple(
             OffsetRow(

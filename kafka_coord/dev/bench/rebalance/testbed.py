@@ -45,7 +45,7 @@ STILL_S = 0.3
 
 
 class MembersChannel(StrEnum):
-    """How the members of a bench take part."""
+    """How the members of a bench connect."""
 
     ZK = "zk"
     SOCKET = "socket"
