@@ -63,12 +63,11 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """One member, live or (``registered`` false) only remembered: its place kept, or its partitions not yet released.
+    """One member, live or (``registered`` false) gone, with its place kept or its partitions not yet released.
 
-    ``channel`` is how it is connected: ``zookeeper``, ``socket`` or ``kafka``; ``since_ms`` is when it registered (ms
-    since 1970); ``target`` what it is to own; ``gateway`` the instance that
-    registered it and ``address`` where it was, for one that takes part over a socket; ``heard_ms_ago`` how long ago the
-    coordinator heard something of that one, if it could be asked.
+    ``channel`` is its connection: ``zookeeper``, ``socket`` or ``kafka``. ``since_ms`` is when it registered (ms since
+    1970), ``target`` what it should own. For a member over a socket, ``gateway`` is the instance that registered it,
+    ``address`` its own address, and ``heard_ms_ago`` the time since the coordinator last heard from it, if known.
     """
 
     consumer: str

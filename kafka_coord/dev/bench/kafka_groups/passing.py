@@ -1,4 +1,4 @@
-"""Fetches of records, which an instance passes through: what that costs, and how much longer they take."""
+"""Measures fetches of records through an instance: their cost, and how much longer they take."""
 
 from __future__ import annotations
 
