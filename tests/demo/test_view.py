@@ -10,7 +10,7 @@ from rich.console import Console
 
 from kafka_coord.dev.demo.countdown import Countdown, Part
 from kafka_coord.dev.demo.live import LiveView, Obeyed
-from kafka_coord.dev.demo.options import DemoOptions
+from kafka_coord.dev.demo.options import Clients, DemoOptions
 from kafka_coord.dev.demo.timeline import Event, EventKind, Sample
 from kafka_coord.dev.demo.view import PlainView
 from kafka_coord.dev.demo.watching import GroupView
@@ -51,6 +51,12 @@ def test_a_pipe_gets_one_line_an_event_and_the_time_of_each_step() -> None:
     assert "lag 100; consumer-1 owns 1; commands waiting: consumer-1 2" in lines[3]
     assert [what for what, _ in view.steps] == ["Starting [everything]"]
     assert [took.part for took in view.countdown.took] == [Part.START]
+
+
+def test_stock_clients_obey_no_commands() -> None:
+    view = PlainView(console(), DemoOptions(clients=Clients.KAFKA, spark=False))
+
+    assert view.summary(LOOK).endswith("consumer-1 owns 1")
 
 
 def test_every_line_of_progress_says_how_long_is_left() -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafka_coord.cli.asking import asking_options
-from kafka_coord.cli.connection import current_settings, open_store
+from kafka_coord.cli.asking import ANSWER_TIMEOUT_S
+from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.groups.kinds import AnyName
 from kafka_coord.cli.lag import note_left_out
-from kafka_coord.cli.options import who
+from kafka_coord.cli.options import output_option, timeout_option, who
 from kafka_coord.cli.output import Column, Format, Section, note, number, show
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused, SettingsError
 from kafka_coord.settings import Settings
@@ -23,8 +23,6 @@ from kafka_coord.zk.store import Store
 if TYPE_CHECKING:
     from kafka_coord.monitor.copies.copying import GroupCopy
     from kafka_coord.monitor.copies.places import KafkaPlace, OwnPlace, Place
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _COLUMNS = (
     Column("group"),
@@ -36,9 +34,39 @@ _COLUMNS = (
 )
 
 
-def _copying_options(command: F) -> F:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What both commands are told: the groups, or all of them, and how to copy."""
+
+    groups: tuple[str, ...]
+    everything: bool
+    overwrite: bool
+    dry_run: bool
+    execute: bool
+    timeout_s: float
+    output: Format
+
+    def require(self, place: str, *, chosen: bool) -> None:
+        """Raises :class:`SettingsError` for what cannot be meant."""
+        if not chosen:
+            raise SettingsError(f"say {place}: other places are not known")
+        if bool(self.groups) is self.everything:
+            raise SettingsError(
+                "name groups or say --all, not both" if self.everything else "name groups, or say --all"
+            )
+        if self.dry_run and self.execute:
+            raise SettingsError("--dry-run and --execute exclude each other")
+
+
+def _copying_options(command: Callable[[bool, _Asked], None]) -> Callable[..., None]:
+    @functools.wraps(command)
+    def asked(chosen: bool, **given: Any) -> None:
+        command(chosen, _Asked(**given))
+
     for option in (
-        asking_options,
+        connection_options,
+        output_option,
+        timeout_option(ANSWER_TIMEOUT_S, "How long to ask coordinators that move, load or do not answer."),
         click.option("--execute", is_flag=True, help="Do it, and read back what was written."),
         click.option("--dry-run", is_flag=True, help="Only show what would be written. The default."),
         click.option(
@@ -49,8 +77,8 @@ def _copying_options(command: F) -> F:
         ),
         click.argument("groups", type=AnyName(), nargs=-1, metavar="[GROUP…]"),
     ):
-        command = option(command)
-    return command
+        asked = option(asked)
+    return asked
 
 
 @click.command("import")
@@ -58,16 +86,7 @@ def _copying_options(command: F) -> F:
     "--from-kafka", "chosen", is_flag=True, help="From __consumer_offsets, through the brokers' own listener."
 )
 @_copying_options
-def import_command(
-    chosen: bool,
-    groups: tuple[str, ...],
-    everything: bool,
-    overwrite: bool,
-    dry_run: bool,
-    execute: bool,
-    timeout_s: float,
-    output: Format,
-) -> None:
+def import_command(chosen: bool, asked: _Asked) -> None:
     """Copy committed offsets of groups that consumed through the brokers into groups that instances coordinate.
 
     Offsets go to the groups log, and to ZooKeeper for a group that is managed. Shows what it would do; does it with
@@ -78,25 +97,17 @@ def import_command(
     kafka-coord groups import --from-kafka delays
     kafka-coord groups import --from-kafka --all --execute
     """
-    _require(chosen, "--from-kafka", groups, everything, dry_run=dry_run, execute=execute)
+    asked.require("--from-kafka", chosen=chosen)
     settings = current_settings()
-    with open_store(settings) as store, _places(store, settings, timeout_s) as (kafka, own):
-        _run(kafka, own, kafka, groups, overwrite=overwrite, execute=execute, output=output)
+    with open_store(settings) as store:
+        kafka, own = _places(store, settings, asked.timeout_s)
+        _run(kafka, own, kafka, asked)
 
 
 @click.command("export")
 @click.option("--to-kafka", "chosen", is_flag=True, help="Into __consumer_offsets, through the brokers' own listener.")
 @_copying_options
-def export_command(
-    chosen: bool,
-    groups: tuple[str, ...],
-    everything: bool,
-    overwrite: bool,
-    dry_run: bool,
-    execute: bool,
-    timeout_s: float,
-    output: Format,
-) -> None:
+def export_command(chosen: bool, asked: _Asked) -> None:
     """Copy committed offsets of groups that instances coordinate to the brokers, so that their clients can go back.
 
     Managed groups, whose offsets are in ZooKeeper, are copied as well. Shows what it would do; does it with --execute.
@@ -107,25 +118,14 @@ def export_command(
     kafka-coord groups export --to-kafka delays
     kafka-coord groups export --to-kafka --all --execute
     """
-    _require(chosen, "--to-kafka", groups, everything, dry_run=dry_run, execute=execute)
+    asked.require("--to-kafka", chosen=chosen)
     settings = current_settings()
-    with open_store(settings) as store, _places(store, settings, timeout_s) as (kafka, own):
-        _run(own, kafka, kafka, groups, overwrite=overwrite, execute=execute, output=output)
+    with open_store(settings) as store:
+        kafka, own = _places(store, settings, asked.timeout_s)
+        _run(own, kafka, kafka, asked)
 
 
-def _require(
-    chosen: bool, option: str, groups: tuple[str, ...], everything: bool, *, dry_run: bool, execute: bool
-) -> None:
-    if not chosen:
-        raise SettingsError(f"say {option}: other places are not known")
-    if bool(groups) is everything:
-        raise SettingsError("name groups or say --all, not both" if everything else "name groups, or say --all")
-    if dry_run and execute:
-        raise SettingsError("--dry-run and --execute exclude each other")
-
-
-@contextmanager
-def _places(store: Store, settings: Settings, timeout_s: float) -> Iterator[tuple[KafkaPlace, OwnPlace]]:
+def _places(store: Store, settings: Settings, timeout_s: float) -> tuple[KafkaPlace, OwnPlace]:
     from kafka_coord.monitor.client_groups.front import read_front
     from kafka_coord.monitor.copies.places import KafkaPlace, OwnPlace, ZooKeeperPlace
 
@@ -141,7 +141,7 @@ def _places(store: Store, settings: Settings, timeout_s: float) -> Iterator[tupl
             "instances. Give their other one with --kafka-property bootstrap.servers=HOST:PORT"
         )
     log = KafkaPlace("the instances", ",".join(instances.values()), properties, timeout_s)
-    yield kafka, OwnPlace(log, ZooKeeperPlace(store, timeout_s, who()))
+    return kafka, OwnPlace(log, ZooKeeperPlace(store, timeout_s, who()))
 
 
 def _own_listeners(store: Store, properties: Mapping[str, str], instances: Mapping[int, str]) -> str:
@@ -163,28 +163,19 @@ def _own_listeners(store: Store, properties: Mapping[str, str], instances: Mappi
     return ",".join(addresses)
 
 
-def _run(
-    source: Place,
-    target: Place,
-    kafka: KafkaPlace,
-    groups: Sequence[str],
-    *,
-    overwrite: bool,
-    execute: bool,
-    output: Format,
-) -> None:
+def _run(source: Place, target: Place, kafka: KafkaPlace, asked: _Asked) -> None:
     from kafka_coord.monitor.copies.copying import Verdict, compare, copy
 
-    named = groups or source.groups()
-    found = compare(source, target, named, kafka.partitions(), note, overwrite=overwrite)
-    if groups and (without := [one.group for one in found if not one.rows and not one.problem]):
+    named = asked.groups or source.groups()
+    found = compare(source, target, named, kafka.partitions(), note, overwrite=asked.overwrite)
+    if asked.groups and (without := [one.group for one in found if not one.rows and not one.problem]):
         raise NotFound(f"{source.name} have no committed offsets of {', '.join(without)}; nothing was changed")
-    problems = {one.group: one.problem for one in found if one.problem and (one.rows or groups)}
+    problems = {one.group: one.problem for one in found if one.problem and (one.rows or asked.groups)}
     written = sum(len(one.wanted()) for one in found)
-    if execute:
+    if asked.execute:
         problems |= copy(target, found, note)
     documents = [row for one in found for row in _documents(one)]
-    show(output, documents, [Section("offsets", _COLUMNS, documents)])
+    show(asked.output, documents, [Section("offsets", _COLUMNS, documents)])
     for one in found:
         if one.warning and one.rows:
             note(f"group {one.group}: {one.warning}")
@@ -193,8 +184,8 @@ def _run(
         note(f"{ahead} partitions stay as they are, for the target is ahead of the source; --overwrite copies them too")
     if problems:
         told = "; ".join(f"group {group}: {problem}" for group, problem in sorted(problems.items()))
-        raise RequestRefused(f"{len(problems)} groups were {'not copied' if execute else 'refused'}: {told}")
-    if not execute:
+        raise RequestRefused(f"{len(problems)} groups were {'not copied' if asked.execute else 'refused'}: {told}")
+    if not asked.execute:
         note(f"nothing was changed; --execute writes {written} offsets")
 
 

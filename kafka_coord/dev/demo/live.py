@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from kafka_coord.dev.demo.options import DemoOptions
+from kafka_coord.dev.demo.options import Clients, DemoOptions
 from kafka_coord.dev.demo.timeline import Event
 from kafka_coord.dev.demo.view import PlainView
 from kafka_coord.dev.demo.watching import GroupView
@@ -33,10 +33,12 @@ _OBEYED_SHOWN_S = 4.0
 
 class Obeyed:
     """The commands that consumers have carried out lately. Most wait for some tens of ms only, too short to be seen; a
-    change of owners shows that they were carried out.
+    change of owners shows that they were carried out. ``verbs`` say what became of partitions that were taken away, and
+    of those that were given.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, verbs: tuple[str, str] = ("stop-fetcher", "start-fetcher")) -> None:
+        self._verbs = verbs
         self._owners: Mapping[TopicPartition, str] = {}
         self._lately: dict[str, tuple[float, str]] = {}
 
@@ -53,7 +55,7 @@ class Obeyed:
                     stopped.setdefault(before, []).append(partition)
         self._owners = dict(owners)
         for consumer in started.keys() | stopped.keys():
-            changes = (("stop-fetcher", stopped), ("start-fetcher", started))
+            changes = zip(self._verbs, (stopped, started), strict=True)
             told = [f"{verb} {PartitionSet.of(found[consumer])}" for verb, found in changes if consumer in found]
             self._lately[consumer] = (now, ", ".join(told))
 
@@ -75,7 +77,8 @@ class LiveView(PlainView):
         self._events: list[Text] = []
         self._highest: dict[TopicPartition, int] = {}
         self._paces: list[float] = []
-        self._obeyed = Obeyed()
+        self._stock = options.clients is Clients.KAFKA
+        self._obeyed = Obeyed(("gave up", "was given")) if self._stock else Obeyed()
         self._status: Status | None = None
 
     def begin_step(self, what: str, *, ticks: bool) -> None:
@@ -192,8 +195,8 @@ class LiveView(PlainView):
 
     def _side(self, look: GroupView, events: int) -> Table:
         members = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1))
-        for head in ("consumer", "owns", "commands"):
-            members.add_column(head, no_wrap=head != "commands")
+        for head in ("consumer", "owns", "lately" if self._stock else "commands"):
+            members.add_column(head, no_wrap=head in {"consumer", "owns"})
         for member in look.group.members if look.group else ():
             waiting = ", ".join(f"{one.id.type} {one.partitions}" for one in member.pending)
             obeyed = self._obeyed.by(member.consumer, time.monotonic())

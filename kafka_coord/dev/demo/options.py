@@ -106,7 +106,7 @@ class DemoOptions:
 
 
 _QUICK = DemoOptions(records=36_000, seconds=14.0, spark=False, shared_records=24_000)
-_STOCK = DemoOptions(records=96_000, seconds=28.0, spark=False, session_timeout_ms=4_000, clients=Clients.KAFKA)
+_STOCK = DemoOptions(records=80_000, seconds=22.0, spark=False, session_timeout_ms=4_000, clients=Clients.KAFKA)
 _QUICK_STOCK = replace(_STOCK, records=24_000, seconds=8.0, partitions=6, grown_partitions=8)
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kafka_coord.dev.demo.countdown import Countdown, Part
-from kafka_coord.dev.demo.options import DemoOptions
+from kafka_coord.dev.demo.options import Clients, DemoOptions
 from kafka_coord.dev.demo.timeline import Event
 from kafka_coord.dev.demo.watching import GroupView
 
@@ -119,10 +119,11 @@ class PlainView:
         if look.sample is None:
             return ""
         owned = Counted(look)
-        waiting = ", ".join(f"{consumer} {count}" for consumer, count in sorted(look.sample.pending.items()))
+        waiting = ", ".join(f"{consumer} {count}" for consumer, count in sorted(look.sample.pending.items())) or "none"
+        commands = "" if self.options.clients is Clients.KAFKA else f"; commands waiting: {waiting}"
         return (
             f"{look.committed:,} of {sum(look.sample.ends.values()):,} committed ({self.pace(look):,.0f}/s), "
-            f"lag {look.sample.total_lag:,}; {owned}; commands waiting: {waiting or 'none'}"
+            f"lag {look.sample.total_lag:,}; {owned}{commands}"
         )
 
     def pace(self, look: GroupView) -> float:
