@@ -53,7 +53,7 @@ def _led_partitions(admin: Any, topic: str) -> int:
         # Asked for all topics, and not for this one: that would make the brokers create it by themselves.
         metadata = admin.list_topics(timeout=10.0)
     except KafkaException as error:
-        raise BrokerError(f"no broker answers: {error.args[0].str()}") from None
+        raise BrokerError(f"no broker answered: {error.args[0].str()}") from None
     found = metadata.topics.get(topic)
     if found is None or found.error is not None:
         return 0

@@ -80,7 +80,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """``ms`` of CPU of each time; ``moved``: partitions that somebody is given who did not have them."""
+    """``ms`` is the CPU time of each repetition; ``moved`` counts the partitions that get a new owner."""
 
     case: Case
     ms: Sequence[float]

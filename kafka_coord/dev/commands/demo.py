@@ -75,7 +75,7 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
     help="Where to write the HTML report.",
 )
 @click.option("--keep", is_flag=True, help="Leave the cluster running, and say how to look at it.")
-@click.option("--no-live", is_flag=True, help="One line an event, as where no terminal reads it.")
+@click.option("--no-live", is_flag=True, help="Print one line per event, as without a terminal.")
 def demo(
     quick: bool,
     spark: bool | None,

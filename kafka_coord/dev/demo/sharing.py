@@ -241,11 +241,11 @@ class Sharing:
 
     def _check(self) -> None:
         if self._given_up.is_set():
-            raise ConsumerError("given up: the demo ends")
+            raise ConsumerError("interrupted: the demo ends")
         for name, process in self._processes.items():
             if name not in self._gone and not process.running:
                 tail = "\n".join(process.log_since_start().splitlines()[-5:])
-                raise ConsumerError(f"{name} ended by itself with exit code {process.exit_code}: {process.log}\n{tail}")
+                raise ConsumerError(f"{name} exited unexpectedly with code {process.exit_code}: {process.log}\n{tail}")
 
     def _say(self, doing: str) -> None:
         self._view.aside = f"{self._options.spark_group}: {doing}" if doing else ""

@@ -115,7 +115,7 @@ class _ConsumeTestbed:
         count = max(1, int(self._options.records_per_s * self._options.seconds))
         with self._reader(way, topic, count, latency=True) as answers:
             if _line(answers, self._log) != "ready":
-                raise BrokerError(f"a reader did not come so far as to read; see {self._log}")
+                raise BrokerError(f"a reader ended before it read anything; see {self._log}")
             feeding = threading.Thread(target=self._feed, args=(topic, count), name="bench-feeding", daemon=True)
             feeding.start()
             try:

@@ -87,7 +87,7 @@ def _populate(groups: Sequence[str], where: dict[str, str]) -> None:
 
 
 def _led_by(address: str, broker_id: int) -> int:
-    """How many partitions of the groups log this broker leads, as it says itself."""
+    """How many partitions of the groups log this broker reports to lead."""
     form = message("MetadataRequest")
     with RawClient(address) as client:
         named = form.struct("MetadataRequestTopic")(name=LOG_TOPIC)

@@ -110,7 +110,7 @@ class TimedFetchers:
 
 
 class TimedChannel(ConsumerChannel):
-    """Notes when ZooKeeper has answered that a command is acknowledged."""
+    """Records when ZooKeeper has confirmed a command's acknowledgement."""
 
     note: Note = staticmethod(lambda _what, _partitions: None)
 

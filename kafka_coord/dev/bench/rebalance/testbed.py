@@ -151,8 +151,8 @@ class Crews:
 
 
 class Quiet:
-    """Knows when the coordinator has finished with an event: its decisions are settled, and no new one has come for a
-    while.
+    """Detects when the coordinator has finished with an event: its decisions are settled, and no new one has come for
+    a while.
     """
 
     def __init__(self, store: Store) -> None:
