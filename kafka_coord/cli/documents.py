@@ -29,7 +29,7 @@ def group_document(row: GroupRow) -> dict[str, Any]:
 
 
 def describe_document(found: GroupDescription, chosen: Mapping[str, bool]) -> dict[str, Any]:
-    """One object, always with the same fields; ``members`` and ``offsets`` only where they were asked for."""
+    """One object, always with the same fields; ``members`` and ``offsets`` only if requested."""
     document: dict[str, Any] = {
         "group": found.group,
         "state": str(found.state),

@@ -316,11 +316,11 @@ def watch(
 ) -> Watching:
     """Watches all queries of this session that read from groups, on the driver.
 
-    ``zookeeper`` is where the groups' committed offsets are read; without, there is only what Spark says. ``listen``
+    The groups' committed offsets are read from ``zookeeper``; without it there are only Spark's own figures. ``listen``
     (``host:port``, port 0: any free one) serves ``/metrics`` and ``/health``; ``file`` is written after every
     micro-batch, for Prometheus' node exporter (a name that ends with ``.prom``). A micro-batch of ``slow_s`` seconds or
-    more has a line in the log. TLS and credentials for ZooKeeper are as the settings file ``config``
-    and the environment say. Raises :class:`SettingsError` where it cannot listen, and what
+    more is logged. TLS and credentials for ZooKeeper come from the settings file ``config`` and the environment. Raises
+    :class:`SettingsError` if it cannot listen, and what
     :func:`~kafka_coord.zk.session.connect` raises.
     """
     store = open_zookeeper(query_settings({"zookeeper.hosts": zookeeper}, config).zookeeper) if zookeeper else None

@@ -28,7 +28,7 @@ T = TypeVar("T")
 _LOOK_S = 0.05
 _SAMPLE_S = 0.4
 _AWAY_S = 30.0
-"""So long a ZooKeeper that is away is waited for by who needs an answer: three sessions of this client."""
+"""How long a caller waits for an absent ZooKeeper: three session timeouts of this client."""
 
 
 @dataclass(frozen=True, slots=True)

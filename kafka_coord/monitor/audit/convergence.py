@@ -56,7 +56,7 @@ def _of_member(group: GroupState, target: Assignment, consumer: str) -> Iterator
 
 
 def _subscribed(group: GroupState, topics: Mapping[str, TopicInfo]) -> PartitionSet:
-    """What the registered members want; one whose registration nobody can read wants nothing."""
+    """The partitions that registered members want. A member with an unreadable registration wants none."""
     members = {
         consumer: registered.member
         for consumer, registered in group.registrations.items()

@@ -22,8 +22,8 @@ _WITHIN_S = 30.0
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A connection with one request under way at most. The answer has to have ``size`` bytes, and to be ``answer``
-    where that is given: it was looked at before."""
+    """A connection with at most one outstanding request. The answer must have ``size`` bytes, and equal ``answer`` if
+    that is given, which was checked before."""
 
     client: RawClient
     request: bytes
