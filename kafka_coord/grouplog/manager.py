@@ -271,7 +271,8 @@ class GroupMetadataManager:
         if term is None:
             return Error.NOT_COORDINATOR
         try:
-            await asyncio.gather(*[term.append(part.records, part.apply) for part in parts if part.records])
+            appends = [term.append(part.records, part.apply) for part in parts if part.records]
+            await (appends[0] if len(appends) == 1 else asyncio.gather(*appends))  # the one is most of them
         except TermEnded:
             return Error.NOT_COORDINATOR
         except TooLarge as error:

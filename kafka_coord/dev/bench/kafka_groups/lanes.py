@@ -18,6 +18,7 @@ _BUFFER = 1 << 20
 _COMPARED = 64 << 10
 """Of a longer answer only the length is compared."""
 _WITHIN_S = 30.0
+_FD_SETSIZE = 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -103,10 +104,10 @@ def pace(lanes: Sequence[Lane], per_s: float, seconds: float) -> list[float]:
                 idle.popleft().send(began + sent / per_s)
                 sent += 1
             wait = began + sent / per_s - time.perf_counter() if sent < total and idle else _WITHIN_S
-            # epoll itself waits for whole milliseconds
-            if not select.select([poll], [], [], max(0.0, wait))[0] and wait >= _WITHIN_S:
+            ready = _ready(poll, max(0.0, wait))
+            if not ready and wait >= _WITHIN_S:
                 raise BrokerError(f"{lanes[0].client.address}: no answer within {_WITHIN_S:g} s")
-            for number, _ in poll.poll(0):
+            for number, _ in ready:
                 lane = by_number[number]
                 if lane.receive(into):
                     took.append((time.perf_counter() - lane.due) * 1000)
@@ -114,3 +115,11 @@ def pace(lanes: Sequence[Lane], per_s: float, seconds: float) -> list[float]:
     finally:
         poll.close()
     return took
+
+
+def _ready(poll: select.epoll, wait_s: float) -> list[tuple[int, int]]:
+    """epoll itself waits for whole milliseconds; select waits for less, but takes no file number above 1,023."""
+    if poll.fileno() >= _FD_SETSIZE:
+        return poll.poll(wait_s)
+    select.select([poll], [], [], wait_s)
+    return poll.poll(0)
