@@ -54,7 +54,7 @@ def test_one_of_which_nothing_can_be_read_is_named_with_its_registration_and_its
 
     decided = world.settle()
 
-    assert "the registration of c2 cannot be read: what it holds stays held; evict it" in decided.summary
+    assert "the registration of c2 cannot be read: its partitions stay held; evict it" in decided.summary
     assert "the ledger of c2 cannot be read" in decided.summary
 
 
