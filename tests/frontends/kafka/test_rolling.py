@@ -18,6 +18,7 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.zk import connect, layout
+from kafka_coord.zk.brokers import read_brokers
 from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.store import Store
 from tests.cli.running import run
@@ -175,6 +176,9 @@ def test_a_running_group_moves_to_the_instances_and_back_and_misses_nothing(
             addresses = rolled_in.enter_context(listener_for_instances(cluster))
             servers = rolled_in.enter_context(instances(cluster, store, addresses))
             before.goes_on()
+            seen = read_brokers(store)
+            assert seen is not None
+            assert {broker.listeners[0].name for broker in seen.live} == {"PLAINTEXT"}, "own consumers take the first"
             preview = run("groups", "import", "--from-kafka", "--all", *coord)
             assert "has members" in preview.err
             assert before.assigned == 1, "the group was disturbed by the new listener"
