@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import signal
@@ -17,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 
 from kafka_coord.dev.cluster.ports import LOOPBACK, free_port
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.errors import BrokerError
+from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.spark.java import find_java
+from kafka_coord.wire.messages import message
 from tests.frontends.kafka.tried.fetching import java_class_path
 from tests.frontends.kafka.tried.play import Instances, NotSeen
 
@@ -122,7 +125,7 @@ def try_connect(instances: Instances, directory: Path) -> str:
             settings = {"connector.class": "FileStreamSink", "tasks.max": _TASKS, "topics": _TOPIC, "file": str(output)}
             until(lambda: first.ask("/connectors", {"name": _SINK, "config": settings}) is not None, "a worker answers")
             until(lambda: first.runs_all(2), "two workers share the tasks")
-            kind = _type_of(instances.bootstrap, _GROUP)
+            kind = _members_of(instances.bootstrap, _GROUP)
             _produce(instances.bootstrap, 0)
             until(sunk(_RECORDS), "the sink has all records")
         until(lambda: first.runs_all(1), "the worker that is left has all tasks")
@@ -144,12 +147,25 @@ def _produce(bootstrap: str, first: int) -> None:
         raise NotSeen("the records could not be written")
 
 
-def _type_of(bootstrap: str, group: str) -> str:
-    (found,) = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).describe_consumer_groups([group]).values()
-    described = found.result(20)
-    return (
-        f"group {described.state.name} with {len(described.members)} workers, protocol {described.partition_assignor}"
-    )
+def _members_of(bootstrap: str, group: str) -> str:
+    """Its state, type and members, as its coordinator describes it; librdkafka describes consumer groups only."""
+
+    async def ask() -> Any:
+        for address in bootstrap.split(","):
+            host, _, port = address.rpartition(":")
+            connection = BrokerConnection(host, int(port))
+            try:
+                answer = await connection.ask("DescribeGroups", 5, message("DescribeGroupsRequest")(groups=(group,)))
+            except BrokerError:
+                continue
+            finally:
+                connection.close()
+            if not answer.groups[0].error_code:
+                return answer.groups[0]
+        raise NotSeen(f"no instance describes group {group}")
+
+    found = asyncio.run(ask())
+    return f"{found.group_state}, type {found.protocol_type}, {len(found.members)} members"
 
 
 def try_console(instances: Instances, directory: Path) -> str:
@@ -178,7 +194,7 @@ def try_console(instances: Instances, directory: Path) -> str:
     produce(0)
     with _running(command, logs[0]) as first, _running(command, logs[1]) as second:
         until(lambda: sorted(said(*logs)) == list(range(_RECORDS)), "two console consumers print all records once")
-        until(lambda: "2 workers" in _type_of(instances.bootstrap, "console"), "both are members")
+        until(lambda: "2 members" in _members_of(instances.bootstrap, "console"), "both are members")
         for process in (first, second):
             process.send_signal(signal.SIGTERM)
         for process in (first, second):

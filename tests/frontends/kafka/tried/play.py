@@ -44,6 +44,7 @@ class Member:
     """A member's process, and what it has said."""
 
     process: subprocess.Popen[str]
+    listening: threading.Thread = field(init=False)
     assigned: frozenset[int] = frozenset()
     assignments: int = 0
     records: list[tuple[int, int]] = field(default_factory=list)
@@ -53,18 +54,31 @@ class Member:
 
     def listen(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            word, _, rest = line.strip().partition(" ")
-            if word == "assigned":
-                self.assigned = frozenset(int(one) for one in rest.split(",") if one)
-                self.assignments += 1
-            elif word == "record":
-                partition, _, offset = rest.partition(" ")
-                self.records.append((int(partition), int(offset)))
-            elif word == "committed":
-                self.committed = len(self.records)
-            else:
-                self.said.append(line.strip())
+        with self.process.stdout as lines:
+            for line in lines:
+                self._hear(line.strip())
+
+    def _hear(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        if word == "assigned":
+            self.assigned = frozenset(int(one) for one in rest.split(",") if one)
+            self.assignments += 1
+        elif word == "record":
+            partition, _, offset = rest.partition(" ")
+            self.records.append((int(partition), int(offset)))
+        elif word == "committed":
+            self.committed = len(self.records)
+        else:
+            self.said.append(line)
+
+    def end(self) -> None:
+        """It is killed, if it is still there."""
+        assert self.process.stdin is not None
+        self.process.kill()
+        self.process.wait()
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.listening.join(10)
 
     def leave(self) -> None:
         """It is asked to leave by the end of its input. Raises :class:`NotSeen` where it does not."""
@@ -113,9 +127,9 @@ class Play:
             failure = f"{name}: {error}; said: {' | '.join(last)[-600:]}"
         finally:
             for one in self._members:
-                one.process.kill()
-                one.process.wait()
-        version = next((line for one in self._members for line in one.said if line.startswith("# ")), "")
+                one.end()
+        library = f"# {self._contender.name.partition(' ')[0]} "
+        version = next((line for one in self._members for line in one.said if line.startswith(library)), "")
         return Seen(tuple(self._steps), failure, version.removeprefix("# "))
 
     # --- the steps ---------------------------------------------------------------------------------------------------
@@ -195,11 +209,12 @@ class Play:
             env=environment(program),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
             text=True,
         )
         member = Member(process)
-        threading.Thread(target=member.listen, name=f"tried-{name}", daemon=True).start()
+        member.listening = threading.Thread(target=member.listen, name=f"tried-{name}", daemon=True)
+        member.listening.start()
         self._members.append(member)
         return member
 
