@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from kafka_coord.grouplog.records import Claim, GroupEntry, claim_record, group_record, group_removal, keep_alive_record
+from kafka_coord.grouplog.records import (
+    Claim,
+    CommittedOffset,
+    GroupEntry,
+    OffsetEntry,
+    claim_record,
+    group_record,
+    group_removal,
+    keep_alive_record,
+    offset_record,
+)
 from kafka_coord.groups.metadata import GroupMetadata, MemberMetadata, Protocol
 from kafka_coord.model.operations import Cause
 from kafka_coord.monitor.client_groups.history import decisions
@@ -110,6 +120,10 @@ def test_records_are_told_apart_by_their_keys() -> None:
         LogRecord(b"\0\2\0\6delays", b"\0\3nonsense"),
     ]
     assert [wanted(one) for one in records] == [True, False, True, False, False, False, False, False, True]
+    generations = about_group("delays", offsets=False)
+    offset = offset_record(OffsetEntry("delays", "flights", 0, CommittedOffset(1)))
+    assert (wanted(offset), generations(offset)) == (True, False)
+    assert [one for one in records if generations(one)] == [one for one in records if wanted(one)]
     kinds = [entry_of(one).kind for one in records]
     assert kinds[:3] == [EntryKind.CLAIM, EntryKind.KEEP_ALIVE, EntryKind.GROUP]
     assert kinds[5:] == [EntryKind.UNREADABLE, EntryKind.UNREADABLE, EntryKind.UNKNOWN, EntryKind.UNREADABLE]

@@ -11,9 +11,9 @@ from kafka_coord.cli.groups.kinds import any_group_argument, kind_of, kind_optio
 from kafka_coord.cli.lag import log_progress, open_log
 from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, duration, iso_time, number, show
-from kafka_coord.errors import NotFound
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import Decision
+from kafka_coord.monitor.client_groups.groups import read_client_group
 from kafka_coord.monitor.client_groups.history import decisions as decisions_of
 from kafka_coord.monitor.client_groups.log import about_group, entry_of
 from kafka_coord.monitor.groups import GroupKind
@@ -85,12 +85,12 @@ def history(group: str, kind: str | None, last: int, verbose: bool, output: Form
 
 
 def _of_client_group(store: Store, settings: Settings, group: str) -> tuple[Decision, ...]:
-    is_about = about_group(group)
+    is_about = about_group(group, offsets=False)
     with open_log(store, settings, partition_of(group)) as log:
-        entries = [entry_of(record) for record in log.records(0, log_progress(log)) if is_about(record)]
-    if not any(one.group == group for one in entries):
-        raise NotFound(f"no group {group!r}")
-    return decisions_of(entries, group)
+        found = decisions_of((entry_of(one) for one in log.records(0, log_progress(log)) if is_about(one)), group)
+    if not found:
+        read_client_group(store, group)  # it may have offsets only; raises NotFound where it has none
+    return found
 
 
 def _document(decision: Decision) -> dict[str, Any]:

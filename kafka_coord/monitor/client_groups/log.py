@@ -74,10 +74,12 @@ def entry_of(record: LogRecord) -> LogEntry:
     return LogEntry(record.offset, record.timestamp_ms, kind or EntryKind.UNREADABLE, entry)
 
 
-def about_group(group: str) -> Callable[[LogRecord], bool]:
-    """Which records are about the group, or are claims: told from their keys alone."""
+def about_group(group: str, *, offsets: bool = True) -> Callable[[LogRecord], bool]:
+    """Which records are about the group (without ``offsets``: about its generations), or are claims: told from their
+    keys alone."""
     name = group.encode("utf-8", "surrogatepass")
-    starts = tuple(struct.pack(">hh", version, len(name)) + name for version in (0, OFFSET_KEY, GROUP_KEY))
+    versions = (0, OFFSET_KEY, GROUP_KEY) if offsets else (GROUP_KEY,)
+    starts = tuple(struct.pack(">hh", version, len(name)) + name for version in versions)
     claim = _VERSION.pack(CLAIM_KEY)
     return lambda record: record.key is not None and (record.key.startswith(starts) or record.key == claim)
 

@@ -248,6 +248,10 @@ def test_history_tells_each_generation_from_the_log(
     assert coord("groups", "history", "no-such-group").code == 7
 
 
+def test_a_group_of_offsets_alone_has_no_history(coord: Run, left: str) -> None:
+    assert coord("groups", "history", left, "-o", "json").json() == []
+
+
 def test_the_log_is_shown_to_a_person_and_to_a_program(
     front: Front, coord: Run, topic: str, group: str, member: Callable[..., Consumer]
 ) -> None:
