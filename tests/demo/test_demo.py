@@ -68,6 +68,7 @@ def test_spark_and_a_plain_consumer_play_beside_the_first_group(tmp_path: Path) 
     assert processes_mentioning(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_stock_clients_play_through_a_killed_coordinator_and_one_that_moves(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
 

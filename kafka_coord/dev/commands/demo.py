@@ -105,6 +105,7 @@ def demo(
     With --clients kafka the consumers are stock clients (confluent-kafka) of one client-assigned group, whose offsets
     are in Kafka. They get nothing but bootstrap.servers. The group's own coordinator is killed and comes back; then the
     leadership of the group's log moves to another broker. The demo also verifies that no acknowledged commit was lost.
+    It takes about a minute.
 
     \b
     kafka-coord demo
