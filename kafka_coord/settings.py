@@ -271,6 +271,9 @@ class ServeSettings:
     channel_client_ca_file: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
     listen_kafka: str | None = field(default=None, metadata=_allowed("host:port", _address))
     broker_listener: str | None = field(default=None, metadata=_allowed("host:port", _address))
+    kafka_rewrite: bool = field(default=False, metadata=_allowed("true or false", _boolean))
+    kafka_certificate: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
+    kafka_key: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
     kafka_max_connections: int = field(default=10_000, metadata=_allowed("1 to 1000000", _between(1, 1_000_000)))
     kafka_max_connections_per_ip: int | None = field(
         default=None, metadata=_allowed("1 to 1000000", _between(1, 1_000_000))
@@ -300,6 +303,11 @@ class ServeSettings:
                 raise SettingsError(f"serve.{name} is set, but serve.listen_channel is not: nothing listens")
         if self.channel_cert_file is None and (self.channel_key_file or self.channel_client_ca_file):
             raise SettingsError("serve.channel_key_file and channel_client_ca_file need serve.channel_cert_file")
+        for name in ("kafka_certificate", "kafka_rewrite"):
+            if getattr(self, name) and self.listen_kafka is None:
+                raise SettingsError(f"serve.{name} is set, but serve.listen_kafka is not: nothing listens")
+        if self.kafka_key is not None and self.kafka_certificate is None:
+            raise SettingsError("serve.kafka_key needs serve.kafka_certificate")
         if (self.listen_kafka is None) != (self.broker_listener is None):
             raise SettingsError(
                 "serve.listen_kafka and serve.broker_listener belong together: where Kafka clients connect, and where "

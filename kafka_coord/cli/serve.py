@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -73,6 +74,17 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
     metavar="HOST:PORT",
     help="With --listen-kafka: the broker's listener whose advertised address is --listen-kafka's.",
 )
+@click.option(
+    "--kafka-rewrite",
+    is_flag=True,
+    default=None,
+    help="With --listen-kafka: the broker's listener advertises its own address; replace it in its answers. "
+    "All instances must be given this, or none.",
+)
+@click.option(
+    "--kafka-certificate", metavar="FILE", help="PEM certificate: turn on TLS for Kafka clients. [default: off]"
+)
+@click.option("--kafka-key", metavar="FILE", help="Its PEM key. [default: the certificate's file]")
 @click.option("--kafka-max-connections", metavar="COUNT", help="Of Kafka clients, in all. [default: 10000]")
 @click.option(
     "--kafka-max-connections-per-ip",
@@ -113,6 +125,9 @@ def serve(
     channel_users_file: str | None,
     listen_kafka: str | None,
     broker_listener: str | None,
+    kafka_rewrite: bool | None,
+    kafka_certificate: str | None,
+    kafka_key: str | None,
     kafka_max_connections: str | None,
     kafka_max_connections_per_ip: str | None,
     kafka_max_request_bytes: str | None,
@@ -143,6 +158,9 @@ def serve(
         serve__channel_users_file=channel_users_file,
         serve__listen_kafka=listen_kafka,
         serve__broker_listener=broker_listener,
+        serve__kafka_rewrite=kafka_rewrite,
+        serve__kafka_certificate=kafka_certificate,
+        serve__kafka_key=kafka_key,
         serve__kafka_max_connections=kafka_max_connections,
         serve__kafka_max_connections_per_ip=kafka_max_connections_per_ip,
         serve__kafka_max_request_bytes=kafka_max_request_bytes,
@@ -178,11 +196,11 @@ def run_service(settings: Settings, broker_id: int) -> None:
         try:
             leadership_view = ServiceLeadership()
             gateway = _gateway(settings.serve, broker_id, leadership_view, store)
-            kafka = _kafka_listener(settings.serve, broker_id, store)
+            kafka = _kafka_listener(settings, broker_id, store)
             published = endpoints(settings.serve, gateway)
             service = CoordinatorService(store, broker_id, published, options_of(settings.serve))
             leadership_view.service = service
-            metrics = _metrics(settings.serve, service, store, gateway)
+            metrics = _metrics(settings.serve, service, store, gateway, kafka)
             service.start()
             try:
                 ready = False
@@ -208,14 +226,18 @@ def run_service(settings: Settings, broker_id: int) -> None:
 
 
 def _metrics(
-    serve_settings: ServeSettings, service: CoordinatorService, store: Store, gateway: GatewayServer | None
+    serve_settings: ServeSettings,
+    service: CoordinatorService,
+    store: Store,
+    gateway: GatewayServer | None,
+    kafka: KafkaListener | None,
 ) -> MetricsServer | None:
     if serve_settings.listen_http is None:
         return None
     from kafka_coord.monitor.metrics import MetricsServer
 
     of_sockets = gateway.gateway if gateway is not None else None
-    server = MetricsServer(serve_settings.listen_http, service, store, of_sockets)
+    server = MetricsServer(serve_settings.listen_http, service, store, of_sockets, kafka)
     log.info("serving /metrics and /health address=%s", serve_settings.listen_http)
     return server
 
@@ -234,18 +256,22 @@ def _gateway(
         store,
         broker_id,
         leadership_view,
-        tls=tls_context(serve_settings),
+        tls=tls_context(
+            serve_settings.channel_cert_file, serve_settings.channel_key_file, serve_settings.channel_client_ca_file
+        ),
         access=Access.load(users) if users is not None else None,
     )
     log.info("serving consumers over sockets address=%s", server.address)
     return server
 
 
-def _kafka_listener(serve_settings: ServeSettings, broker_id: int, store: Store) -> KafkaListener | None:
+def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaListener | None:
+    serve_settings = settings.serve
     if serve_settings.listen_kafka is None or serve_settings.broker_listener is None:
         return None
     from kafka_coord.frontends.kafka.limits import FrontLimits
     from kafka_coord.frontends.kafka.listener import KafkaListener
+    from kafka_coord.grouplog.authentication import BrokerSecurity
 
     limits = FrontLimits(
         max_connections=serve_settings.kafka_max_connections,
@@ -255,21 +281,31 @@ def _kafka_listener(serve_settings: ServeSettings, broker_id: int, store: Store)
         idle_s=serve_settings.kafka_max_idle_ms / 1000,
     )
     address, behind = serve_settings.listen_kafka, serve_settings.broker_listener
-    listener = KafkaListener(address, behind, store, broker_id, limits=limits)
+    security = BrokerSecurity.of(settings.kafka.properties)
+    tls = tls_context(serve_settings.kafka_certificate, serve_settings.kafka_key)
+    listener = KafkaListener(
+        address,
+        behind,
+        store,
+        broker_id,
+        limits=limits,
+        security=security,
+        tls=tls,
+        rewrite=serve_settings.kafka_rewrite,
+    )
     log.info("serving Kafka clients address=%s", listener.address)
     return listener
 
 
-def tls_context(serve_settings: ServeSettings) -> ssl.SSLContext | None:
+def tls_context(certificate: Path | None, key: Path | None, client_ca: Path | None = None) -> ssl.SSLContext | None:
     """The TLS context for consumers. With a client CA, they must present a certificate it has signed."""
-    certificate, key = serve_settings.channel_cert_file, serve_settings.channel_key_file
     if certificate is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key)
-        if serve_settings.channel_client_ca_file is not None:
-            context.load_verify_locations(serve_settings.channel_client_ca_file)
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ssl.SSLError) as error:
         raise SettingsError(f"cannot use {certificate} and its key for TLS: {error}") from None

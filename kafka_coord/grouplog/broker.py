@@ -7,20 +7,23 @@ import itertools
 from typing import Any
 
 from kafka_coord.errors import BrokerError
+from kafka_coord.grouplog.authentication import BrokerSecurity, answers_to
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import RequestHeader, answer_start, frame_length, request_frame
 from kafka_coord.wire.messages import Message, message
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 CLIENT_ID = "kafka-coord"
+PLAINTEXT = BrokerSecurity()
+_SASL_HANDSHAKE, _SASL_AUTHENTICATE = 1, 0
 _LENGTH = _CORRELATION = 4
 
 
 class BrokerConnection(asyncio.Protocol):
     """One TCP connection. Every failure is a :class:`BrokerError`; the connection is closed then, and stays so."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self.host, self.port = host, port
+    def __init__(self, host: str, port: int, security: BrokerSecurity = PLAINTEXT) -> None:
+        self.host, self.port, self._security = host, port, security
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[Message, int, asyncio.Future[Any]]] = {}
         self._transport: asyncio.Transport | None = None
@@ -30,31 +33,57 @@ class BrokerConnection(asyncio.Protocol):
 
     async def ask(self, name: str, version: int, value: Any, timeout_s: float = 30.0) -> Any:
         """The answer to ``<name>Request`` in this version."""
-        request, answer = message(f"{name}Request"), message(f"{name}Response")
-        number = next(self._ids)
-        header = RequestHeader(request.api_key or 0, version, number, CLIENT_ID)
         try:
-            frame = request_frame(header, request, value)
             async with asyncio.timeout(timeout_s):
-                transport = await self._connected()
-                found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-                self._waiting[number] = answer, version, found
-                transport.write(frame)
-                return await found
+                return await self._ask(await self._connected(), name, version, value)
         except (OSError, TimeoutError, BadMessage) as error:
             self.close()
             reason = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
             raise BrokerError(f"{self.host}:{self.port}: {name}: {reason}") from error
+
+    async def _ask(self, transport: asyncio.Transport, name: str, version: int, value: Any) -> Any:
+        request, answer = message(f"{name}Request"), message(f"{name}Response")
+        number = next(self._ids)
+        header = RequestHeader(request.api_key or 0, version, number, CLIENT_ID)
+        frame = request_frame(header, request, value)
+        found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer, version, found
+        try:
+            transport.write(frame)
+            return await found
         finally:
             self._waiting.pop(number, None)
 
     async def _connected(self) -> asyncio.Transport:
         async with self._connecting:
             if self._transport is None and not self.closed:
-                await asyncio.get_running_loop().create_connection(lambda: self, self.host, self.port)
+                tls = self._security.tls
+                loop = asyncio.get_running_loop()
+                transport, _ = await loop.create_connection(lambda: self, self.host, self.port, ssl=tls)
+                if self._security.mechanism is not None:
+                    await self._authenticate(transport, self._security.mechanism)
             if self._transport is None or self.closed:
                 raise ConnectionError("the connection was closed")
             return self._transport
+
+    async def _authenticate(self, transport: asyncio.Transport, mechanism: str) -> None:
+        try:
+            asked = message("SaslHandshakeRequest")(mechanism=mechanism)
+            found = await self._ask(transport, "SaslHandshake", _SASL_HANDSHAKE, asked)
+            if found.error_code:
+                raise ConnectionError(f"the broker takes {', '.join(found.mechanisms)}, not {mechanism}")
+            exchange = answers_to(self._security)
+            sending = next(exchange)
+            while True:
+                asked = message("SaslAuthenticateRequest")(auth_bytes=sending)
+                found = await self._ask(transport, "SaslAuthenticate", _SASL_AUTHENTICATE, asked)
+                if found.error_code:
+                    raise ConnectionError(f"not authenticated: {found.error_message or found.error_code}")
+                sending = exchange.send(found.auth_bytes)
+        except StopIteration:
+            return
+        except (ValueError, KeyError) as error:
+            raise ConnectionError(f"not authenticated: {error}") from None
 
     def close(self) -> None:
         self._fail("the connection was closed")

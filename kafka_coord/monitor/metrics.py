@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -21,14 +21,24 @@ from kafka_coord.monitor.presence import PRESENCES
 from kafka_coord.version import __version__
 from kafka_coord.zk.store import SessionState, Store
 
+if TYPE_CHECKING:
+    from kafka_coord.frontends.kafka.listener import KafkaListener
+
 
 class ServiceCollector:
     """Reads the running service at each scrape. It keeps no state and sends no request to ZooKeeper."""
 
-    def __init__(self, service: CoordinatorService, store: Store, gateway: Gateway | None = None) -> None:
+    def __init__(
+        self,
+        service: CoordinatorService,
+        store: Store,
+        gateway: Gateway | None = None,
+        kafka: KafkaListener | None = None,
+    ) -> None:
         self._service = service
         self._store = store
         self._gateway = gateway
+        self._kafka = kafka
 
     def collect(self) -> Iterator[Metric]:
         session, now = self._store.session, self._store.clock.monotonic()
@@ -54,6 +64,10 @@ class ServiceCollector:
         )
         if self._gateway is not None:
             yield from _of_gateway(self._gateway)
+        if self._kafka is not None:
+            from kafka_coord.monitor.kafka_metrics import of_kafka
+
+            yield from of_kafka(self._kafka)
         coordinator = self._service.coordinator
         if coordinator is None:
             return
@@ -156,8 +170,15 @@ def _rounded(age_s: float | None) -> float | None:
 class MetricsServer(Exposition):
     """Serves ``/metrics`` and ``/health`` of one instance. Raises :class:`SettingsError` if it cannot listen."""
 
-    def __init__(self, address: str, service: CoordinatorService, store: Store, gateway: Gateway | None = None) -> None:
-        collector = ServiceCollector(service, store, gateway)
+    def __init__(
+        self,
+        address: str,
+        service: CoordinatorService,
+        store: Store,
+        gateway: Gateway | None = None,
+        kafka: KafkaListener | None = None,
+    ) -> None:
+        collector = ServiceCollector(service, store, gateway, kafka)
         pages = {PRESENCES: partial(_presences, gateway)} if gateway is not None else None
         super().__init__(
             address, collector, lambda: health(service, store, gateway), setting="--listen-http", pages=pages

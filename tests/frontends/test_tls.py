@@ -18,12 +18,12 @@ from kafka_coord.channel.operations import Registration
 from kafka_coord.channel.rpc import Answered, Refused
 from kafka_coord.cli.serve import tls_context
 from kafka_coord.errors import NoAuth, SettingsError, StoreUnavailable
+from kafka_coord.frontends import handshakes
 from kafka_coord.frontends.socket import server
 from kafka_coord.frontends.socket.access import Access
 from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.model import Member, Subscription, TopicPartition
 from kafka_coord.model import json_fields as fields
-from kafka_coord.settings import ServeSettings
 from kafka_coord.zk.clock import SystemClock
 from tests.coordinator.harness import World
 from tests.frontends.harness import HandConsumer, SocketInstance
@@ -47,10 +47,7 @@ def served(authority: trustme.CA, tmp_path: Path) -> Callable[[bool], ssl.SSLCon
     authority.cert_pem.write_to_path(ca)
 
     def make(mutual: bool) -> ssl.SSLContext:
-        settings = ServeSettings(
-            listen_channel="127.0.0.1:0", channel_cert_file=certificate, channel_client_ca_file=ca if mutual else None
-        )
-        found = tls_context(settings)
+        found = tls_context(certificate, None, ca if mutual else None)
         assert found is not None
         return found
 
@@ -193,7 +190,7 @@ def test_handshakes_that_never_end_count_from_the_accept_on_and_end_soon(
     world: World, instance: Instances, authority, served, monkeypatch
 ):
     monkeypatch.setattr(server, "SPARE_CONNECTIONS", 2)
-    monkeypatch.setattr(server, "HANDSHAKE_S", 3.0)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 3.0)
     one = instance(tls=served(False), options=GatewayOptions(most_consumers=1)).start_elected()
     host, port = one.server.address.split(":")
     silent = [socket.create_connection((host, int(port))) for _ in range(3)]
@@ -218,8 +215,8 @@ def test_handshakes_that_never_end_count_from_the_accept_on_and_end_soon(
 def test_a_handshake_waits_for_a_place_and_then_is_made(
     world: World, instance: Instances, authority, served, monkeypatch
 ):
-    monkeypatch.setattr(server, "MAX_HANDSHAKES", 1)
-    monkeypatch.setattr(server, "HANDSHAKE_S", 1.0)
+    monkeypatch.setattr(handshakes, "MAX_HANDSHAKES", 1)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 1.0)
     one = instance(tls=served(False)).start_elected()
     host, port = one.server.address.split(":")
     with socket.create_connection((host, int(port))):
@@ -231,4 +228,4 @@ def test_files_that_are_no_certificates_are_refused_at_the_start(tmp_path: Path)
     bad = tmp_path / "bad.pem"
     bad.write_text("no certificate")
     with pytest.raises(SettingsError, match=r"bad\.pem"):
-        tls_context(ServeSettings(listen_channel="127.0.0.1:0", channel_cert_file=bad))
+        tls_context(bad, None)

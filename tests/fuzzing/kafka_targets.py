@@ -8,12 +8,14 @@ from collections.abc import Awaitable
 from random import Random
 from typing import Any
 
+from kafka_coord.frontends.kafka.access import BrokerAccess
 from kafka_coord.frontends.kafka.clients import Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.coordinator import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.limits import FrontLimits
-from kafka_coord.frontends.kafka.routing import LOCAL, expects_answer, is_local, patch_api_versions
+from kafka_coord.frontends.kafka.patches import patch_api_versions, patches
+from kafka_coord.frontends.kafka.routing import LOCAL, expects_answer, is_local
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.term import PARTITIONS
@@ -22,6 +24,7 @@ from kafka_coord.wire.consumer_protocol import subscribed_topics
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import RequestHeader, peek, read_header, request_frame
 from kafka_coord.wire.messages import message
+from tests.frontends.kafka.callers import Everything
 from tests.fuzzing.mutations import Form
 from tests.fuzzing.target import Target
 from tests.wire.values import random_message
@@ -69,9 +72,11 @@ class _Known(Instances):
     async def coordinator_of(self, partition: int) -> tuple[int, str, int] | None:
         return partition, "localhost", 9192
 
-    async def transaction_coordinator(self, transactional_id: str) -> tuple[int, str, int] | None:
-        del transactional_id
-        return None
+
+class _Caller(ClientConnection):
+    def __init__(self, front: _Front) -> None:
+        super().__init__(front)
+        self.access = Everything(self.ask_broker, front.broker_access)
 
 
 class _Log:
@@ -126,15 +131,17 @@ class _Front:
 
     def __init__(self) -> None:
         self.clients = Clients(FrontLimits())
-        self.limits = self.clients.limits
+        self.handshakes, self.patches = None, patches()
+        self.limits, self.broker_access = self.clients.limits, BrokerAccess()
         instances = _Known(lambda: BrokerConnection("localhost", 1), 1)
         manager = GroupMetadataManager(instances._connect, _never, "fuzz", GroupLimits())
         manager.terms |= dict.fromkeys(range(PARTITIONS), _Log())  # type: ignore[arg-type]
-        self.coordinator = GroupCoordinator(manager, instances)
+        self.statistics = self.clients.statistics
+        self.coordinator = GroupCoordinator(manager, instances, statistics=self.statistics)
         self.may_stay, self.keeps, self.departed = self.clients.admit, self.clients.keeps, self.clients.departed
 
     def answer(self, frame: bytes, client: ClientConnection) -> Awaitable[bytes]:
-        return self.coordinator.answer(frame, client.host)
+        return self.coordinator.answer(frame, client)
 
     async def connect_broker(self, protocol: asyncio.Protocol) -> None:
         protocol.connection_made(_Transport())
@@ -147,7 +154,7 @@ async def _never(partition: int) -> int:
 async def _played(raw: bytes) -> None:
     """In pieces, with a little time between them."""
     front, chance = _Front(), Random(len(raw))
-    client, transport = ClientConnection(front), _Transport()
+    client, transport = _Caller(front), _Transport()
     defects: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: defects.append(context))
     client.connection_made(transport)

@@ -16,9 +16,10 @@ from kafka_coord.wire.messages import message
 NO_OFFSET = -1
 CLASSIC = "classic"
 NOWHERE: Node = (-1, "", -1)
+_CODES = frozenset(int(error) for error in Error)
 
 
-def coordinators(found: Iterable[tuple[str, Error, Node]], version: int) -> Any:
+def coordinators(found: Iterable[tuple[str, int, Node]], version: int) -> Any:
     """FindCoordinator: of several keys from version 4 on (KIP-699), of one before."""
     form = message("FindCoordinatorResponse")
     if version >= 4:
@@ -93,9 +94,9 @@ def per_partition(name: str, topics: Any, error_of: Callable[[str, int], Error])
 Known = Mapping[tuple[str, int], CommittedOffset]
 
 
-def fetched(asked: Iterable[tuple[str, Any, Error, Known]], version: int) -> Any:
-    """OffsetFetch: for each group its topics asked for (``None``: all there are), an error, and what is known. Several
-    groups from version 8 on (KIP-709)."""
+def fetched(asked: Iterable[tuple[str, Any, Error, Known, frozenset[str]]], version: int) -> Any:
+    """OffsetFetch: for each group its topics asked for (``None``: all there are), an error, what is known, and topics
+    whose offsets this client may not see. Several groups from version 8 on (KIP-709)."""
     form = message("OffsetFetchResponse")
     if version >= 8:
         of_group = form.struct("OffsetFetchResponseGroup")
@@ -105,20 +106,25 @@ def fetched(asked: Iterable[tuple[str, Any, Error, Known]], version: int) -> Any
                 of_group(
                     group_id=group_id,
                     error_code=error,
-                    topics=() if error else _offsets(topics, known, of_topic, of_part, Error.NONE),
+                    topics=() if error else _offsets(topics, known, of_topic, of_part, Error.NONE, denied),
                 )
-                for group_id, topics, error, known in asked
+                for group_id, topics, error, known, denied in asked
             )
         )
-    ((_, topics, error, known),) = asked
+    ((_, topics, error, known, denied),) = asked
     of_topic, of_part = form.struct("OffsetFetchResponseTopic"), form.struct("OffsetFetchResponsePartition")
     if version >= 2:
-        return form(topics=() if error else _offsets(topics, known, of_topic, of_part, error), error_code=error)
-    return form(topics=_offsets(topics, {} if error else known, of_topic, of_part, error))
+        return form(topics=() if error else _offsets(topics, known, of_topic, of_part, error, denied), error_code=error)
+    return form(topics=_offsets(topics, {} if error else known, of_topic, of_part, error, denied))
 
 
-def _offsets(asked: Any, known: Known, of_topic: Any, of_part: Any, error: Error) -> tuple[Any, ...]:
+def _offsets(
+    asked: Any, known: Known, of_topic: Any, of_part: Any, error: Error, denied: frozenset[str]
+) -> tuple[Any, ...]:
+    """Who asks for all offsets is not told of the topics that it may not see."""
     wanted: dict[str, list[int]] = {}
+    if denied:
+        known = {where: value for where, value in known.items() if where[0] not in denied}
     for topic, partitions in (
         ((topic, (partition,)) for topic, partition in known)
         if asked is None
@@ -135,7 +141,7 @@ def _offsets(asked: Any, known: Known, of_topic: Any, of_part: Any, error: Error
                     committed_offset=value.offset,
                     committed_leader_epoch=value.leader_epoch,
                     metadata=value.metadata,
-                    error_code=error,
+                    error_code=Error.TOPIC_AUTHORIZATION_FAILED if topic in denied else error,
                 )
                 for partition in partitions
                 for value in (known.get((topic, partition), nothing),)
@@ -210,5 +216,7 @@ def deleted(results: Iterable[tuple[str, Error]]) -> Any:
     return form(results=tuple(one(group_id=group_id, error_code=error) for group_id, error in results))
 
 
-def _words(error: Error) -> str:
-    return "" if error is Error.NONE else error.name
+def _words(error: int) -> str:
+    if not error:
+        return ""
+    return Error(error).name if error in _CODES else f"error {error}"

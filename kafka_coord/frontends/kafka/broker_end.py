@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kafka_coord.frontends.kafka.routing import patch_api_versions
+from kafka_coord.frontends.kafka.patches import Patch
 from kafka_coord.wire.errors import BadMessage
-from kafka_coord.wire.frames import API_VERSIONS, RequestHeader, answer_start, frame_length, request_frame
+from kafka_coord.wire.frames import RequestHeader, answer_start, frame_length, request_frame
 from kafka_coord.wire.messages import Message, message
 
 HIGH_WATER = 256 << 10
@@ -44,8 +45,8 @@ class _Question:
 class BrokerEnd(asyncio.Protocol):
     """See above. Nothing of an answer that is passed on is kept, but for those that are changed on their way."""
 
-    def __init__(self, client: Passing) -> None:
-        self._client = client
+    def __init__(self, client: Passing, patches: Mapping[int, Patch]) -> None:
+        self._client, self._patches = client, patches
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._left = 0
@@ -97,8 +98,9 @@ class BrokerEnd(asyncio.Protocol):
 
     def pass_answer(self, api_key: int, version: int) -> bool:
         """Passes on what there is of the next answer; whether that was the end of it."""
-        if api_key == API_VERSIONS:
-            return self._pass_patched(version)
+        patch = self._patches.get(api_key)
+        if patch is not None:
+            return self._pass_patched(patch, version)
         if not self._left:
             if len(self._buffer) < _LENGTH:
                 return False
@@ -109,11 +111,11 @@ class BrokerEnd(asyncio.Protocol):
         self._client.write(chunk)
         return self._left == 0
 
-    def _pass_patched(self, version: int) -> bool:
+    def _pass_patched(self, patch: Patch, version: int) -> bool:
         frame = self._whole_frame()
         if frame is None:
             return False
-        body = patch_api_versions(frame, version)
+        body = patch(frame, version)
         self._client.write(len(body).to_bytes(_LENGTH, "big") + body)
         return True
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.limits import FrontLimits, KeptBytes
+from kafka_coord.frontends.kafka.statistics import Statistics
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ class Clients:
         self._by_host: Counter[str] = Counter()
         self._kept = KeptBytes[ClientConnection]()
         self._lines = Lines(log.info)
+        self.statistics = Statistics()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -38,12 +40,15 @@ class Clients:
         """Whether there is room for one more."""
         most, most_of_one = self.limits.connections(), self.limits.connections_per_ip()
         if len(self._open) >= most:
+            self.statistics.refused += 1
             self._lines.say("refused connection address=%s reason=%d are open, which is all", client.address, most)
             return False
         if self._by_host[client.host] >= most_of_one:
+            self.statistics.refused += 1
             why = "refused connection address=%s reason=%d are open from there, which is all one address may have"
             self._lines.say(why, client.address, most_of_one)
             return False
+        self.statistics.accepted += 1
         self._open.add(client)
         self._by_host[client.host] += 1
         return True
@@ -56,6 +61,7 @@ class Clients:
         if not self._by_host[client.host]:
             del self._by_host[client.host]
         if reason:
+            self.statistics.closed += 1
             self._lines.say("closed connection address=%s reason=%s", client.address, reason)
 
     def keeps(self, client: ClientConnection, before: int, now: int) -> None:

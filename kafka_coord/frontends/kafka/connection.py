@@ -11,22 +11,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kafka_coord.errors import BrokerError
+from kafka_coord.frontends.handshakes import Handshakes
+from kafka_coord.frontends.kafka.access import Access, BrokerAccess
 from kafka_coord.frontends.kafka.broker_end import CLOSING_S, HIGH_WATER, BrokerEnd
 from kafka_coord.frontends.kafka.limits import FrontLimits
+from kafka_coord.frontends.kafka.patches import Patch
 from kafka_coord.frontends.kafka.routing import LARGE, SASL, expects_answer, is_local
+from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import HEADER_BYTES, frame_length, peek
 
 log = logging.getLogger(__name__)
 
 CONNECT_S = 10.0
+ANSWER_S = 60.0
+"""For the broker's answer to a question of this instance; it comes after those to the client's own requests."""
 _LENGTH = 4
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 """A peer that vanished is noticed within two minutes."""
@@ -37,6 +44,20 @@ class Front(Protocol):
 
     @property
     def limits(self) -> FrontLimits: ...
+
+    @property
+    def patches(self) -> Mapping[int, Patch]:
+        """Of the broker's answers, by api key."""
+
+    @property
+    def statistics(self) -> Statistics: ...
+
+    @property
+    def handshakes(self) -> Handshakes | None:
+        """Where clients speak TLS."""
+
+    @property
+    def broker_access(self) -> BrokerAccess: ...
 
     def answer(self, frame: bytes, client: ClientConnection) -> Awaitable[bytes]:
         """The frame of the answer to a request's. Raises :class:`BadMessage`, :class:`BrokerError` or :class:`OSError`:
@@ -62,6 +83,7 @@ class _Slot:
     from_broker: bool
     api_key: int
     version: int
+    began: float
     answer: bytes | None = None
 
 
@@ -69,8 +91,10 @@ class ClientConnection(asyncio.Protocol):
     """See above. Event loop only."""
 
     def __init__(self, front: Front) -> None:
-        self._front, self._limits = front, front.limits
+        self._front, self._limits, self._statistics = front, front.limits, front.statistics
         self._transport: asyncio.Transport | None = None
+        self._raw: asyncio.Transport | None = None
+        """The transport; during a TLS handshake, the one below it."""
         self.address = "?"
         self._buffer = bytearray()
         self._passing = 0
@@ -86,6 +110,7 @@ class ClientConnection(asyncio.Protocol):
         self._has_sasl = False
         self._reading_paused = False
         self._takes_no_more = False
+        self.access = Access(self.ask_broker, front.broker_access)
         self._requests = 0
         self._kept = 0
         self._last_seen: tuple[int, ...] = ()
@@ -95,20 +120,43 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's is one
-        self._transport = transport
-        transport.set_write_buffer_limits(HIGH_WATER)
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.address = f"{host}:{port}"
         if not self._front.may_stay(self):
             self._ended = True
             transport.abort()
             return
+        if self._front.handshakes is None:
+            self._open(transport)
+        else:
+            self._raw = transport
+            transport.pause_reading()
+            self._task = asyncio.create_task(self._secure(transport, self._front.handshakes))
         self._frame_since = self._still_since = asyncio.get_running_loop().time()
         with suppress(OSError):  # a peer that vanished is noticed when it is read from
             peer = transport.get_extra_info("socket")
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEPALIVE:
                 peer.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def _open(self, transport: asyncio.Transport) -> None:
+        self._transport = self._raw = transport
+        transport.set_write_buffer_limits(HIGH_WATER)
+
+    async def _secure(self, raw: asyncio.Transport, handshakes: Handshakes) -> None:
+        """Reads nothing before the TLS handshake, once there is a place for it."""
+        try:
+            transport = await handshakes.secure(raw, self)
+        except OSError as error:
+            self.end(f"no TLS handshake: {error}", at_once=True)
+            return
+        self._task = None
+        if transport is None:
+            self.end("closed during its TLS handshake", at_once=True)
+            return
+        self._open(transport)
+        self._take()
+        self._pause_or_resume()
 
     @property
     def host(self) -> str:
@@ -117,6 +165,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._ended:
             return
+        self._statistics.received_bytes += len(data)
         if self._passing and not self._buffer and len(data) <= self._passing and self._broker is not None:
             self._passing -= len(data)
             self._broker.write(data)
@@ -126,7 +175,7 @@ class ClientConnection(asyncio.Protocol):
         self._pause_or_resume()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._raw = None
         if error is not None:
             log.debug("lost connection address=%s error=%s", self.address, error)
         self.end()
@@ -148,12 +197,12 @@ class ClientConnection(asyncio.Protocol):
             self._task.cancel()
         if self._broker is not None:
             self._broker.close()
-        if self._transport is not None:
+        if self._raw is not None:
             if at_once or self._takes_no_more:
-                self._transport.abort()
+                self._raw.abort()
             else:
-                self._transport.close()
-                asyncio.get_running_loop().call_later(CLOSING_S, self._transport.abort)
+                self._raw.close()
+                asyncio.get_running_loop().call_later(CLOSING_S, self._raw.abort)
         self._buffer.clear()
         self._slots.clear()
         self._count_kept()
@@ -237,10 +286,12 @@ class ClientConnection(asyncio.Protocol):
         if self._broker is None:
             self._task = asyncio.create_task(self._reach_broker())
             return False
-        self._has_sasl = self._has_sasl or api_key in SASL
+        if api_key in SASL:
+            self._has_sasl = True
+            self.access.forget()
         self._requests += 1
         if answered:
-            self._slots.append(_Slot(True, api_key, version))
+            self._slots.append(_Slot(True, api_key, version, time.monotonic()))
         self._passing = _LENGTH + length
         return True
 
@@ -261,7 +312,7 @@ class ClientConnection(asyncio.Protocol):
         frame = bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length])
         del self._buffer[: _LENGTH + length]
         self._requests += 1
-        self._task = asyncio.create_task(self._answer(frame, _Slot(False, api_key, version)))
+        self._task = asyncio.create_task(self._answer(frame, _Slot(False, api_key, version, time.monotonic())))
         return False
 
     async def _answer(self, frame: bytes, slot: _Slot) -> None:
@@ -293,10 +344,14 @@ class ClientConnection(asyncio.Protocol):
             if self._has_sasl:
                 raise ConnectionError("the broker has closed the connection that was authenticated")
             self._broker = await self._connected_broker()
-        return await self._broker.ask(name, version, value)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await self._broker.ask(name, version, value)
+        except TimeoutError:
+            raise ConnectionError(f"the broker has not answered {name} within {ANSWER_S:g} s") from None
 
     async def _connected_broker(self) -> BrokerEnd:
-        end = BrokerEnd(self)
+        end = BrokerEnd(self, self._front.patches)
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._front.connect_broker(end)
@@ -356,9 +411,11 @@ class ClientConnection(asyncio.Protocol):
                 self._answers_waiting -= len(slot.answer)
                 self.write(slot.answer)
             self._slots.popleft()
+            self._statistics.took(slot.api_key, time.monotonic() - slot.began)
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
+            self._statistics.sent_bytes += len(data)
             self._transport.write(data)
 
     def broker_lost(self, reason: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import typing
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from typing import Any
 
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import answers
+from kafka_coord.frontends.kafka.access import Access, Operation
 from kafka_coord.frontends.kafka.instances import Instances, Node
 from kafka_coord.frontends.kafka.routing import LOCAL
+from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
 from kafka_coord.grouplog.records import CommittedOffset
 from kafka_coord.groups.errors import Error
@@ -45,15 +48,32 @@ MAX_OFFSET_METADATA_CHARS = 4096
 CONSUMER = "consumer"
 _GROUP, _TRANSACTION = 0, 1
 """Kinds of keys that FindCoordinator looks for."""
+_FIND_COORDINATOR = 1
+"""The version that brokers since 0.11 know."""
+
+
+class Caller(typing.Protocol):
+    """Who sends requests. Its questions to the broker raise :class:`OSError`."""
+
+    @property
+    def host(self) -> str:
+        """Where from."""
+
+    @property
+    def access(self) -> Access:
+        """What it may do."""
+
+    async def ask_broker(self, name: str, version: int, value: Any) -> Any:
+        """Asks the broker as this client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: its header, its message, and the address it came from."""
+    """One request: its header, its message, and the client that it came from."""
 
     header: RequestHeader
     request: Any
-    host: str
+    client: Caller
 
     @property
     def version(self) -> int:
@@ -71,8 +91,10 @@ class GroupCoordinator:
         manager: GroupMetadataManager,
         instances: Instances,
         fresh_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        statistics: Statistics | None = None,
     ) -> None:
         self._manager, self._instances, self._fresh_id = manager, instances, fresh_id
+        self._statistics = statistics or Statistics()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[str, Callable[[Call], Awaitable[Any]]] = {
@@ -91,31 +113,58 @@ class GroupCoordinator:
             "TxnOffsetCommit": self.handle_commit_offsets_in_transaction,
         }
 
-    async def answer(self, frame: bytes, host: str) -> bytes:
-        """The frame of the answer to a request's frame. Raises :class:`BadMessage`."""
+    async def answer(self, frame: bytes, client: Caller) -> bytes:
+        """The frame of the answer to a request's frame. Raises :class:`BadMessage`, and :class:`OSError` where the
+        broker cannot be asked what the client may do."""
         name, versions = LOCAL[int.from_bytes(frame[:2], "big")]
         version = int.from_bytes(frame[2:4], "big")
         if version not in versions:
             raise BadMessage(f"{name} version {version} is not served")
         form = message(f"{name}Request")
         header, at = read_header(frame, flexible=version in form.flexible)
-        found = await self._handlers[name](Call(header, form.decode(frame, version, at), host))
+        found = await self._handlers[name](Call(header, form.decode(frame, version, at), client))
+        self._statistics.told(name, found)
         return answer_frame(header, message(f"{name}Response"), found)
+
+    # --- what the client may do --------------------------------------------------------------------------------------
+
+    async def _denied(self, call: Call, operation: Operation, group_id: str | None) -> Error:
+        """GROUP_AUTHORIZATION_FAILED, or none."""
+        denied = group_id is not None and await call.client.access.denied_groups(operation, (group_id,))
+        return Error.GROUP_AUTHORIZATION_FAILED if denied else Error.NONE
+
+    async def _may_take_part(self, call: Call) -> Error:
+        """Of a member's request: whether it may, and whether this instance coordinates the group."""
+        group_id = call.request.group_id
+        return await self._denied(call, Operation.READ, group_id) or self._available(group_id)
+
+    # --- where coordinators are --------------------------------------------------------------------------------------
 
     async def handle_find_coordinator(self, call: Call) -> Any:
         request = call.request
         keys = request.coordinator_keys if call.version >= 4 else (request.key,)
-        found = [(key, *await self._coordinator_of(key, request.key_type)) for key in keys]
+        if request.key_type == _TRANSACTION:
+            found = [(key, *await self._transaction_coordinator(call, key)) for key in keys]
+        elif request.key_type == _GROUP:
+            denied = await call.client.access.denied_groups(Operation.DESCRIBE, keys)
+            failed = Error.GROUP_AUTHORIZATION_FAILED, answers.NOWHERE
+            found = [(key, *(failed if key in denied else await self._coordinator_of(key))) for key in keys]
+        else:
+            found = [(key, Error.INVALID_REQUEST, answers.NOWHERE) for key in keys]
         return answers.coordinators(found, call.version)
 
-    async def _coordinator_of(self, key: str, key_type: int) -> tuple[Error, Node]:
-        if key_type not in {_GROUP, _TRANSACTION}:
-            return Error.INVALID_REQUEST, answers.NOWHERE
+    async def _transaction_coordinator(self, call: Call, key: str) -> tuple[int, Node]:
+        """The broker's own answer to this client."""
+        asked = message("FindCoordinatorRequest")(key=key, key_type=_TRANSACTION)
+        found = await call.client.ask_broker("FindCoordinator", _FIND_COORDINATOR, asked)
+        node = self._instances.node(found.node_id, found.host, found.port)
+        if found.error_code or node is None:
+            return found.error_code or Error.COORDINATOR_NOT_AVAILABLE, answers.NOWHERE
+        return Error.NONE, node
+
+    async def _coordinator_of(self, group_id: str) -> tuple[int, Node]:
         try:
-            if key_type == _TRANSACTION:
-                node = await self._instances.transaction_coordinator(key)
-            else:
-                node = await self._instances.coordinator_of(partition_of(key))
+            node = await self._instances.coordinator_of(partition_of(group_id))
         except BrokerError as error:
             log.info("cannot tell where a coordinator is: %s", error)
             node = None
@@ -125,7 +174,7 @@ class GroupCoordinator:
 
     async def handle_join_group(self, call: Call) -> Any:
         request = call.request
-        error, found = self._available(request.group_id), None
+        error, found = await self._may_take_part(call), None
         if error is Error.NONE:
             found = await self._ask(
                 request.group_id, lambda token: _join(token, call, self._fresh_id()), make=not request.member_id
@@ -137,7 +186,7 @@ class GroupCoordinator:
 
     async def handle_sync_group(self, call: Call) -> Any:
         request = call.request
-        error, found = self._available(request.group_id), None
+        error, found = await self._may_take_part(call), None
         if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
             error = Error.REBALANCE_IN_PROGRESS  # as Kafka does: the client joins again instead of giving up
         elif error is Error.NONE:
@@ -150,7 +199,7 @@ class GroupCoordinator:
 
     async def handle_heartbeat(self, call: Call) -> Any:
         request = call.request
-        error = self._available(request.group_id)
+        error = await self._may_take_part(call)
         if error is Error.COORDINATOR_LOAD_IN_PROGRESS:
             error = Error.NONE  # as Kafka does: its members' timers begin anew when it is loaded
         elif error is Error.NONE:
@@ -164,7 +213,7 @@ class GroupCoordinator:
         leaving: tuple[tuple[str, str | None], ...] = ((request.member_id, None),)
         if call.version >= 3:
             leaving = tuple((one.member_id, one.group_instance_id) for one in request.members)
-        error = self._available(request.group_id)
+        error = await self._may_take_part(call)
         if error is not Error.NONE:
             return answers.left(Left(None, error), call.version)
         found = await self._ask(request.group_id, lambda token: Leave(token, leaving))
@@ -177,10 +226,13 @@ class GroupCoordinator:
     async def handle_commit_offsets(self, call: Call) -> Any:
         """Partitions that do not exist are told first; the group is asked about the others only, as in Kafka."""
         request = call.request
-        if not await self._learn(request.topics):
-            unknown = Error.COORDINATOR_NOT_AVAILABLE
-            return answers.per_partition("OffsetCommit", request.topics, lambda _topic, _partition: unknown)
-        offsets, errors = self._committed(request.topics)
+        error = await self._denied(call, Operation.READ, request.group_id)
+        if error is Error.NONE and not await self._learn(request.topics):
+            error = Error.COORDINATOR_NOT_AVAILABLE
+        if error is not Error.NONE:
+            return answers.per_partition("OffsetCommit", request.topics, lambda _topic, _partition: error)
+        denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
+        offsets, errors = self._committed(request.topics, denied)
         error = await self._may_commit(request) if offsets else Error.NONE
         if error is Error.NONE:
             small = {where: one for where, one in offsets.items() if len(one.metadata) <= MAX_OFFSET_METADATA_CHARS}
@@ -208,14 +260,16 @@ class GroupCoordinator:
         found = await self._ask(group_id, lambda token: Commit(token, *who), make=generation < 0)
         return found.error if isinstance(found, Answered) else Error.ILLEGAL_GENERATION
 
-    def _committed(self, topics: Any) -> tuple[Offsets, dict[tuple[str, int], Error]]:
+    def _committed(self, topics: Any, denied: frozenset[str]) -> tuple[Offsets, dict[tuple[str, int], Error]]:
         offsets: Offsets = {}
         errors: dict[tuple[str, int], Error] = {}
         now_ms = self._manager.now_ms()
         for topic in topics:
             for part in topic.partitions:
                 where = topic.name, part.partition_index
-                if self._instances.has_partition(*where):
+                if topic.name in denied:
+                    errors[where] = Error.TOPIC_AUTHORIZATION_FAILED
+                elif self._instances.has_partition(*where):
                     metadata, epoch = part.committed_metadata or "", part.committed_leader_epoch
                     offsets[where] = CommittedOffset(part.committed_offset, epoch, metadata, now_ms)
                 else:
@@ -229,16 +283,28 @@ class GroupCoordinator:
             if call.version >= 8
             else [(request.group_id, request.topics)]
         )
+        access, known = call.client.access, self._manager.offsets_cache
+        no_groups = await access.denied_groups(Operation.DESCRIBE, [group for group, _ in asked])
+        visible = []
+        for group, topics in asked:
+            names = {topic for topic, _ in known.get(group, ())} if topics is None else {one.name for one in topics}
+            hidden = frozenset() if group in no_groups else await access.denied_topics(Operation.DESCRIBE, names)
+            visible.append((group, topics, names, hidden))
         await self._prove(group for group, _ in asked)
-        known = self._manager.offsets_cache
-        return answers.fetched(
-            [(group, topics, self._availability(group), known.get(group, {})) for group, topics in asked], call.version
-        )
+        found = []
+        for group, topics, names, hidden in visible:
+            error = Error.GROUP_AUTHORIZATION_FAILED if group in no_groups else self._availability(group)
+            offsets = {} if error else known.get(group, {})
+            if topics is None and hidden:  # a topic that came meanwhile has not been asked about
+                offsets = {where: one for where, one in offsets.items() if where[0] in names}
+            found.append((group, topics, error, offsets, hidden))
+        return answers.fetched(found, call.version)
 
     async def handle_delete_offsets(self, call: Call) -> Any:
         """Partitions that do not exist are told first; topics that members have subscribed to keep their offsets."""
         request, group_id = call.request, call.request.group_id
-        error, group = self._existing(group_id)
+        denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
+        error, group = await self._may_delete(call, group_id), self._manager.group(group_id)
         subscribed: frozenset[str] = frozenset()
         if error is Error.NONE and group is not None and group.metadata.state is not GroupState.EMPTY:
             metadata = group.metadata
@@ -250,12 +316,10 @@ class GroupCoordinator:
         if error is not Error.NONE:
             return message("OffsetDeleteResponse")(error_code=error)
         errors = {
-            (topic.name, part.partition_index): Error.GROUP_SUBSCRIBED_TO_TOPIC
-            if self._instances.has_partition(topic.name, part.partition_index)
-            else Error.UNKNOWN_TOPIC_OR_PARTITION
+            (topic.name, part.partition_index): error
             for topic in request.topics
             for part in topic.partitions
-            if topic.name in subscribed or not self._instances.has_partition(topic.name, part.partition_index)
+            if (error := self._undeletable(topic.name, part.partition_index, denied, subscribed))
         }
         asked = [(topic.name, part.partition_index) for topic in request.topics for part in topic.partitions]
         deleted = await self._manager.delete_offsets(group_id, [where for where in asked if where not in errors])
@@ -263,9 +327,16 @@ class GroupCoordinator:
             await self._delete(group_id)
         return answers.per_partition("OffsetDelete", request.topics, lambda *where: errors.get(where, deleted))
 
+    def _undeletable(self, topic: str, partition: int, denied: frozenset[str], subscribed: frozenset[str]) -> Error:
+        if topic in denied:
+            return Error.TOPIC_AUTHORIZATION_FAILED
+        if not self._instances.has_partition(topic, partition):
+            return Error.UNKNOWN_TOPIC_OR_PARTITION
+        return Error.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else Error.NONE
+
     async def handle_add_offsets_to_transaction(self, call: Call) -> Any:
         """Offsets in transactions are not served: refused before anything is half done."""
-        log.warning("refused offsets of a transaction group=%s address=%s", call.request.group_id, call.host)
+        log.warning("refused offsets of a transaction group=%s address=%s", call.request.group_id, call.client.host)
         return message("AddOffsetsToTxnResponse")(error_code=Error.UNSUPPORTED_VERSION)
 
     async def handle_commit_offsets_in_transaction(self, call: Call) -> Any:
@@ -276,17 +347,31 @@ class GroupCoordinator:
     # --- looking at groups, and removing them ------------------------------------------------------------------------
 
     async def handle_describe_groups(self, call: Call) -> Any:
+        denied = await call.client.access.denied_groups(Operation.DESCRIBE, call.request.groups)
+        failed = Error.GROUP_AUTHORIZATION_FAILED
         await self._prove(call.request.groups)
         return answers.described(
-            (one, self._availability(one), self._manager.group(one)) for one in call.request.groups
+            (one, failed if one in denied else self._availability(one), self._manager.group(one))
+            for one in call.request.groups
         )
 
     async def handle_list_groups(self, call: Call) -> Any:
         loading = Error.COORDINATOR_LOAD_IN_PROGRESS if self._manager.loading else Error.NONE
-        return answers.listed(self._manager.groups_cache, call.request, loading)
+        access, names = call.client.access, list(self._manager.groups_cache)
+        if await access.may_describe_cluster():
+            hidden: frozenset[str] = frozenset()
+        else:
+            hidden = await access.denied_groups(Operation.DESCRIBE, names)
+        shown = {name: group for name, group in self._manager.groups_cache.items() if name not in hidden}
+        return answers.listed(shown, call.request, loading)
 
     async def handle_delete_groups(self, call: Call) -> Any:
-        return answers.deleted([(one, await self._delete(one)) for one in call.request.groups_names])
+        groups = call.request.groups_names
+        return answers.deleted([(one, await self._may_delete(call, one) or await self._delete(one)) for one in groups])
+
+    async def _may_delete(self, call: Call, group_id: str) -> Error:
+        """Whether it may, and whether the group is there."""
+        return await self._denied(call, Operation.DELETE, group_id) or self._existing(group_id)[0]
 
     async def _delete(self, group_id: str) -> Error:
         error, group = self._existing(group_id)
@@ -395,7 +480,7 @@ def _join(token: object, call: Call, fresh_id: str) -> Join:
         request.member_id,
         instance_id,
         client_id,
-        f"/{call.host}",
+        f"/{call.client.host}",
         request.session_timeout_ms / 1000,
         rebalance_ms / 1000,
         request.protocol_type,

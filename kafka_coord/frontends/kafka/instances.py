@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kafka_coord.errors import BrokerError
+from kafka_coord.frontends.kafka.patches import Addresses
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.wire.messages import message
@@ -18,7 +19,7 @@ from kafka_coord.wire.messages import message
 Node = tuple[int, str, int]
 """Broker id, host, port."""
 
-_METADATA, _FIND_COORDINATOR, _CREATE_TOPICS = 4, 1, 2
+_METADATA, _CREATE_TOPICS = 4, 2
 """Versions that every broker from 0.11 to 3.9 speaks."""
 _KNOWN_FOR_S = 30.0
 _MISSING_FOR_S = 0.2
@@ -34,10 +35,13 @@ _LOG_SETTINGS = {
 
 
 class Instances:
-    """See above. One event loop. ``connect`` makes a connection to the own broker's listener for instances."""
+    """See above. One event loop. ``connect`` makes a connection to the own broker's listener for instances.
+    ``addresses`` are those of the instances where the broker does not know them (``--kafka-rewrite``)."""
 
-    def __init__(self, connect: Callable[[], BrokerConnection], broker_id: int) -> None:
-        self._connect = connect
+    def __init__(
+        self, connect: Callable[[], BrokerConnection], broker_id: int, addresses: Addresses | None = None
+    ) -> None:
+        self._connect, self._addresses = connect, addresses
         self._connection: BrokerConnection | None = None
         self.broker_id = broker_id
         self.nodes: dict[int, Node] = {}
@@ -54,11 +58,20 @@ class Instances:
         form = message("MetadataRequest")
         named = tuple(form.struct("MetadataRequestTopic")(name=topic) for topic in topics)
         answer = await self._ask("Metadata", _METADATA, form(topics=named, allow_auto_topic_creation=False))
-        self.nodes = {node.node_id: (node.node_id, node.host, node.port) for node in answer.brokers}
+        self.nodes = {
+            node.node_id: at for node in answer.brokers if (at := self.node(node.node_id, node.host, node.port))
+        }
         now = time.monotonic()
         for topic in answer.topics:
             self._partitions[topic.name] = now, len(topic.partitions) if not topic.error_code else 0
         return answer
+
+    def node(self, broker_id: int, host: str, port: int) -> Node | None:
+        """Where clients reach a broker that the own broker knows at that address."""
+        if self._addresses is None:
+            return broker_id, host, port
+        known = self._addresses().get(broker_id)
+        return None if known is None else (broker_id, *known)
 
     async def look(self) -> None:
         """Looks who leads the log's partitions; makes the topic if there is none. Raises :class:`BrokerError`."""
@@ -92,12 +105,6 @@ class Instances:
         if partition not in self.leaders:
             await self.look()
         return self.nodes.get(self.leaders.get(partition, -1))
-
-    async def transaction_coordinator(self, transactional_id: str) -> Node | None:
-        """The broker's own answer."""
-        form = message("FindCoordinatorRequest")
-        answer = await self._ask("FindCoordinator", _FIND_COORDINATOR, form(key=transactional_id, key_type=1))
-        return None if answer.error_code else (answer.node_id, answer.host, answer.port)
 
     async def learn(self, highest: Mapping[str, int]) -> None:
         """Asks for the partitions of topics that have not been asked for lately. ``highest`` is the highest partition

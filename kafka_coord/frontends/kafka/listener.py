@@ -5,18 +5,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 import threading
 from concurrent.futures import Future
 
-from kafka_coord.errors import BrokerError, KafkaCoordError, NodeExists, NoNode, SettingsError
+from kafka_coord.errors import (
+    BrokerError,
+    KafkaCoordError,
+    MalformedValue,
+    NodeExists,
+    NoNode,
+    SettingsError,
+    StoreUnavailable,
+)
+from kafka_coord.frontends.handshakes import Handshakes
+from kafka_coord.frontends.kafka.access import BrokerAccess
 from kafka_coord.frontends.kafka.clients import Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.coordinator import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.limits import FrontLimits
-from kafka_coord.grouplog.broker import BrokerConnection
+from kafka_coord.frontends.kafka.patches import patches
+from kafka_coord.frontends.kafka.statistics import Statistics
+from kafka_coord.grouplog.authentication import BrokerSecurity
+from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.groups.machine import GroupLimits
+from kafka_coord.model import CoordinatorInfo
+from kafka_coord.model import json_fields as fields
+from kafka_coord.settings import host_and_port
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
@@ -31,7 +48,9 @@ DEFAULT_RETENTION_MS = 7 * 24 * 3600 * 1000
 
 class KafkaListener:
     """Serves Kafka clients at ``address`` until :meth:`close`. ``broker_listener`` is where the own broker listens for
-    its instance. Raises :class:`SettingsError` where it cannot listen."""
+    its instance, ``security`` how it is spoken to there; ``tls`` is for clients. ``rewrite``: its advertised
+    address is not the instance's, and is replaced in what it answers. Raises :class:`SettingsError` where it
+    cannot listen."""
 
     def __init__(
         self,
@@ -41,23 +60,32 @@ class KafkaListener:
         broker_id: int,
         *,
         limits: FrontLimits | None = None,
+        security: BrokerSecurity = PLAINTEXT,
+        tls: ssl.SSLContext | None = None,
+        rewrite: bool = False,
         group_limits: GroupLimits | None = None,
         retention_ms: int = DEFAULT_RETENTION_MS,
     ) -> None:
         self._host, self._port = _split(address)
         self._broker_host, self._broker_port = _split(broker_listener)
+        self._security = security
         self._store, self._broker_id, self._retention_ms = store, broker_id, retention_ms
-        self.instances = Instances(self._to_broker, broker_id)
+        self._addresses: dict[int, tuple[str, int]] | None = {} if rewrite else None
+        known = self._known_addresses if rewrite else None
+        self.patches = patches(known)
+        self.instances = Instances(self._to_broker, broker_id, known)
         self.manager = GroupMetadataManager(
             self._to_broker, self._claim, f"{broker_id}@{address}", group_limits or GroupLimits(), self._term_ended
         )
-        self.coordinator = GroupCoordinator(self.manager, self.instances)
+        self.broker_access = BrokerAccess()
+        self.handshakes = None if tls is None else Handshakes(tls)
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: Future[str] = Future()
         self._claims: dict[int, asyncio.Task[None]] = {}
         self.clients = Clients(limits or FrontLimits())
         self.limits.allow_descriptors()
+        self.coordinator = GroupCoordinator(self.manager, self.instances, statistics=self.statistics)
         self._thread = threading.Thread(target=self._run, name="kafka-listener", daemon=True)
         self._thread.start()
         self.address = self._started.result()
@@ -105,6 +133,10 @@ class KafkaListener:
     def limits(self) -> FrontLimits:
         return self.clients.limits
 
+    @property
+    def statistics(self) -> Statistics:
+        return self.clients.statistics
+
     def may_stay(self, client: ClientConnection) -> bool:
         return self.clients.admit(client)
 
@@ -121,13 +153,14 @@ class KafkaListener:
             self.clients.look(loop.time())
 
     async def answer(self, frame: bytes, client: ClientConnection) -> bytes:
-        return await self.coordinator.answer(frame, client.host)
+        return await self.coordinator.answer(frame, client)
 
     async def connect_broker(self, protocol: asyncio.Protocol) -> None:
-        await asyncio.get_running_loop().create_connection(lambda: protocol, self._broker_host, self._broker_port)
+        loop, tls = asyncio.get_running_loop(), self._security.tls
+        await loop.create_connection(lambda: protocol, self._broker_host, self._broker_port, ssl=tls)
 
     def _to_broker(self) -> BrokerConnection:
-        return BrokerConnection(self._broker_host, self._broker_port)
+        return BrokerConnection(self._broker_host, self._broker_port, self._security)
 
     # --- terms -------------------------------------------------------------------------------------------------------
 
@@ -139,9 +172,11 @@ class KafkaListener:
         expire_at += loop.time()
         while True:
             try:
+                if self._addresses is not None:
+                    self._addresses = await asyncio.to_thread(addresses_of_instances, self._store)
                 await self.instances.look()
                 complained = False
-            except BrokerError as error:
+            except (BrokerError, StoreUnavailable) as error:
                 if not complained:
                     log.warning("cannot ask the broker which partitions it leads: %s", error)
                 complained = True
@@ -156,6 +191,9 @@ class KafkaListener:
                 except Exception:
                     log.exception("cannot remove offsets that are too old")
             await asyncio.sleep(LOOK_S)
+
+    def _known_addresses(self) -> dict[int, tuple[str, int]]:
+        return self._addresses or {}
 
     def _follow_leaders(self) -> None:
         led = {partition for partition, leader in self.instances.leaders.items() if leader == self._broker_id}
@@ -182,6 +220,19 @@ class KafkaListener:
 
     async def _claim(self, partition: int) -> int:
         return await asyncio.to_thread(claim_term, self._store, partition, self._broker_id)
+
+
+def addresses_of_instances(store: Store) -> dict[int, tuple[str, int]]:
+    """Where running instances serve Kafka clients, by broker id. Raises :class:`StoreUnavailable`."""
+    found = {}
+    with contextlib.suppress(NoNode):
+        for name in store.children(layout.COORDINATORS):
+            path = f"{layout.COORDINATORS}/{name}"
+            with contextlib.suppress(NoNode, MalformedValue, ValueError):
+                info = CoordinatorInfo.from_json(fields.load(store.get(path).data, path), path)
+                if "kafka" in info.endpoints:
+                    found[info.broker_id] = host_and_port(info.endpoints["kafka"])
+    return found
 
 
 def claim_term(store: Store, partition: int, broker_id: int) -> int:

@@ -1,12 +1,10 @@
-"""Which requests are answered here, in which versions, and what is patched on its way from the broker."""
+"""Which requests are answered here, in which versions, and which the broker answers."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from kafka_coord.wire.definition import Versions
 from kafka_coord.wire.errors import BadMessage
-from kafka_coord.wire.frames import answer_start, peek, read_header
+from kafka_coord.wire.frames import peek, read_header
 from kafka_coord.wire.messages import message
 
 PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 17, 36
@@ -36,7 +34,8 @@ LARGE = frozenset({11, 14})
 GROUPS_OF_LATER = frozenset({68, 69, 76, 77, 78, 79, 88, 89, 90, 91, 92})
 """KIP-848, share groups, streams groups: not served, so a broker's ranges for them are taken out."""
 SASL_HANDSHAKE_VERSION = 1
-"""Version 0 is followed by bytes without a header: nothing that frames could be told from."""
+"""Version 0 is followed by bytes without a header: nothing that requests could be told from. It is advertised all the
+same: librdkafka takes a broker that does not have it for one that knows no handshake at all."""
 
 
 def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool | None:
@@ -69,26 +68,3 @@ def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool |
 def is_local(api_key: int, version: int) -> bool:
     """Whether it is answered here: also a version nobody knows of a request that is ours, to be refused."""
     return api_key in LOCAL and not (api_key == 9 and version == 0)
-
-
-def patch_api_versions(frame: bytes, version: int) -> bytes:
-    """The body of an ApiVersions answer with this instance's ranges. An error's answer stays as it is: it is of
-    version 0, whatever was asked."""
-    form = message("ApiVersionsResponse")
-    start = answer_start(form, version)
-    if int.from_bytes(frame[start : start + 2], "big") or version not in form.versions:
-        return frame
-    answer = form.decode(frame, version, start)
-    entry = form.struct("ApiVersion")
-    ranges: dict[int, Any] = {one.api_key: one for one in answer.api_keys if one.api_key not in GROUPS_OF_LATER}
-    for api_key, (_, versions) in LOCAL.items():
-        if api_key not in ranges:
-            continue  # this broker's clients do not expect it
-        first = 0 if api_key == 9 else versions.first
-        ranges[api_key] = entry(api_key=api_key, min_version=first, max_version=versions.last)
-    if SASL_HANDSHAKE in ranges:
-        ranges[SASL_HANDSHAKE] = entry(
-            api_key=SASL_HANDSHAKE, min_version=SASL_HANDSHAKE_VERSION, max_version=SASL_HANDSHAKE_VERSION
-        )
-    answer.api_keys = tuple(ranges.values())
-    return bytes(form.encode(answer, version, bytearray(frame[:start])))

@@ -13,6 +13,7 @@ from contextlib import suppress
 from kafka_coord.channel.messages import Code
 from kafka_coord.channel.rpc import Rpc
 from kafka_coord.errors import SettingsError
+from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.socket.access import Access
 from kafka_coord.frontends.socket.gateway import Gateway, LeadershipView
 from kafka_coord.frontends.socket.inbox import LARGE_BYTES, Inbox
@@ -27,10 +28,6 @@ SPARE_CONNECTIONS = 1_000
 OTHER_DESCRIPTORS = 200
 """What the process has open besides, and connections that are being told that there is no room."""
 MAX_TURNED_AWAY = 64
-HANDSHAKE_S = 5.0
-"""The limit for a TLS handshake, from its beginning."""
-MAX_HANDSHAKES = 128
-"""The most concurrent TLS handshakes; further clients wait for a place, which costs little."""
 MAX_KEPT_BYTES = 64 << 20
 """The most unread bytes over all connections; above it, a connection that holds more than a small frame is closed."""
 _BACKLOG = 4_096
@@ -68,8 +65,7 @@ class GatewayServer:
         self._turn_is_due = False
         self.kept_bytes = 0
         """Of all connections, waiting to be read."""
-        self._tls = tls
-        self._handshakes = asyncio.Semaphore(MAX_HANDSHAKES)
+        self._handshakes = None if tls is None else Handshakes(tls)
         self._securing: set[asyncio.Task[None]] = set()
         _allow_descriptors(self._options.most_consumers + SPARE_CONNECTIONS + OTHER_DESCRIPTORS)
         self.gateway = Gateway(store, instance, leadership_view, self._awake.set, self._options, access)
@@ -131,16 +127,16 @@ class GatewayServer:
             self._turn_away(peer, transport)
             return
         self._open.add(peer)
-        if self._tls is None:
+        if self._handshakes is None:
             peer.open(transport)
             return
         transport.pause_reading()
-        securing = self._loop.create_task(self._secure(peer, transport, self._tls))
+        securing = self._loop.create_task(self._secure(peer, transport, self._handshakes))
         self._securing.add(securing)
         securing.add_done_callback(self._securing.discard)
 
     def _turn_away(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
-        if self._tls is not None or self._turned_away >= MAX_TURNED_AWAY:
+        if self._handshakes is not None or self._turned_away >= MAX_TURNED_AWAY:
             transport.abort()  # a reason would cost a handshake
             return
         self._turned_away += 1
@@ -151,13 +147,10 @@ class GatewayServer:
     def _has_turned_away(self) -> None:
         self._turned_away -= 1
 
-    async def _secure(self, peer: SocketPeer, raw: asyncio.Transport, tls: ssl.SSLContext) -> None:
+    async def _secure(self, peer: SocketPeer, raw: asyncio.Transport, handshakes: Handshakes) -> None:
         """The TLS handshake, once there is a place for it."""
         try:
-            async with self._handshakes:
-                transport = await self._loop.start_tls(
-                    raw, peer, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
-                )
+            transport = await handshakes.secure(raw, peer)
         except (OSError, asyncio.CancelledError) as error:
             log.debug("the TLS handshake failed address=%s: %s", peer.address, error)
             raw.abort()

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.groups.errors import Error
+from kafka_coord.monitor.kafka_metrics import of_kafka
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.peer import Peer, request
@@ -261,6 +263,45 @@ def test_odd_metadata_of_a_member_hangs_nothing(
         deleted = peer.ask("OffsetDelete", 0, group_id=group, topics=(one,))
         assert deleted.error_code == Error.NONE
         peer.ask("LeaveGroup", 2, group_id=group, member_id=joined.member_id)
+
+
+def test_metrics_tell_requests_errors_bytes_and_the_log(
+    listener: KafkaListener, group: str, topic: str, documented: str
+) -> None:
+    before = values(listener)
+    with Peer(listener) as peer:
+        commit(peer, group, topic, 3)
+        peer.ask("Metadata", 4, topics=())
+        assert peer.ask("Heartbeat", 3, group_id=group, member_id="nobody", generation_id=1).error_code
+    failed = {"request": "Heartbeat", "error": "UNKNOWN_MEMBER_ID"}
+    for name in "OffsetCommit", "Metadata", "Heartbeat":
+        eventually(lambda name=name: growth(listener, before, f"{REQUESTS}_count", request=name) == 1)  # type: ignore[misc]
+    assert growth(listener, before, "kafka_coord_kafka_errors_total", **failed) == 1
+    assert growth(listener, before, "kafka_coord_kafka_accepted_connections_total") == 1
+    assert growth(listener, before, "kafka_coord_kafka_received_bytes_total") > 100
+    partition = str(partition_of(group))
+    assert growth(listener, before, "kafka_coord_kafka_log_appended_records_total", partition=partition) == 1
+    assert values(listener)["kafka_coord_kafka_log_term", frozenset({("partition", partition)})] >= 1
+    assert all(f"`{metric.name}" in documented for metric in of_kafka(listener))
+
+
+REQUESTS = "kafka_coord_kafka_request_seconds"
+Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def values(listener: KafkaListener) -> Values:
+    found = (sample for metric in of_kafka(listener) for sample in metric.samples)
+    return {(one.name, frozenset(one.labels.items())): one.value for one in found}
+
+
+def growth(listener: KafkaListener, before: Values, name: str, **labels: str) -> float:
+    key = name, frozenset(labels.items())
+    return values(listener).get(key, 0.0) - before.get(key, 0.0)
+
+
+@pytest.fixture
+def documented() -> str:
+    return (Path(__file__).parents[3] / "docs" / "operations.md").read_text("utf-8")
 
 
 def test_stock_clients_go_on_beside_all_that(front: Front, topic: str) -> None:

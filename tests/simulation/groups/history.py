@@ -9,6 +9,7 @@ from typing import Any
 
 from kafka_coord.grouplog import reader, term
 from kafka_coord.grouplog.manager import partition_of
+from tests.frontends.kafka.callers import OpenCaller
 from tests.simulation.groups.clients import ALONE, GROUP, Client
 from tests.simulation.groups.instances import Instance, Network, Znode, sent
 from tests.simulation.groups.judge import InvariantBroken, Judge
@@ -93,7 +94,7 @@ class GroupHistory:
 
         async def handle() -> None:
             self.asked[key] = world.now, instance.process, client.name
-            found = await instance.coordinator.answer(frame, "h")
+            found = await instance.coordinator.answer(frame, OpenCaller("h"))
             del self.asked[key]
             if check is not None:
                 check(found)

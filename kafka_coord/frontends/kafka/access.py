@@ -1,0 +1,150 @@
+"""What a client may do: the broker is asked, on the client's own connection to it.
+
+So there is one place where rights are written down, the broker's. The questions are requests that change nothing and
+whose answers begin with the right in question, on whichever broker they are asked:
+
+======================  ==============================================================
+right                   request
+======================  ==============================================================
+any authorizer at all   DescribeAcls: SECURITY_DISABLED where the broker has none
+READ of a group         Heartbeat of a member that is none
+DESCRIBE of groups      DescribeGroups
+DELETE of a group       OffsetDelete without topics
+READ, DESCRIBE of       Metadata with authorized operations
+topics, the cluster
+======================  ==============================================================
+
+DescribeGroups with authorized operations would be one request for all rights of a group; but only a group's native
+coordinator fills them in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from enum import IntEnum
+from typing import Any
+
+from kafka_coord.groups.errors import Error
+from kafka_coord.wire.messages import message
+
+KNOWN_S = 30.0
+"""How long an answer counts."""
+MOST_KNOWN = 100_000
+_DESCRIBE_ACLS, _HEARTBEAT, _DESCRIBE_GROUPS, _OFFSET_DELETE, _METADATA = 0, 0, 0, 0, 8
+_SECURITY_DISABLED = 54
+_CLUSTER_RESOURCE, _ANY = 4, 1
+
+Asking = Callable[[str, int, Any], Awaitable[Any]]
+"""Asks the broker a request by name, version and message."""
+
+
+class Operation(IntEnum):
+    """Kafka's codes."""
+
+    READ = 3
+    DELETE = 6
+    DESCRIBE = 8
+
+    def within(self, bits: int) -> bool:
+        """Whether it is among authorized operations; none is where the broker does not tell them."""
+        return bits >= 0 and bool(bits >> self & 1)
+
+
+class BrokerAccess:
+    """What all clients of a broker have found out about it."""
+
+    def __init__(self) -> None:
+        self.has_authorizer = False
+        """Kept once it is known: a broker without one that is asked the other questions allows everything."""
+
+
+class Access:
+    """Of one client's connection. Every method raises :class:`OSError` and :class:`BadMessage` as ``ask`` does: a
+    connection that has not authenticated is closed by the broker, and so is told nothing."""
+
+    def __init__(self, ask: Asking, broker: BrokerAccess) -> None:
+        self._ask, self._broker = ask, broker
+        self._allowed: dict[tuple[Operation, bool, str], bool] = {}
+        self._is_open = False
+        self._until = 0.0
+
+    def forget(self) -> None:
+        """The client may be somebody else from now on."""
+        self._until = 0.0
+
+    async def denied_groups(self, operation: Operation, groups: Iterable[str]) -> frozenset[str]:
+        """Those of these groups for which it is not allowed."""
+        return await self._denied(operation, True, groups)
+
+    async def denied_topics(self, operation: Operation, topics: Iterable[str]) -> frozenset[str]:
+        return await self._denied(operation, False, topics)
+
+    async def may_describe_cluster(self) -> bool:
+        if await self._everything():
+            return True
+        form = message("MetadataRequest")
+        found = await self._ask("Metadata", _METADATA, form(topics=(), include_cluster_authorized_operations=True))
+        return Operation.DESCRIBE.within(found.cluster_authorized_operations)
+
+    async def _denied(self, operation: Operation, of_group: bool, names: Iterable[str]) -> frozenset[str]:
+        if await self._everything():
+            return frozenset()
+        wanted = set(names)
+        unknown = sorted(name for name in wanted if (operation, of_group, name) not in self._allowed)
+        if unknown:
+            asked = self._ask_groups if of_group else self._ask_topics
+            if len(self._allowed) + len(unknown) > MOST_KNOWN:
+                self._allowed.clear()
+                unknown = sorted(wanted)
+            await asked(operation, unknown)
+        return frozenset(name for name in wanted if not self._allowed.get((operation, of_group, name)))
+
+    async def _everything(self) -> bool:
+        """Whether everything is allowed, because the broker has no authorizer."""
+        now = time.monotonic()
+        if now < self._until:
+            return self._is_open
+        self._allowed.clear()
+        self._is_open = False
+        if not self._broker.has_authorizer:
+            form = message("DescribeAclsRequest")
+            filters = {"resource_name_filter": "kafka-cluster", "principal_filter": "User:", "host_filter": None}
+            kinds = {"resource_type_filter": _CLUSTER_RESOURCE, "operation": _ANY, "permission_type": _ANY}
+            found = await self._ask("DescribeAcls", _DESCRIBE_ACLS, form(**filters, **kinds))
+            self._is_open = found.error_code == _SECURITY_DISABLED
+            self._broker.has_authorizer = not self._is_open
+        self._until = now + KNOWN_S
+        return self._is_open
+
+    async def _ask_groups(self, operation: Operation, groups: list[str]) -> None:
+        if operation is Operation.DESCRIBE:
+            found = await self._ask("DescribeGroups", _DESCRIBE_GROUPS, message("DescribeGroupsRequest")(groups=groups))
+            errors = {one.group_id: one.error_code for one in found.groups}
+        elif operation is Operation.READ:
+            form = message("HeartbeatRequest")
+            errors = {
+                one: (
+                    await self._ask("Heartbeat", _HEARTBEAT, form(group_id=one, generation_id=-1, member_id=""))
+                ).error_code
+                for one in groups
+            }
+        else:
+            form = message("OffsetDeleteRequest")
+            errors = {
+                one: (await self._ask("OffsetDelete", _OFFSET_DELETE, form(group_id=one, topics=()))).error_code
+                for one in groups
+            }
+        for group, error in errors.items():
+            self._allowed[operation, True, group] = error != Error.GROUP_AUTHORIZATION_FAILED
+
+    async def _ask_topics(self, operation: Operation, topics: list[str]) -> None:
+        form = message("MetadataRequest")
+        of_topic = form.struct("MetadataRequestTopic")
+        asked = form(
+            topics=tuple(of_topic(name=topic) for topic in topics),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+        )
+        for topic in (await self._ask("Metadata", _METADATA, asked)).topics:
+            self._allowed[operation, False, topic.name] = operation.within(topic.topic_authorized_operations)

@@ -1,0 +1,84 @@
+"""What is changed in the broker's answers on their way to a client. Pure.
+
+ApiVersions always: it tells the ranges of what is answered here. With ``--kafka-rewrite`` also the brokers of Metadata
+and DescribeCluster, whose addresses become those of the instances beside them; and requests whose later versions tell
+addresses elsewhere, or that are not known here, are advertised up to the version before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kafka_coord.frontends.kafka.routing import GROUPS_OF_LATER, LOCAL
+from kafka_coord.wire.errors import BadMessage
+from kafka_coord.wire.frames import API_VERSIONS, answer_start
+from kafka_coord.wire.messages import Message, message
+
+METADATA, DESCRIBE_CLUSTER = 3, 60
+Patch = Callable[[bytes, int], bytes]
+"""The frame of an answer and its version → the frame that is passed on. Raises :class:`BadMessage`."""
+Addresses = Callable[[], Mapping[int, tuple[str, int]]]
+"""Where the instances beside the brokers are: host and port by broker id."""
+MOST_WITH_REWRITE = {
+    0: 9,  # Produce 10 tells new leaders' addresses (KIP-951)
+    1: 15,  # and Fetch 16
+    METADATA: message("MetadataResponse").versions.last,
+    DESCRIBE_CLUSTER: message("DescribeClusterResponse").versions.last,
+}
+
+
+def patches(addresses: Addresses | None = None) -> dict[int, Patch]:
+    """By api key. ``addresses`` where they are rewritten."""
+    if addresses is None:
+        return {API_VERSIONS: patch_api_versions}
+    known = addresses
+    return {
+        API_VERSIONS: lambda frame, version: patch_api_versions(frame, version, MOST_WITH_REWRITE),
+        METADATA: lambda frame, version: _with_instances("MetadataResponse", "node_id", frame, version, known()),
+        DESCRIBE_CLUSTER: lambda frame, version: _with_instances(
+            "DescribeClusterResponse", "broker_id", frame, version, known()
+        ),
+    }
+
+
+def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | None = None) -> bytes:
+    """The body of an ApiVersions answer with this instance's ranges, and no version above ``most``. An error's answer
+    stays as it is: it is of version 0, whatever was asked."""
+    form = message("ApiVersionsResponse")
+    start = answer_start(form, version)
+    if int.from_bytes(frame[start : start + 2], "big") or version not in form.versions:
+        return frame
+    answer = form.decode(frame, version, start)
+    entry = form.struct("ApiVersion")
+    ranges: dict[int, Any] = {one.api_key: one for one in answer.api_keys if one.api_key not in GROUPS_OF_LATER}
+    for api_key, (_, versions) in LOCAL.items():
+        if api_key not in ranges:
+            continue  # this broker's clients do not expect it
+        first = 0 if api_key == 9 else versions.first
+        ranges[api_key] = entry(api_key=api_key, min_version=first, max_version=versions.last)
+    for api_key, last in (most or {}).items():
+        if api_key in ranges:
+            ranges[api_key].max_version = min(ranges[api_key].max_version, last)
+    answer.api_keys = tuple(ranges.values())
+    return _encoded(form, answer, version, frame[:start])
+
+
+def _with_instances(
+    name: str, id_field: str, frame: bytes, version: int, addresses: Mapping[int, tuple[str, int]]
+) -> bytes:
+    """A broker without an instance is left out: clients that found it would not come back here."""
+    form = message(name)
+    if version not in form.versions:
+        raise BadMessage(f"{name} version {version} is not known here, and would tell brokers' own addresses")
+    start = answer_start(form, version)
+    answer = form.decode(frame, version, start)
+    brokers = [one for one in answer.brokers if getattr(one, id_field) in addresses]
+    for one in brokers:
+        one.host, one.port = addresses[getattr(one, id_field)]
+    answer.brokers = tuple(brokers)
+    return _encoded(form, answer, version, frame[:start])
+
+
+def _encoded(form: Message, answer: Any, version: int, start: bytes) -> bytes:
+    return bytes(form.encode(answer, version, bytearray(start)))

@@ -1,0 +1,88 @@
+"""What a listener for Kafka clients counts since it began. One thread writes, any may read."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka_coord.frontends.kafka.routing import LOCAL
+from kafka_coord.groups.errors import Error
+
+BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+OTHER = "Other"
+NAMES = {
+    0: "Produce",
+    1: "Fetch",
+    2: "ListOffsets",
+    3: "Metadata",
+    17: "SaslHandshake",
+    18: "ApiVersions",
+    19: "CreateTopics",
+    20: "DeleteTopics",
+    22: "InitProducerId",
+    24: "AddPartitionsToTxn",
+    26: "EndTxn",
+    32: "DescribeConfigs",
+    36: "SaslAuthenticate",
+    60: "DescribeCluster",
+} | {api_key: name for api_key, (name, _) in LOCAL.items()}
+"""Requests that are counted by name; all others are counted together, whatever clients send."""
+_CODES = {int(error): error.name for error in Error}
+_PARTS = ("topics", "partitions", "groups", "coordinators", "results", "members")
+
+
+@dataclass(slots=True)
+class Times:
+    """``buckets`` counts by how long it took: up to each of :data:`BOUNDS_S`, and more; ``total_s`` is the sum."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
+    total_s: float = 0.0
+
+    def add(self, took_s: float) -> None:
+        self.buckets[bisect_left(BOUNDS_S, took_s)] += 1
+        self.total_s += took_s
+
+
+@dataclass(slots=True)
+class Statistics:
+    """``answered``: by the request's name, from having begun to read it to sending the end of its answer. ``errors``:
+    answers from here that told one, by the request's name and the error's."""
+
+    answered: dict[str, Times] = field(default_factory=dict)
+    errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    accepted: int = 0
+    refused: int = 0
+    closed: int = 0
+    """By the listener, with a reason."""
+    received_bytes: int = 0
+    sent_bytes: int = 0
+
+    def took(self, api_key: int, took_s: float) -> None:
+        """A request was answered."""
+        name = NAMES.get(api_key, OTHER)
+        times = self.answered.get(name)
+        if times is None:
+            times = self.answered[name] = Times()
+        times.add(took_s)
+
+    def told(self, name: str, answer: Any) -> None:
+        """What was answered from here."""
+        code = first_error(answer)
+        if code:
+            self.errors[name, _CODES.get(code, OTHER)] += 1
+
+
+def first_error(answer: Any) -> int:
+    """The first error code in an answer that is not none, at whatever depth; 0."""
+    code = getattr(answer, "error_code", 0)
+    if code:
+        return int(code)
+    for name in _PARTS:
+        for part in getattr(answer, name, ()):
+            if not hasattr(part, "__slots__"):
+                break
+            if found := first_error(part):
+                return found
+    return 0

@@ -1,0 +1,25 @@
+"""Clients of a coordinator that is driven without a broker: everything is allowed to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka_coord.frontends.kafka.access import Access, BrokerAccess
+
+
+class Everything(Access):
+    """As where the broker has no authorizer."""
+
+    async def _everything(self) -> bool:
+        return True
+
+
+class OpenCaller:
+    """``host`` is where it says it comes from."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.access = Everything(self.ask_broker, BrokerAccess())
+
+    async def ask_broker(self, name: str, version: int, value: Any) -> Any:
+        raise ConnectionError(f"no broker is there to be asked {name} version {version}: {value!r}")

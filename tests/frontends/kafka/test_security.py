@@ -1,0 +1,339 @@
+"""A broker with TLS, SASL and ACLs behind an instance that speaks TLS: who may do what is the broker's to say."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from cryptography.hazmat.primitives import serialization
+
+from kafka_coord.cli.serve import tls_context
+from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
+from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
+from kafka_coord.frontends.kafka import access, connection
+from kafka_coord.frontends.kafka.listener import KafkaListener
+from kafka_coord.grouplog.authentication import BrokerSecurity
+from kafka_coord.grouplog.term import PARTITIONS
+from kafka_coord.groups.errors import Error
+from kafka_coord.wire.messages import message
+from kafka_coord.zk import connect
+from tests.conftest import _shared_servers
+from tests.frontends.kafka.conftest import LIMITS
+from tests.frontends.kafka.peer import Peer
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+TOPIC, SECRET_TOPIC, GROUP = "flights", "salaries", "delays"
+PASSWORDS = {"instance": "i-secret", "alice": "a-secret", "mallory": "m-secret"}
+
+
+@dataclass
+class Secured:
+    """``ca`` is what clients trust."""
+
+    broker: KafkaBroker
+    listener: KafkaListener
+    ca: Path
+
+    def settings(self, user: str, mechanism: str = "PLAIN", password: str | None = None) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self.listener.address,
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(self.ca),
+            "sasl.mechanism": mechanism,
+            "sasl.username": user,
+            "sasl.password": PASSWORDS[user] if password is None else password,
+        }
+
+    def consumer(self, user: str, group: str = GROUP, **more: Any) -> Consumer:
+        given = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        return Consumer(self.settings(user, **more) | given)
+
+
+def brokers_properties(directory: Path, authority: trustme.CA) -> dict[str, str]:
+    certificate = authority.issue_cert("127.0.0.1")
+    key = serialization.load_pem_private_key(certificate.private_key_pem.bytes(), None)
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    store = directory / "broker.pem"
+    store.write_bytes(key.private_bytes(*form) + b"".join(one.bytes() for one in certificate.cert_chain_pems))
+    users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items())
+    plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    of_listener = "listener.name.coord"
+    return {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,COORD:SASL_SSL",
+        f"{of_listener}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        f"{of_listener}.plain.sasl.jaas.config": f"{plain} {users};",
+        f"{of_listener}.scram-sha-256.sasl.jaas.config": f"{scram};",
+        f"{of_listener}.scram-sha-512.sasl.jaas.config": f"{scram};",
+        f"{of_listener}.ssl.keystore.type": "PEM",
+        f"{of_listener}.ssl.keystore.location": str(store),
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:instance;User:ANONYMOUS",
+    }
+
+
+def allowed(kind: ResourceType, name: str, operation: AclOperation, user: str = "alice") -> AclBinding:
+    who = f"User:{user}", "*", operation, AclPermissionType.ALLOW
+    return AclBinding(kind, name, ResourcePatternType.LITERAL, *who)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    directory, authority = tmp_path_factory.mktemp("secured"), trustme.CA()
+    ca, own = directory / "ca.pem", directory / "instance.pem"
+    authority.cert_pem.write_to_path(ca)
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(own)
+    settings = KafkaSettings(for_instances=True, properties=brokers_properties(directory, authority))
+    with (
+        ZooKeeperServer(directory / "zookeeper", settings=ZooKeeperSettings(tick_ms=200)) as server,
+        KafkaBroker(directory / "kafka", 1, server.connect_string, settings=settings) as broker,
+    ):
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        for topic in TOPIC, SECRET_TOPIC:
+            TopicAdmin(broker.address).create(topic, 1, replication=1)
+        rights = [
+            allowed(ResourceType.TOPIC, TOPIC, AclOperation.READ),
+            allowed(ResourceType.TOPIC, TOPIC, AclOperation.WRITE),
+            allowed(ResourceType.GROUP, GROUP, AclOperation.READ),
+            allowed(ResourceType.GROUP, "seen", AclOperation.DESCRIBE),
+        ]
+        changes = [
+            UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, 4096), password.encode())
+            for name, password in PASSWORDS.items()
+            for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+        ]
+        for done in (*admin.create_acls(rights).values(), *admin.alter_user_scram_credentials(changes).values()):
+            done.result(30)
+        _shared_servers.append(broker)
+        store = connect(server.connect_string)
+        security = BrokerSecurity.of(
+            {
+                "security.protocol": "SASL_SSL",
+                "ssl.ca.location": str(ca),
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.username": "instance",
+                "sasl.password": PASSWORDS["instance"],
+            }
+        )
+        at, behind = f"127.0.0.1:{broker.instance_port}", f"127.0.0.1:{broker.listener_port}"
+        tls = tls_context(own, None)
+        listener = KafkaListener(at, behind, store, 1, group_limits=LIMITS, security=security, tls=tls)
+        try:
+            eventually(lambda: len(listener.manager.terms) == PARTITIONS, within_s=60)
+            yield Secured(broker, listener, ca)
+        finally:
+            listener.close()
+            store.close()
+            _shared_servers.remove(broker)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_who_may_consumes_and_commits(secured: Secured, mechanism: str) -> None:
+    producer = Producer(secured.settings("alice", mechanism))
+    producer.produce(TOPIC, b"one")
+    assert producer.flush(30) == 0
+    one = secured.consumer("alice", mechanism=mechanism)
+    one.subscribe([TOPIC])
+    record = eventually(lambda: one.poll(0.1), within_s=60)
+    one.commit(message=record, asynchronous=False)
+    (found,) = one.committed([TopicPartition(TOPIC, 0)], 30)
+    assert found.offset == record.offset() + 1
+    one.close()
+    admin = AdminClient(secured.settings("instance"))
+    (reset,) = admin.alter_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(GROUP, [TopicPartition(TOPIC, 0, 0)])]
+    ).values()
+    reset.result(30)
+
+
+@pytest.fixture
+def asking(secured: Secured) -> Callable[[str], Peer]:
+    """A connection over TLS, authenticated as that user."""
+
+    def over_tls(user: str) -> Peer:
+        peer = over(secured, Peer(secured.listener))
+        assert not peer.ask("SaslHandshake", 1, mechanism="PLAIN").error_code
+        said = f"\0{user}\0{PASSWORDS[user]}".encode()
+        assert not peer.ask("SaslAuthenticate", 0, auth_bytes=said).error_code
+        return peer
+
+    return over_tls
+
+
+def over(secured: Secured, peer: Peer) -> Peer:
+    context = ssl.create_default_context(cafile=str(secured.ca))
+    peer.socket = context.wrap_socket(peer.socket, server_hostname="127.0.0.1")
+    return peer
+
+
+def commit(peer: Peer, group: str, *topics: str, offset: int = 7) -> list[int]:
+    """The error for each topic."""
+    form = message("OffsetCommitRequest")
+    part = form.struct("OffsetCommitRequestPartition")(partition_index=0, committed_offset=offset)
+    of_topic = form.struct("OffsetCommitRequestTopic")
+    asked = tuple(of_topic(name=topic, partitions=(part,)) for topic in topics)
+    found = peer.ask("OffsetCommit", 7, group_id=group, topics=asked)
+    return [topic.partitions[0].error_code for topic in found.topics]
+
+
+def test_who_may_not_use_a_group_is_told_so_by_every_request(asking: Callable[[str], Peer]) -> None:
+    refused = Error.GROUP_AUTHORIZATION_FAILED
+    member = {"group_id": GROUP, "member_id": "x", "generation_id": 1}
+    with asking("mallory") as peer:
+        assert peer.ask("FindCoordinator", 2, key=GROUP).error_code == refused
+        assert peer.ask("JoinGroup", 3, **member_of(GROUP)).error_code == refused
+        assert peer.ask("SyncGroup", 3, **member).error_code == refused
+        assert peer.ask("Heartbeat", 3, **member).error_code == refused
+        assert peer.ask("LeaveGroup", 2, group_id=GROUP, member_id="x").error_code == refused
+        assert commit(peer, GROUP, TOPIC) == [refused]
+        assert peer.ask("OffsetFetch", 7, group_id=GROUP, topics=None).error_code == refused
+        assert peer.ask("OffsetDelete", 0, group_id=GROUP, topics=()).error_code == refused
+        assert [one.error_code for one in peer.ask("DescribeGroups", 4, groups=(GROUP,)).groups] == [refused]
+        assert [one.error_code for one in peer.ask("DeleteGroups", 1, groups_names=(GROUP,)).results] == [refused]
+        assert peer.ask("ListGroups", 2).groups == ()
+    with asking("alice") as peer:  # who may READ may DESCRIBE, and may not DELETE
+        assert commit(peer, GROUP, TOPIC) == [Error.NONE]
+        assert not peer.ask("FindCoordinator", 2, key=GROUP).error_code
+        assert [one.error_code for one in peer.ask("DescribeGroups", 4, groups=(GROUP,)).groups] == [Error.NONE]
+        assert [one.error_code for one in peer.ask("DeleteGroups", 1, groups_names=(GROUP,)).results] == [refused]
+        assert GROUP in {one.group_id for one in peer.ask("ListGroups", 2).groups}
+
+
+def member_of(group: str) -> dict[str, Any]:
+    protocol = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")(name="range", metadata=b"")
+    times = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
+    return {"group_id": group, "member_id": "", "protocol_type": "consumer", "protocols": (protocol,)} | times
+
+
+def test_topics_of_a_group_are_asked_about_one_by_one(asking: Callable[[str], Peer]) -> None:
+    refused = Error.TOPIC_AUTHORIZATION_FAILED
+    with asking("instance") as super_user:
+        assert commit(super_user, GROUP, SECRET_TOPIC, offset=5) == [Error.NONE]
+    of_topic = message("OffsetFetchRequest").struct("OffsetFetchRequestTopic")
+    asked = tuple(of_topic(name=name, partition_indexes=(0,)) for name in (TOPIC, SECRET_TOPIC))
+    with asking("alice") as peer:
+        assert commit(peer, GROUP, SECRET_TOPIC, TOPIC) == [refused, Error.NONE]
+        some = peer.ask("OffsetFetch", 7, group_id=GROUP, topics=asked)
+        found = {(one.name, one.partitions[0].committed_offset, one.partitions[0].error_code) for one in some.topics}
+        assert found == {(TOPIC, 7, Error.NONE), (SECRET_TOPIC, -1, refused)}
+        every = peer.ask("OffsetFetch", 7, group_id=GROUP, topics=None)
+        assert [one.name for one in every.topics] == [TOPIC]
+
+
+def test_a_right_that_is_given_or_taken_counts_soon(
+    secured: Secured, asking: Callable[[str], Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "KNOWN_S", 0.2)
+    admin = AdminClient({"bootstrap.servers": secured.broker.address})
+    right = allowed(ResourceType.GROUP, "late", AclOperation.READ)
+    with asking("alice") as peer:
+        assert commit(peer, "late", TOPIC) == [Error.GROUP_AUTHORIZATION_FAILED]
+        admin.create_acls([right])[right].result(30)
+        eventually(lambda: commit(peer, "late", TOPIC) == [Error.NONE], every_s=0.1)
+        for done in admin.delete_acls([right_filter(right)]).values():
+            done.result(30)
+        eventually(lambda: commit(peer, "late", TOPIC) == [Error.GROUP_AUTHORIZATION_FAILED], every_s=0.1)
+
+
+def right_filter(right: AclBinding) -> AclBindingFilter:
+    return AclBindingFilter(
+        right.restype,
+        right.name,
+        right.resource_pattern_type,
+        right.principal,
+        right.host,
+        right.operation,
+        right.permission_type,
+    )
+
+
+def test_no_group_request_is_answered_before_authentication(secured: Secured) -> None:
+    for name, version, fields in (
+        ("Heartbeat", 3, {"group_id": GROUP, "member_id": "x", "generation_id": 1}),
+        ("ListGroups", 2, {}),
+        ("FindCoordinator", 2, {"key": GROUP}),
+        ("OffsetFetch", 7, {"group_id": GROUP, "topics": None}),
+    ):
+        with over(secured, Peer(secured.listener)) as peer:
+            peer.send(name, version, **fields)
+            assert peer.socket.recv(1) == b""
+
+
+def test_a_wrong_password_is_the_brokers_to_refuse(secured: Secured) -> None:
+    errors: list[str] = []
+    settings = secured.settings("alice", password="wrong") | {"error_cb": lambda error: errors.append(error.name())}  # noqa: S106
+    client = AdminClient(settings)
+    eventually(lambda: client.poll(0.1) or "_AUTHENTICATION" in errors)
+
+
+def test_who_speaks_no_tls_is_cut_off(secured: Secured) -> None:
+    with Peer(secured.listener) as plain:
+        plain.socket.sendall(b"\0\0\0\x0a" + b"\0\3\0\4" + b"\0\0\0\1" + b"\xff\xff")
+        assert plain.is_closed()
+
+
+def test_a_frozen_broker_ends_the_connections_that_wait_for_it(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection, "ANSWER_S", 0.5)
+    monkeypatch.setattr(access, "KNOWN_S", 0.0)
+    caplog.set_level(logging.INFO, logger="kafka_coord.frontends.kafka")
+    one = secured.consumer("alice")
+    one.commit(offsets=[TopicPartition(TOPIC, 0, 40)], asynchronous=False)
+    os.kill(secured.broker.process.pid, signal.SIGSTOP)
+    try:
+        one.commit(offsets=[TopicPartition(TOPIC, 0, 41)], asynchronous=True)
+        eventually(lambda: "the broker has not answered" in caplog.text)
+    finally:
+        os.kill(secured.broker.process.pid, signal.SIGCONT)
+    eventually(lambda: commits(one, 42))
+    one.close()
+
+
+def commits(one: Consumer, offset: int) -> bool:
+    try:
+        one.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
+    except KafkaException:
+        return False
+    return True
+
+
+def test_the_broker_away_ends_connections_and_they_come_back_with_it(secured: Secured) -> None:
+    """Last in this module: the broker is killed and started again."""
+    one = secured.consumer("alice")
+    one.commit(offsets=[TopicPartition(TOPIC, 0, 41)], asynchronous=False)
+    secured.broker.kill()
+    secured.broker.start()
+
+    def committed() -> int:
+        try:
+            return int(one.committed([TopicPartition(TOPIC, 0)], 5)[0].offset)
+        except KafkaException:
+            return -1
+
+    eventually(lambda: committed() == 41, within_s=60)
+    eventually(lambda: commits(one, 43))
+    one.close()
