@@ -59,7 +59,7 @@ class Member:
 
     def _next(self) -> list[Message]:
         """Raises :class:`KafkaException` where the consumer has failed for good. A static member whose coordinator
-        moves before its new member id is in the log is fenced, with Kafka's own coordinators too."""
+        moves before its new member id is in the log is fenced."""
         found = self._consumer.consume(self._part.batch, _WAIT_S)
         for one in found:
             error = one.error()

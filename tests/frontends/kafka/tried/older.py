@@ -9,7 +9,13 @@ from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaCluster, KafkaSettin
 from kafka_coord.dev.cluster.server import JvmProgram
 from tests.frontends.kafka.tried.fetching import java_jars
 
-OLDER = {"2.8.2": "2.13", "1.1.1": "2.12", "0.11.0.3": "2.11"}
+_OF_JAVA_8 = "javax.xml.bind:jaxb-api:2.3.1"
+"""What later Javas have no more, and brokers of 0.11 need."""
+OLDER = {
+    "2.8.2": ("org.apache.kafka:kafka_2.13:2.8.2",),
+    "1.1.1": ("org.apache.kafka:kafka_2.12:1.1.1",),
+    "0.11.0.3": ("org.apache.kafka:kafka_2.11:0.11.0.3", _OF_JAVA_8),
+}
 _LOG4J = """\
 log4j.rootLogger=WARN, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
@@ -27,7 +33,7 @@ class OlderBroker(KafkaBroker):
         program = super()._prepare()
         log4j = self.directory / "log4j.properties"
         log4j.write_text(_LOG4J, encoding="ascii")
-        jars = java_jars(f"org.apache.kafka:kafka_{OLDER[self.version]}:{self.version}")
+        jars = java_jars(*OLDER[self.version])
         return replace(program, flags=(*program.flags, f"-Dlog4j.configuration=file:{log4j}"), class_path=jars)
 
 
