@@ -30,11 +30,11 @@ from kafka_coord.cli.output import (
     tsv_lines,
 )
 from kafka_coord.errors import StoreUnavailable
+from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import read_client_group
 from kafka_coord.monitor.groups import EndOffsets, GroupKind
 from kafka_coord.monitor.operate import require_group
 from kafka_coord.monitor.overview import Overview, read_overview
-from kafka_coord.zk.store import Store
 
 _GROUPS = (
     Column("group"),
@@ -82,13 +82,14 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
     """
     settings = current_settings()
     with open_store(settings) as store, BrokerLog(store, settings) as log:
+        instances = Instances(store, settings.kafka.properties)
         for group in groups:
             if kind_of(store, group) is GroupKind.MANAGED:
                 require_group(store, group)
             else:
-                read_client_group(store, group)
+                read_client_group(instances, group)
         ends = None if no_lag else end_offsets_reader(log)
-        looks = _looks(store, groups, ends, interval, count)
+        looks = _looks(instances, groups, ends, interval, count)
         if output is Format.TABLE and sys.stdout.isatty():
             _live(looks)
         else:
@@ -97,14 +98,14 @@ def watch(groups: tuple[str, ...], interval: float, count: int | None, no_lag: b
 
 
 def _looks(
-    store: Store, groups: tuple[str, ...], ends: EndOffsets | None, interval: float, count: int | None
+    instances: Instances, groups: tuple[str, ...], ends: EndOffsets | None, interval: float, count: int | None
 ) -> Iterator[Overview | str]:
     """The frames. While ZooKeeper does not answer, an error message takes the place of a frame."""
     for number_of_look in range(count) if count is not None else itertools.count():
         if number_of_look:
             time.sleep(interval)
         try:
-            yield read_overview(store, groups, ends)
+            yield read_overview(instances, groups, ends)
         except StoreUnavailable as error:
             yield f"ZooKeeper does not answer: {error}"
 

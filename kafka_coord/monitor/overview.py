@@ -9,13 +9,12 @@ from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.model import PartitionSet
 from kafka_coord.model.names import is_legal
 from kafka_coord.monitor.channel import WaitingCommand, read_waiting
-from kafka_coord.monitor.client_groups.front import read_front
-from kafka_coord.monitor.client_groups.groups import ClientGroups, list_client_groups, with_offsets
+from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.groups import list_client_groups, with_offsets
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.groups import EndOffsets, GroupRow, group_row
 from kafka_coord.monitor.offsets import OffsetRow, offset_rows, partitions_of, read_committed
 from kafka_coord.monitor.snapshot import read_groups
-from kafka_coord.zk.store import Store
 
 DETAILED = 20
 """Groups whose offsets are read for one frame: the busiest, where none were named."""
@@ -49,11 +48,12 @@ class Overview:
     note: str
 
 
-def read_overview(store: Store, names: Sequence[str], end_offsets: EndOffsets | None) -> Overview:
+def read_overview(instances: Instances, names: Sequence[str], end_offsets: EndOffsets | None) -> Overview:
     """All groups in brief and the named ones (by default the busiest) in detail; a name may not exist (yet)."""
-    cluster, front = read_cluster(store), read_front(store)
+    store = instances.store
+    cluster = read_cluster(store)
     snapshots = read_groups(store, [name for name in names if is_legal(name)] if names else cluster.groups, cluster)
-    listed = list_client_groups(front) if front.is_used else ClientGroups()
+    listed = list_client_groups(instances)
     # Of two groups of one name the managed one is meant.
     clients = {
         one.group: one for one in listed.groups if one.group not in snapshots and one.group in (names or [one.group])
@@ -71,7 +71,9 @@ def read_overview(store: Store, names: Sequence[str], end_offsets: EndOffsets | 
     detailed = [row.group for row in ranked[:DETAILED]]
     waiting = read_waiting(store, snapshots)
     committed = {group: read_committed(store, group, cluster.topics) for group in detailed if group in snapshots}
-    theirs = {one.group: one for one in with_offsets(front, [clients[group] for group in detailed if group in clients])}
+    theirs = {
+        one.group: one for one in with_offsets(instances, [clients[group] for group in detailed if group in clients])
+    }
     partitions = {group: partitions_of(snapshots[group].observation, found) for group, found in committed.items()}
     partitions |= {group: found.partitions(cluster.topics) for group, found in theirs.items()}
     wanted = PartitionSet.union(partitions.values())

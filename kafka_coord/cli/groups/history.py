@@ -13,6 +13,7 @@ from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, duration, iso_time, number, show
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import Decision
+from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import read_client_group
 from kafka_coord.monitor.client_groups.history import decisions as decisions_of
 from kafka_coord.monitor.client_groups.log import about_group, entry_of
@@ -89,7 +90,9 @@ def _of_client_group(store: Store, settings: Settings, group: str) -> tuple[Deci
     with open_log(store, settings, partition_of(group)) as log:
         found = decisions_of((entry_of(one) for one in log.records(0, log_progress(log)) if is_about(one)), group)
     if not found:
-        read_client_group(store, group)  # it may have offsets only; raises NotFound where it has none
+        read_client_group(
+            Instances(store, settings.kafka.properties), group
+        )  # it may have offsets only; raises NotFound where it has none
     return found
 
 

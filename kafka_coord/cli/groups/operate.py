@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kafka_coord.cli.asking import asked, asking_options, confirm, done, reason_option, show_answers
-from kafka_coord.cli.connection import connection_options, open_store
+from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.groups.kinds import AnyName, any_group_argument, kind_of, kind_option
 from kafka_coord.cli.groups.partitions import parse_scope
 from kafka_coord.cli.options import CONSUMER, GROUP, group_argument, output_option, timeout_option, who
@@ -20,6 +20,7 @@ from kafka_coord.errors import MalformedValue, NotFound, SettingsError, Timeout
 from kafka_coord.model import GroupSettings, PartitionSet, Request, RequestType
 from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 from kafka_coord.monitor import operate
+from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.changes import delete_group, evict_member
 from kafka_coord.monitor.client_groups.changes import delete_offsets as delete_client_offsets
 from kafka_coord.monitor.client_groups.groups import is_client_group, read_client_group
@@ -71,16 +72,18 @@ def evict(
     \b
     kafka-coord groups evict delays c3 --reason "stuck since noon"
     """
-    with open_store() as store:
+    settings = current_settings()
+    with open_store(settings) as store:
+        instances = Instances(store, settings.kafka.properties)
         if kind_of(store, group, kind) is GroupKind.MANAGED:
             request = Request(RequestType.EVICT, group=group, consumer=consumer, reason=reason, by=who())
             answer = asked(store, request, timeout_s)
             if wait:
                 _wait_settled(store, group, timeout_s)
         else:
-            answer = done("evict", group, evict_member(store, group, consumer, timeout_s))
+            answer = done("evict", group, evict_member(instances, group, consumer, timeout_s))
             if wait:
-                _wait_client_group_settled(store, group, timeout_s)
+                _wait_client_group_settled(instances, group, timeout_s)
     show_answers(output, [answer])
 
 
@@ -187,20 +190,22 @@ def delete(groups: tuple[str, ...], kind: str | None, yes: bool, timeout_s: floa
     kafka-coord groups delete delays --yes
     """
     confirm(f"Delete {', '.join(groups)} with all committed offsets?", yes=yes)
-    with open_store() as store:
+    settings = current_settings()
+    with open_store(settings) as store:
+        instances = Instances(store, settings.kafka.properties)
         kinds = {group: kind_of(store, group, kind) for group in groups}
         managed = set(read_cluster(store).groups)
         missing = [
             group
             for group, found in kinds.items()
-            if (group not in managed if found is GroupKind.MANAGED else not is_client_group(store, group))
+            if (group not in managed if found is GroupKind.MANAGED else not is_client_group(instances, group))
         ]
         if missing:
             raise NotFound(f"no group {', '.join(missing)}; nothing was deleted")
         answers = [
             asked(store, Request(RequestType.DELETE_GROUP, group=group, by=who()), timeout_s)
             if found is GroupKind.MANAGED
-            else done("delete-group", group, delete_group(store, group, timeout_s))
+            else done("delete-group", group, delete_group(instances, group, timeout_s))
             for group, found in kinds.items()
         ]
     show_answers(output, answers)
@@ -228,20 +233,22 @@ def delete_offsets(
     kafka-coord groups delete-offsets delays --topic flights:0,3-5
     """
     scope = parse_scope(topics, all_topics=all_topics)
-    with open_store() as store:
+    settings = current_settings()
+    with open_store(settings) as store:
+        instances = Instances(store, settings.kafka.properties)
         managed = kind_of(store, group, kind) is GroupKind.MANAGED
         if managed:
             cluster, _ = snapshot_of(store, group)
             stored = read_committed(store, group, cluster.topics).stored
         else:
-            stored = PartitionSet.of(read_client_group(store, group).committed)
+            stored = PartitionSet.of(read_client_group(instances, group).committed)
         chosen = scope.choose(stored, group)
         confirm(f"Delete the offsets of group {group} for {chosen}?", yes=yes)
         if managed:
             request = Request(RequestType.DELETE_OFFSETS, group=group, partitions=chosen, by=who())
             answer = asked(store, request, timeout_s)
         else:
-            answer = done("delete-offsets", group, delete_client_offsets(store, group, chosen, timeout_s))
+            answer = done("delete-offsets", group, delete_client_offsets(instances, group, chosen, timeout_s))
     show_answers(output, [answer])
 
 
@@ -258,9 +265,9 @@ def _wait_settled(store: Store, group: str, timeout_s: float) -> None:
     operate.wait_until(store, group, operate.settled, what="stable", timeout_s=timeout_s, sleep=time.sleep)
 
 
-def _wait_client_group_settled(store: Store, group: str, timeout_s: float) -> None:
+def _wait_client_group_settled(instances: Instances, group: str, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    while (found := read_client_group(store, group)).state not in AT_REST:
+    while (found := read_client_group(instances, group)).state not in AT_REST:
         if time.monotonic() >= deadline:
             raise Timeout(f"group {group!r} is not stable within {timeout_s:g} s: it is {found.kafka_state}")
         time.sleep(_LOOK_AGAIN_S)

@@ -20,13 +20,13 @@ from kafka_coord.cli.options import who
 from kafka_coord.cli.output import Column, Format, Section, note, number, show
 from kafka_coord.errors import NotFound, RequestRefused, SettingsError
 from kafka_coord.model import PartitionSet, Request, RequestType, TopicPartition
+from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.changes import write_offsets
 from kafka_coord.monitor.client_groups.groups import read_client_group
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.groups import GroupKind, snapshot_of
 from kafka_coord.monitor.offsets import holders, partitions_of, read_committed
 from kafka_coord.monitor.reset import ResetRow, Rule, RuleKind, compute, duration_ms, read_csv, time_ms
-from kafka_coord.zk.store import Store
 
 IN_ONE_REQUEST = 2_000
 """Partitions in one request: the coordinator writes each request as one multi, which must fit ZooKeeper's limit."""
@@ -124,7 +124,7 @@ def reset_offsets(
     scope = parse_scope(topics, all_topics=all_topics) if explicit is None else None
     settings = current_settings()
     with open_store(settings) as store:
-        found = _resettable(store, group, kind, reason, timeout_s)
+        found = _resettable(Instances(store, settings.kafka.properties), group, kind, reason, timeout_s)
         there = all_partitions(found.cluster.topics)
         if explicit is not None:
             wanted = PartitionSet.of(explicit)
@@ -140,15 +140,16 @@ def reset_offsets(
         note("nothing was changed; add --execute to make the changes")
 
 
-def _resettable(store: Store, group: str, kind: str | None, reason: str, timeout_s: float) -> _Resettable:
+def _resettable(instances: Instances, group: str, kind: str | None, reason: str, timeout_s: float) -> _Resettable:
+    store = instances.store
     if kind_of(store, group, kind) is GroupKind.CLIENT_ASSIGNED:
-        client, cluster = read_client_group(store, group), read_cluster(store)
+        client, cluster = read_client_group(instances, group), read_cluster(store)
         return _Resettable(
             cluster,
             client.committed,
             client.partitions(cluster.topics),
             client.held,
-            lambda offsets: f"done: {write_offsets(store, group, offsets, timeout_s)}",
+            lambda offsets: f"done: {write_offsets(instances, group, offsets, timeout_s)}",
         )
 
     def ask_for(offsets: Mapping[TopicPartition, int]) -> str:

@@ -14,8 +14,8 @@ from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, cell, duration, iso_time, note, number, show
 from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.model import Unreadable
-from kafka_coord.monitor.client_groups.front import read_front
-from kafka_coord.monitor.client_groups.groups import ClientGroups, describe_client_group, list_client_groups
+from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.groups import describe_client_group, list_client_groups
 from kafka_coord.monitor.cluster import Cluster, read_cluster
 from kafka_coord.monitor.groups import GroupDescription, GroupKind, MemberRow, describe_group, list_groups
 from kafka_coord.monitor.presence import read_presences
@@ -108,10 +108,10 @@ def list_command(states: tuple[str, ...], output: Format) -> None:
     kafka-coord groups list
     kafka-coord groups list --state Rebalancing -o tsv
     """
-    with open_store() as store:
+    settings = current_settings()
+    with open_store(settings) as store:
         cluster, managed = list_groups(store)
-        front = read_front(store)
-    clients = list_client_groups(front) if front.is_used else ClientGroups()
+        clients = list_client_groups(Instances(store, settings.kafka.properties))
     rows = sorted((*managed, *clients.rows), key=lambda row: (row.group, row.kind))
     wanted = {state.lower() for state in states}
     documents = [group_document(row) for row in rows if not wanted or row.state.lower() in wanted]
@@ -156,7 +156,9 @@ def describe(
         if kind_of(store, group, kind) is GroupKind.MANAGED:
             found = describe_group(store, group, ends, read_presences if chosen["members"] else None)
         else:
-            found = describe_client_group(store, group, read_cluster(store).topics, ends)
+            found = describe_client_group(
+                Instances(store, settings.kafka.properties), group, read_cluster(store).topics, ends
+            )
     document = describe_document(found, chosen)
     show(output, document, _sections(found, document, chosen, verbose=verbose))
     if chosen["offsets"]:

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kafka_coord.errors import BrokerError
+from kafka_coord.errors import BrokerError, SettingsError
+from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.groups.errors import Error
-from kafka_coord.monitor.client_groups.front import read_front
+from kafka_coord.monitor.client_groups.front import Front, read_front
 from kafka_coord.zk.store import Store
 
 T = TypeVar("T")
@@ -54,61 +55,69 @@ class Silent:
     reason: str
 
 
-def ask_each(
-    addresses: Mapping[int, str], conversation: Callable[[Ask], Awaitable[T]]
-) -> tuple[dict[int, T], tuple[Silent, ...]]:
-    """Holds the conversation with every instance at once; the results by broker id, and who could not be asked."""
+class Instances:
+    """The running instances, as operators' commands ask them. ``properties`` are librdkafka's: of these the security
+    settings count."""
 
-    async def hold(address: str) -> T | str:
+    def __init__(self, store: Store, properties: Mapping[str, str]) -> None:
+        self.store, self._properties = store, properties
+
+    def front(self) -> Front:
+        """Where they are. Raises :class:`StoreUnavailable`."""
+        return read_front(self.store)
+
+    def ask_each(
+        self, addresses: Mapping[int, str], conversation: Callable[[Ask], Awaitable[T]]
+    ) -> tuple[dict[int, T], tuple[Silent, ...]]:
+        """Holds the conversation with each at once; the results by broker id, and who could not be asked."""
+
+        async def hold(address: str) -> T | str:
+            try:
+                return await self._held(address, conversation)
+            except (BrokerError, SettingsError) as error:
+                return str(error)
+
+        async def hold_all() -> list[T | str]:
+            return await asyncio.gather(*(hold(address) for address in addresses.values()))
+
+        results = asyncio.run(hold_all())
+        told, silent = {}, []
+        for (broker_id, address), result in zip(addresses.items(), results, strict=True):
+            if isinstance(result, str):
+                silent.append(Silent(broker_id, address, result))
+            else:
+                told[broker_id] = result
+        return told, tuple(silent)
+
+    def ask_coordinator(
+        self, group: str, conversation: Callable[[Ask], Awaitable[T]], timeout_s: float = 10.0
+    ) -> tuple[int, T]:
+        """Holds the conversation with the instance that coordinates the group: its broker id, and the result.
+
+        While the conversation raises :class:`Moving`, the coordinator is looked for again and asked anew. Raises
+        :class:`BrokerError` where it cannot be asked, or still moves after ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            broker_id, address = self.front().coordinator_of(group)
+            try:
+                return broker_id, asyncio.run(self._held(address, conversation))
+            except Moving as moving:
+                if time.monotonic() >= deadline:
+                    told = f"instance {broker_id} at {address} does not serve group {group!r}"
+                    raise BrokerError(f"{told} after {timeout_s:g} s: {moving}") from None
+            time.sleep(_AGAIN_S)
+
+    async def _held(self, address: str, conversation: Callable[[Ask], Awaitable[T]]) -> T:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise BrokerError(f"{address!r} is no host:port")
+        connection = BrokerConnection(host.strip("[]"), int(port), BrokerSecurity.of(self._properties))
+
+        async def ask(name: str, version: int, value: Any) -> Any:
+            return await connection.ask(name, version, value, TIMEOUT_S)
+
         try:
-            return await _held(address, conversation)
-        except BrokerError as error:
-            return str(error)
-
-    async def hold_all() -> list[T | str]:
-        return await asyncio.gather(*(hold(address) for address in addresses.values()))
-
-    results = asyncio.run(hold_all())
-    told, silent = {}, []
-    for (broker_id, address), result in zip(addresses.items(), results, strict=True):
-        if isinstance(result, str):
-            silent.append(Silent(broker_id, address, result))
-        else:
-            told[broker_id] = result
-    return told, tuple(silent)
-
-
-def ask_coordinator(
-    store: Store, group: str, conversation: Callable[[Ask], Awaitable[T]], timeout_s: float = 10.0
-) -> tuple[int, T]:
-    """Holds the conversation with the instance that coordinates the group: its broker id, and the result.
-
-    While the conversation raises :class:`Moving`, the coordinator is looked for again and asked anew. Raises
-    :class:`BrokerError` where it cannot be asked, or still moves after ``timeout_s``.
-    """
-    deadline = time.monotonic() + timeout_s
-    while True:
-        broker_id, address = read_front(store).coordinator_of(group)
-        try:
-            return broker_id, asyncio.run(_held(address, conversation))
-        except Moving as moving:
-            if time.monotonic() >= deadline:
-                raise BrokerError(
-                    f"instance {broker_id} at {address} does not serve group {group!r} after {timeout_s:g} s: {moving}"
-                ) from None
-        time.sleep(_AGAIN_S)
-
-
-async def _held(address: str, conversation: Callable[[Ask], Awaitable[T]]) -> T:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise BrokerError(f"{address!r} is no host:port")
-    connection = BrokerConnection(host.strip("[]"), int(port))
-
-    async def ask(name: str, version: int, value: Any) -> Any:
-        return await connection.ask(name, version, value, TIMEOUT_S)
-
-    try:
-        return await conversation(ask)
-    finally:
-        connection.close()
+            return await conversation(ask)
+        finally:
+            connection.close()

@@ -8,9 +8,8 @@ from typing import Any
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused
 from kafka_coord.groups.errors import Error
 from kafka_coord.model import PartitionSet, TopicPartition
-from kafka_coord.monitor.client_groups.asking import Ask, ask_coordinator, named, unless_moving
+from kafka_coord.monitor.client_groups.asking import Ask, Instances, named, unless_moving
 from kafka_coord.wire.messages import message
-from kafka_coord.zk.store import Store
 
 _COMMIT, _DELETE_OFFSETS, _DELETE, _DESCRIBE, _LEAVE = 7, 0, 2, 5, 4
 
@@ -24,7 +23,7 @@ _REFUSED = {
 }
 
 
-def write_offsets(store: Store, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float) -> str:
+def write_offsets(instances: Instances, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float) -> str:
     """Sets committed offsets of a group without members; a sentence about it. Raises :class:`RequestRefused`,
     :class:`BrokerError`."""
     request = _by_topic(
@@ -33,30 +32,30 @@ def write_offsets(store: Store, group: str, offsets: Mapping[TopicPartition, int
         offsets,
         lambda offset: {"committed_offset": offset, "committed_metadata": ""},
     )
-    _ask_about_partitions(store, group, "OffsetCommit", _COMMIT, request, timeout_s)
+    _ask_about_partitions(instances, group, "OffsetCommit", _COMMIT, request, timeout_s)
     return f"{len(offsets)} partitions of group {group} reset"
 
 
-def delete_offsets(store: Store, group: str, partitions: PartitionSet, timeout_s: float) -> str:
+def delete_offsets(instances: Instances, group: str, partitions: PartitionSet, timeout_s: float) -> str:
     """Forgets committed offsets; a sentence about it. Raises as :func:`write_offsets`."""
     request = _by_topic("OffsetDeleteRequest", group, dict.fromkeys(partitions, 0), lambda _: {})
-    _ask_about_partitions(store, group, "OffsetDelete", _DELETE_OFFSETS, request, timeout_s)
+    _ask_about_partitions(instances, group, "OffsetDelete", _DELETE_OFFSETS, request, timeout_s)
     return f"offsets of {len(partitions)} partitions of group {group} deleted"
 
 
-def delete_group(store: Store, group: str, timeout_s: float) -> str:
+def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
     """Removes a group without members; a sentence about it. Raises as :func:`write_offsets`, and :class:`NotFound`."""
 
     async def delete(ask: Ask) -> int:
         answer = await ask("DeleteGroups", _DELETE, message("DeleteGroupsRequest")(groups_names=(group,)))
         return unless_moving(answer.results[0].error_code)
 
-    _, code = ask_coordinator(store, group, delete, timeout_s)
+    _, code = instances.ask_coordinator(group, delete, timeout_s)
     _raise(group, code, "")
     return f"group {group} deleted"
 
 
-def evict_member(store: Store, group: str, consumer: str, timeout_s: float) -> str:
+def evict_member(instances: Instances, group: str, consumer: str, timeout_s: float) -> str:
     """Removes a member, by its instance id or member id; a sentence about it. It joins again once it hears of it.
 
     Raises as :func:`delete_group`."""
@@ -72,12 +71,14 @@ def evict_member(store: Store, group: str, consumer: str, timeout_s: float) -> s
         answer = await ask("LeaveGroup", _LEAVE, form(group_id=group, members=(who,)))
         return unless_moving(answer.error_code) or int(answer.members[0].error_code)
 
-    _, code = ask_coordinator(store, group, evict, timeout_s)
+    _, code = instances.ask_coordinator(group, evict, timeout_s)
     _raise(group, code, f"member {consumer}: ")
     return f"member {consumer} of group {group} evicted"
 
 
-def _ask_about_partitions(store: Store, group: str, name: str, version: int, request: Any, timeout_s: float) -> None:
+def _ask_about_partitions(
+    instances: Instances, group: str, name: str, version: int, request: Any, timeout_s: float
+) -> None:
     async def change(ask: Ask) -> list[tuple[int, str]]:
         answer = await ask(name, version, request)
         codes = [(getattr(answer, "error_code", 0), "")]
@@ -88,7 +89,7 @@ def _ask_about_partitions(store: Store, group: str, name: str, version: int, req
         ]
         return [(code, where) for code, where in codes if unless_moving(code)]
 
-    _, errors = ask_coordinator(store, group, change, timeout_s)
+    _, errors = instances.ask_coordinator(group, change, timeout_s)
     for code, where in errors:
         _raise(group, code, where)
 

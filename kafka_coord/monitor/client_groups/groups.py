@@ -12,13 +12,12 @@ from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.model import Mode, PartitionSet, TopicInfo, TopicPartition
 from kafka_coord.model.partitions import MAX_PARTITION
-from kafka_coord.monitor.client_groups.asking import Ask, Silent, ask_coordinator, ask_each, named, unless_moving
+from kafka_coord.monitor.client_groups.asking import Ask, Instances, Silent, named, unless_moving
 from kafka_coord.monitor.client_groups.front import Front
 from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupKind, GroupRow, MemberRow
 from kafka_coord.monitor.offsets import OffsetRow, lag_of
 from kafka_coord.wire.consumer_protocol import assignment, subscription
 from kafka_coord.wire.messages import message
-from kafka_coord.zk.store import Store
 
 CONSUMER = "consumer"
 """The protocol type of consumers: only their metadata can be read here."""
@@ -98,10 +97,11 @@ class ClientGroups:
         return tuple(map(_row, self.groups))
 
 
-def list_client_groups(front: Front) -> ClientGroups:
+def list_client_groups(instances: Instances) -> ClientGroups:
     """All of them, in order of name and without their offsets: asked of all instances at once. None where no Kafka
     client was ever served."""
-    told, silent = ask_each(front.addresses, _list)
+    front = instances.front()
+    told, silent = instances.ask_each(front.addresses, _list)
     found: dict[str, ClientGroup] = {}
     missing = []
     for broker_id, (loading, groups) in told.items():
@@ -115,7 +115,7 @@ def list_client_groups(front: Front) -> ClientGroups:
     return ClientGroups(tuple(found[name] for name in sorted(found)), tuple(missing))
 
 
-def with_offsets(front: Front, groups: Sequence[ClientGroup]) -> tuple[ClientGroup, ...]:
+def with_offsets(instances: Instances, groups: Sequence[ClientGroup]) -> tuple[ClientGroup, ...]:
     """The groups with what they have committed, as far as their coordinators can be asked."""
     form = message("OffsetFetchRequest")
     names = tuple(form.struct("OffsetFetchRequestGroup")(group_id=one.group, topics=None) for one in groups)
@@ -124,7 +124,7 @@ def with_offsets(front: Front, groups: Sequence[ClientGroup]) -> tuple[ClientGro
         answer = await ask("OffsetFetch", _FETCH_OF_SEVERAL, form(groups=names))
         return [one for one in answer.groups if not one.error_code]
 
-    told, _ = ask_each(front.addresses if names else {}, fetch)
+    told, _ = instances.ask_each(instances.front().addresses if names else {}, fetch)
     found = {(broker_id, one.group_id): _committed(one) for broker_id, answers in told.items() for one in answers}
     return tuple(replace(one, committed=found.get((one.coordinator, one.group), {})) for one in groups)
 
@@ -170,7 +170,7 @@ def _row(found: ClientGroup) -> GroupRow:
     )
 
 
-def read_client_group(store: Store, group: str) -> ClientGroup:
+def read_client_group(instances: Instances, group: str) -> ClientGroup:
     """The group and its offsets. Raises :class:`NotFound` where there is none, :class:`BrokerError`."""
 
     async def read(ask: Ask) -> tuple[Any, Any]:
@@ -183,7 +183,7 @@ def read_client_group(store: Store, group: str) -> ClientGroup:
                 raise BrokerError(f"its coordinator does not show group {group!r}: {named(code)}")
         return described, offsets
 
-    broker_id, (described, offsets) = ask_coordinator(store, group, read)
+    broker_id, (described, offsets) = instances.ask_coordinator(group, read)
     if described.group_state not in _STATES:
         raise NotFound(f"no group {group!r}")
     return _group(described, broker_id, _committed(offsets))
@@ -198,20 +198,20 @@ def _committed(answer: Any) -> dict[TopicPartition, int]:
     }
 
 
-def is_client_group(store: Store, group: str) -> bool:
+def is_client_group(instances: Instances, group: str) -> bool:
     """Whether there is such a group. Raises :class:`BrokerError` where its coordinator cannot be asked."""
     try:
-        read_client_group(store, group)
+        read_client_group(instances, group)
     except NotFound:
         return False
     return True
 
 
 def describe_client_group(
-    store: Store, group: str, topics: Mapping[str, TopicInfo], end_offsets: EndOffsets | None
+    instances: Instances, group: str, topics: Mapping[str, TopicInfo], end_offsets: EndOffsets | None
 ) -> GroupDescription:
     """As :func:`~kafka_coord.monitor.groups.describe_group` describes a managed one."""
-    found = read_client_group(store, group)
+    found = read_client_group(instances, group)
     partitions = found.partitions(topics)
     ends, note = end_offsets(partitions) if end_offsets is not None else ({}, "")
     return GroupDescription(

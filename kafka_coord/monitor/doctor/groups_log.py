@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.model import Listener
 from kafka_coord.model.partitions import ranges
-from kafka_coord.monitor.client_groups.asking import Ask, ask_each
+from kafka_coord.monitor.client_groups.asking import Ask, Instances
 from kafka_coord.monitor.client_groups.front import Front
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.wire.messages import message
@@ -27,11 +27,11 @@ class Topic:
     replicas: Mapping[int, tuple[int, int]]
 
 
-def check_log(front: Front, brokers: int, listeners: Sequence[Listener]) -> Iterator[Finding]:
+def check_log(instances: Instances, front: Front, brokers: int, listeners: Sequence[Listener]) -> Iterator[Finding]:
     """Nothing where there is no such topic: the instance beside the controller makes it. ``listeners`` are brokers'."""
     if not front.leaders:
         return
-    told, _ = ask_each(front.addresses, _read)
+    told, _ = instances.ask_each(front.addresses, _read)
     if not told:
         return  # other findings say that no instance can be asked
     at = listeners[0].address if listeners else "BROKER:PORT"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import Broker, Listener
-from kafka_coord.monitor.client_groups.asking import Ask, ask_each
-from kafka_coord.monitor.client_groups.front import Front, read_front
+from kafka_coord.monitor.client_groups.asking import Ask, Instances
+from kafka_coord.monitor.client_groups.front import Front
 from kafka_coord.monitor.client_groups.groups import list_client_groups
 from kafka_coord.monitor.cluster import Cluster
 from kafka_coord.monitor.copies.places import KafkaPlace
@@ -25,19 +25,20 @@ _ASKING_S = 5.0
 
 def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str, str]) -> Iterator[Finding]:
     """Nothing where no instance serves Kafka clients and none ever did. ``properties`` are librdkafka's."""
-    front = read_front(store)
+    instances = Instances(store, properties)
+    front = instances.front()
     for one in front.unreadable:
         todo = "restart the instance or broker that wrote it; delete it if that is gone for good"
         yield error("instances", f"{one.path} cannot be read: {one.reason}", todo)
     if not front.is_used:
         return
     brokers = (read_brokers(store) or Brokers()).live
-    findings = [*_check_listeners(front, brokers), *_check_instances(front)]
+    findings = [*_check_listeners(front, brokers), *_check_instances(instances, front)]
     yield from findings
     if not findings:
         yield ok(CHECK, f"{len(front.addresses)} instances serve them, and every broker names its instance")
-    yield from check_log(front, len(brokers), _bootstrap(front, brokers))
-    yield from _check_native_groups(front, cluster, _bootstrap(front, brokers), properties)
+    yield from check_log(instances, front, len(brokers), _bootstrap(front, brokers))
+    yield from _check_native_groups(instances, cluster, _bootstrap(front, brokers), properties)
 
 
 def _check_listeners(front: Front, brokers: Sequence[Broker]) -> Iterator[Finding]:
@@ -66,14 +67,14 @@ def _check_listeners(front: Front, brokers: Sequence[Broker]) -> Iterator[Findin
         yield error(CHECK, what, "give that listener one name on all brokers, and restart those that change")
 
 
-def _check_instances(front: Front) -> Iterator[Finding]:
+def _check_instances(instances: Instances, front: Front) -> Iterator[Finding]:
     """Whether every instance answers, and names only instances to its clients."""
 
     async def names(ask: Ask) -> list[tuple[int, str]]:
         answer = await ask("Metadata", _METADATA, message("MetadataRequest")(topics=()))
         return [(node.node_id, f"{node.host}:{node.port}") for node in answer.brokers]
 
-    told, silent = ask_each(front.addresses, names)
+    told, silent = instances.ask_each(front.addresses, names)
     for one in silent:
         todo = "see that it runs, and that this host reaches its --listen-kafka; its log says more"
         yield error(CHECK, f"instance {one.broker_id} cannot be asked: {one.reason}", todo)
@@ -99,11 +100,11 @@ def _bootstrap(front: Front, brokers: Sequence[Broker]) -> tuple[Listener, ...]:
 
 
 def _check_native_groups(
-    front: Front, cluster: Cluster, listeners: Sequence[Listener], properties: Mapping[str, str]
+    instances: Instances, cluster: Cluster, listeners: Sequence[Listener], properties: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Whether a group has live members in the broker's own coordinator, and is here as well."""
     check = "native groups"
-    ours = {row.group for row in list_client_groups(front).rows} | set(cluster.groups)
+    ours = {row.group for row in list_client_groups(instances).rows} | set(cluster.groups)
     try:
         native = _own_coordinator(listeners, properties)
         seen = native.look(sorted(ours & set(native.groups())))

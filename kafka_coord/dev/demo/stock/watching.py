@@ -9,6 +9,7 @@ from kafka_coord.dev.demo.timeline import Reign
 from kafka_coord.dev.demo.watching import GroupNow, Watcher
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import CoordinatorInfo, Decision
+from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import describe_client_group
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.groups import EndOffsets, GroupDescription
@@ -40,7 +41,7 @@ class StockWatcher(Watcher):
 
     def _read(self, ends: EndOffsets | None) -> GroupDescription:
         topics = read_cluster(self._store).topics
-        found = describe_client_group(self._store, self._group, topics, ends)
+        found = describe_client_group(Instances(self._store, {}), self._group, topics, ends)
         names = {member.consumer: member.client or member.consumer for member in found.members}
         return replace(
             found,
