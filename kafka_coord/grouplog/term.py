@@ -144,13 +144,16 @@ class LogTerm:
         raise TermEnded(f"partition {self.partition}: term {self.term} was claimed by another instance")
 
     async def load(self, claimed_at: int) -> AsyncIterator[LogRecord]:
-        """All records before the claim, but those of terms that a claim before them had ended."""
+        """All records before the claim, but those of terms that a claim before them had ended. Raises
+        :class:`TermEnded` where a newer term is among them: the brokers have forgotten it, and the znode was lost."""
         newest = -1
         async for batch in self._reader.batches(await self._reader.first_offset(), claimed_at):
             term = term_of(self.partition, batch)
             if batch.is_control or term is None or term < newest:
                 continue
             newest = term
+            if newest > self.term:
+                raise TermEnded(f"partition {self.partition}: the log has term {newest}, newer than term {self.term}")
             for record in batch.records:
                 if record.offset < claimed_at:
                     yield record

@@ -96,7 +96,9 @@ class Judge:
                         self._break(f"group {group}: generation {found.generation_id} came back")
                     self._group[group] = found
                     for member in found.members.values():
-                        self._assigned[member.member_id, found.generation_id, member.assignment] = record.offset
+                        self._assigned.setdefault(
+                            (member.member_id, found.generation_id, member.assignment), record.offset
+                        )
 
     def _stored(self, key: Key, value: CommittedOffset, offset: int) -> None:
         one = self.commits[value.offset]

@@ -110,16 +110,6 @@ def _sequence_used_again() -> Patch:
     return LogTerm, "_produce_next", produce
 
 
-def _proven_when_it_is_answered() -> Patch:
-    original = LogTerm._append_batch
-
-    async def append(self: Any, records: Any) -> None:
-        await original(self, records)
-        self._proven_at = asyncio.get_running_loop().time()
-
-    return LogTerm, "_append_batch", append
-
-
 def _newer_term_does_not_wait() -> Patch:
     async def outlast(self: Any, _answered_at: float) -> None:
         return
@@ -195,7 +185,6 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "all terms have one epoch": _one_epoch_for_all_terms,
     "a sequence number is used again": _sequence_used_again,
     "a newer term does not wait": _newer_term_does_not_wait,
-    "a proof counts from its answer": _proven_when_it_is_answered,
     "memory is read without a proof": _read_without_proof,
     "a term ends and does not tell who waits": _term_ends_without_telling_who_waits,
     "offsets expire while members use them": _expires_what_is_being_written,
@@ -209,7 +198,6 @@ TELLING = {
     "the base offset is not compared": frozenset({"forget", "away", "delay"}),
     "batches of older terms are loaded": frozenset({"forget", "away"}),
     "a newer term does not wait": frozenset({"twin"}),
-    "a proof counts from its answer": frozenset({"twin", "delay"}),
     "generations are not compared": frozenset({"delay", "client-freeze"}),
     "a term ends and does not tell who waits": frozenset({"move", "delay"}),
     "a static member that was replaced is not fenced": frozenset({"client-kill", "delay"}),
