@@ -159,10 +159,10 @@ def test_kafkas_formatters_read_the_log(front: Front, topic: str, joined: Consum
         named = [one for one in formatted(formatter) if isinstance(one["key"]["data"], dict)]
         return [one for one in named if one["key"]["data"]["group"] == "tools-live"]
 
-    (offset,) = of_this_group("OffsetsMessageFormatter")
+    (offset,) = eventually(lambda: of_this_group("OffsetsMessageFormatter"))
     assert offset["key"] == {"version": 1, "data": {"group": "tools-live", "topic": topic, "partition": 1}}
     assert offset["value"]["version"] == 3
     assert offset["value"]["data"]["offset"] == 0
-    latest = of_this_group("GroupMetadataMessageFormatter")[-1]["value"]["data"]
+    latest = eventually(lambda: of_this_group("GroupMetadataMessageFormatter"))[-1]["value"]["data"]
     assert (latest["protocolType"], latest["protocol"], latest["generation"]) == ("consumer", "range", 1)
     assert [member["clientId"] for member in latest["members"]] == ["stock"]
