@@ -275,7 +275,7 @@ def test_the_log_is_shown_to_a_person_and_to_a_program(
     assert committed_offset["metadata"].startswith("why")  # librdkafka sends the NUL behind it as well
 
     partition = partition_of(group)
-    ran = coord("groups", "log", "dump", str(partition), "--last", "5")
+    ran = coord("groups", "log", "dump", str(partition), "--from", "1")
     assert ran.out.startswith(f"__kafka_coord_groups partition {partition}: offsets 0 to ")
     assert f"{topic}-2: 17 (why" in ran.out
     assert f"generation 1, Stable, range: {name} {topic}[0-2]" in ran.out
