@@ -10,7 +10,7 @@ from kafka_coord.model import TopicInfo
 
 
 class TopicCatalog:
-    """Written by the listeners' thread, read by the handler as an immutable snapshot."""
+    """The listeners' thread writes it. The handler reads immutable snapshots of it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -39,7 +39,7 @@ from kafka_coord.zk.watches import Watches
 log = logging.getLogger(__name__)
 
 _FEW_CONSUMERS = 1_000
-"""Up to this many registrations, startup reads them at once instead of first checking whether it needs them."""
+"""Startup reads up to this many registrations at once, without first checking whether it needs them."""
 
 
 class ConsumerCoordinator:
@@ -123,7 +123,7 @@ class ConsumerCoordinator:
         now_ms = self._store.clock.time() * 1000
         if now_ms - self._swept_ms > self._options.answers_kept_ms / 10:
             self._swept_ms = now_ms
-            self._store.ensure_prepared()  # a group that was removed meanwhile
+            self._store.ensure_prepared()  # the group has been removed since
             for unit in self.requests.stale_answers(int(now_ms) - self._options.answers_kept_ms):
                 self._remove_answer(unit)
 
@@ -133,7 +133,7 @@ class ConsumerCoordinator:
         except Fenced:
             raise
         except MultiFailed as error:
-            log.debug("left an old answer reason=%s", error)  # already gone, or forbidden: try the others
+            log.debug("left an old answer reason=%s", error)  # gone, or the ACL forbids it: try the others
 
     def answer(self, request: Request, result: str, message: str) -> bool:
         """Answers a request that concerns no group. Returns whether the request has this answer now, even if the reply

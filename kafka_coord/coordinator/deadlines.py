@@ -54,8 +54,8 @@ def deadlines(seen: Seen, timers: GroupTimers, options: CoordinatorOptions, now:
 
 
 def _in_grace(seen: Seen, timers: GroupTimers, now: float) -> frozenset[str]:
-    """A consumer that returned and left again between two looks keeps its first timer. No znode that a look reads names
-    the incarnation it had meanwhile; the ledger still names the one before."""
+    """A consumer that returned and left again between two looks keeps its first timer. The look cannot see the
+    incarnation in between: the ledger still names the one before."""
     places = {c: led.place for c, led in seen.ledgers.items() if led.place is not None and c not in seen.registered}
     timers.gone.update(places, now)
     return frozenset(
@@ -82,7 +82,7 @@ def _overdue(seen: Seen, timers: GroupTimers, now: float) -> frozenset[str]:
 
 
 def slow_commands(timers: GroupTimers, now: float) -> list[tuple[str, str]]:
-    """(consumer, command name) of what had been outstanding for :data:`SLOW_COMMAND_MS`, as of the last look."""
+    """(consumer, name) of the commands that had been outstanding for :data:`SLOW_COMMAND_MS` at the last look."""
     return [(consumer, name) for consumer, _, name in timers.commands.before(now - SLOW_COMMAND_MS / 1000)]
 
 

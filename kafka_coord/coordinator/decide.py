@@ -15,7 +15,7 @@ from kafka_coord.zk.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A plan, the observation it was made from, and the start offset of each partition it starts.
+    """A plan, the observation behind it, and the start offset of each partition that it starts.
 
     ``observation.unreadable`` also lists the offset znodes that keep a partition from being started.
     """
@@ -29,8 +29,8 @@ def decide(store: Store, observation: Observation, assignors: Mapping[str, Assig
     """Plans, reads the offsets of the partitions the plan starts, and plans again while any offset is unreadable.
 
     A plan is admissible only as a whole, because a release in one step makes a start in the next one possible. So
-    nothing is ever cut from a plan. Each turn adds at least one unreadable znode, and the partitions of that znode are
-    not started again, so the loop ends. Without an unreadable offset there is one turn.
+    a plan is never shortened. Each turn adds at least one unreadable znode, and the partitions of that znode are not
+    started again, so the loop ends. Without an unreadable offset there is one turn.
 
     Nobody holds the partitions that a plan starts, so their offsets do not change: a commit needs the registration, and
     the release was seen before this read.

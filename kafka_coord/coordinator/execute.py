@@ -54,8 +54,8 @@ class Executor:
         """Writes one plan.
 
         Raises :class:`Fenced` once another instance has been elected, :class:`MultiFailed` if something changed since
-        the look, and :class:`StoreUnavailable` if the outcome is unknown. After the latter two, look at the group
-        again; whatever was written is consistent by itself.
+        the look, and :class:`StoreUnavailable` if the outcome is unknown. After either of these two, look at the group
+        again. The part that was written is consistent by itself.
         """
         return _written(prepared, self.write(prepared.units))
 

@@ -158,7 +158,7 @@ class RebalanceRequestHandler:
         self._write(plans)
 
     def _decide(self, memory: GroupMemory, found: SnapshotResult) -> PreparedPlan | None:
-        """``None`` if nothing can be decided yet, or no longer."""
+        """Decides; returns ``None`` if it cannot decide yet, or must not decide any more."""
         self.passes += 1
         if isinstance(found, Exception):
             raise found
@@ -181,7 +181,7 @@ class RebalanceRequestHandler:
                 written = self._writing.together(plans)
         except Fenced as error:
             self._depose(error)
-        except StoreUnavailable as error:  # possibly written
+        except StoreUnavailable as error:  # the write may have taken effect
             for one in plans:
                 if one.prepared.units:
                     one.memory.invalidate()

@@ -114,7 +114,7 @@ class DecisionLog:
         return self._write(memory, replace(updated, settled_ms=elapsed_ms))
 
     def remember(self, memory: GroupMemory, node: Node) -> None:
-        """Stores the znode's value, which was read for another purpose."""
+        """Remembers the znode's value, which another read has returned."""
         path = layout.history(memory.group)
         try:
             decisions = history_from_json(fields.load(node.data, path), path)

@@ -79,7 +79,7 @@ class IdleGroups:
 
     def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
         """Which of these groups are still at rest. Raises :class:`StoreUnavailable`."""
-        topics = self._catalog.topics  # taken before the read: later changes are events
+        topics = self._catalog.topics  # taken before the read, so that an event reports every later change
         asked = [(memory.group, memory.at_rest) for memory in memories if memory.at_rest is not None]
         found = unchanged(self._store, [(group, at_rest.settled.zxids) for group, at_rest in asked])
         for number, (_, at_rest) in enumerate(asked):

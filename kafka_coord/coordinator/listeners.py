@@ -186,7 +186,7 @@ class RequestListener:
 
 class PauseListener:
     """``/consumers/paused``: has every group looked at when the pause is set or lifted. If it was set and lifted again
-    before this listener heard of it, has only those groups looked at that may have been found paused
+    before this listener was told, has only those groups looked at that may have been found paused
     (``perhaps_paused``)."""
 
     def __init__(

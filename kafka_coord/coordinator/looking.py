@@ -80,7 +80,7 @@ class Looking:
         return Batch(tuple(self._memories.of(group) for group in groups), idle)
 
     def _may_be_idle(self, group: str) -> bool:
-        """Whether it is enough to check that the last group taken still is at rest."""
+        """Whether a check that the last group taken is still at rest is enough."""
         return (
             self._queue.last_was_calm
             and self._idle.is_idle(self._memories.of(group))
@@ -88,7 +88,7 @@ class Looking:
         )
 
     def still_idle(self, memories: Sequence[GroupMemory]) -> list[bool]:
-        """Whether these are still at rest. Raises :class:`StoreError`."""
+        """Whether these groups are still at rest. Raises :class:`StoreError`."""
         try:
             return self._idle.still_idle(memories)
         except StoreError:

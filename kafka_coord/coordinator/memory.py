@@ -113,7 +113,7 @@ class GroupMemory:
 
     group: str
     outcome: Outcome | None = None
-    """Replaced as a whole. Any thread may read it."""
+    """Always replaced as a whole, so any thread may read it."""
     unreadable: frozenset[Unreadable] = frozenset()
     """The znodes reported as unreadable at the last look. Any thread may read it."""
     unsettled: Unsettled | None = None
@@ -147,7 +147,7 @@ class GroupMemory:
         self.quiet_since = None
 
     def invalidate(self) -> None:
-        """Forgets writes with an unknown outcome: what was to be written may or may not have been."""
+        """Forgets the values of writes with an unknown outcome, which may or may not have taken effect."""
         self.mark_active()
         self.history = None
         self.settled_written = None

@@ -55,8 +55,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class GroupQuery:
-    """The input of a look at one group: what is known already. ``with_history`` also reads the group's decisions, to
-    which the next one is appended. ``with_zxids`` also identifies the state of the group."""
+    """The input of a look at one group, with the values known already. ``with_history`` also reads the group's past
+    decisions, to which the next one is appended. ``with_zxids`` also reads the zxids of the group's state."""
 
     memory: GroupMemory
     topics: Mapping[str, TopicInfo]
@@ -94,7 +94,7 @@ def _zxids(
     channel: ReadResult | Unreadable,
     assignment: ReadResult | Unreadable,
 ) -> Zxids | None:
-    """``None`` if one of them may not be read."""
+    """The zxids; ``None`` if the ACL of one of them forbids reading it."""
     if any(isinstance(found, Unreadable) for found in (group, ids, owners, channel, assignment)):
         return None
     return Zxids(

@@ -34,7 +34,7 @@ class StartOffsets:
 
 
 def unclaimed(written: str, identity: str) -> str:
-    """The reason why nothing starts from the offsets below a znode that holds ``written``, and the remedy."""
+    """Says why no partition starts from the offsets below a znode that holds ``written``, and how to fix that."""
     return (
         f"{written[:40]!r} is not a topic identity, so it is unknown which topic the offsets below it belong to, and"
         f" nothing is started: set it to {identity!r} if they belong to the present topic, otherwise delete it"

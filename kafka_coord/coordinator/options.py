@@ -1,4 +1,4 @@
-"""The coordinator's options. The defaults suit most installations."""
+"""The coordinator's timing options. The defaults suit most installations."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def read_each(store: Store, reads: Sequence[Read]) -> tuple[ReadResult | Unreadable, ...]:
-    """Like :meth:`Store.read_many`, with an :class:`Unreadable` for each znode that the ACL forbids. Only then does it
+    """Like :meth:`Store.read_many`, but returns :class:`Unreadable` for a znode whose ACL forbids reading. Then it may
     need more requests."""
     if not reads:
         return ()
@@ -47,7 +47,7 @@ def tree_below(store: Store, path: str) -> list[str]:
 
 
 def report(saying: str, found: Iterable[Unreadable]) -> None:
-    """Logs one line for each, up to :data:`MOST_REPORTED` lines."""
+    """Logs one line for each unreadable znode, up to :data:`MOST_REPORTED` lines."""
     sorted_found = sorted(found, key=lambda unreadable: unreadable.path)
     for unreadable in sorted_found[:MOST_REPORTED]:
         advice = what_to_do(unreadable.path)

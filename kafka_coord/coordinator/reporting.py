@@ -1,4 +1,4 @@
-"""Logs each group: the outcome of a pass, unreadable znodes, and repeatedly a group that does not settle."""
+"""Logs the outcome of each pass over a group, unreadable znodes, and, repeatedly, a group that does not settle."""
 
 from __future__ import annotations
 

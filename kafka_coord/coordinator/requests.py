@@ -89,7 +89,7 @@ class PendingRequests:
 
     def refused(self, error: MultiFailed) -> None:
         """Handles a failed write, which a request may have caused. Reads a request again that was answered, changed or
-        withdrawn since it was read. Sets one aside whose ACL forbids the answer, so that it is not carried out
+        withdrawn since it was read. Sets aside a request whose ACL forbids the answer, so that it is not carried out
         repeatedly. Raises :class:`StoreError`."""
         parent, _, name = error.path.rpartition("/")
         if parent != layout.REQUESTS:

@@ -19,8 +19,8 @@ from kafka_coord.zk.store import Store, WatchEvent, WatchType
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.01
-"""Seconds the handler waits for more acknowledgements after one of several has come, because one look and one write for
-all cost less than for each. The last acknowledgement is handled immediately."""
+"""After the first of several acknowledgements, the handler waits this many seconds for the others, because one look and
+one write for all cost less than for each. It handles the last acknowledgement immediately."""
 LOOK_AGAIN_S = 0.5
 """Seconds after which a group with new commands is looked at again if no event comes first."""
 BLOCKED_LOOK_PART = 0.05
@@ -46,7 +46,7 @@ class Scheduling:
             self._queue.request_at(memory.group, rest_due)
         if plan.plan.steps:
             if written.commands or plan.plan.state in AT_REST:
-                # nothing new can be seen until an acknowledgement or another event comes
+                # a look shows nothing new before an acknowledgement or another event
                 self._queue.request_at(memory.group, now + LOOK_AGAIN_S)
             else:
                 self._queue.request(memory.group)
@@ -63,10 +63,10 @@ class Scheduling:
         self._queue.request_at(memory.group, self._store.clock.monotonic() + part * interval_s)
 
     def after_failure(self, memory: GroupMemory, error: Exception | None) -> None:
-        """Schedules the next look. Whatever was written is consistent; a fresh look decides the rest again."""
+        """Schedules the next look, which decides the rest again. The part that was written is consistent."""
         memory.failures += 1
         if isinstance(error, MultiFailed):
-            log.debug("looking again group=%s: changed meanwhile (%s)", memory.group, error)
+            log.debug("looking again group=%s: the group changed between look and write (%s)", memory.group, error)
             if memory.failures <= SEVERAL_AT_ONCE:
                 self._queue.request(memory.group)
                 return
@@ -80,7 +80,7 @@ class Scheduling:
         self._queue.request_at(memory.group, self._store.clock.monotonic() + backoff_ms / 1000)
 
     def _arm(self, memory: GroupMemory, observation: Observation, written: Written) -> None:
-        """Watches for the deletion of every outstanding command that is not watched yet."""
+        """Sets a watch on every outstanding command that has none yet, to learn of its deletion."""
         group = memory.group
         outstanding = [
             layout.command(group, consumer, command.name)

@@ -227,7 +227,7 @@ class CoordinatorService:
         self._stand_again_at = self._store.clock.monotonic() + self._options.resign_pause_ms / 1000
         self._election.resign(coordinator.leadership if coordinator is not None else None)
 
-    # --- what it says ----------------------------------------------------------------------------------------------
+    # --- its status ------------------------------------------------------------------------------------------------
 
     def _say_who_leads(self) -> None:
         if self.obstacle:

@@ -135,8 +135,8 @@ class Plan:
     """The decision of one pass about one group.
 
     The executor writes ``steps`` in order and stops at the first that fails. Whatever was written is consistent by
-    itself, and the next pass continues from there. ``summary`` says what was decided and why, for the log.
-    ``blocked`` are partitions that would be started if their committed offsets could be read.
+    itself, and the next pass continues from there. ``summary`` is the decision and its reason, for the log. ``blocked``
+    are partitions that would be started if their committed offsets could be read.
     """
 
     group: str

@@ -16,8 +16,8 @@ from kafka_coord.zk.store import Node
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _IDENTITY = re.compile(rf"({_TOPIC_ID.pattern} )?[0-9]{{1,19}}|[A-Za-z0-9_-]{{22}}")
-"""The format of :func:`_identity`, or Kafka's id alone. Any other word is no identity: offsets below another topic's
-identity are removed."""
+"""The format of :func:`_identity`, or Kafka's id alone. Any other word is not an identity. Offsets below another
+topic's identity are removed."""
 
 
 def decode_topic(name: str, node: Node, broker_racks: Mapping[int, str]) -> TopicInfo:

@@ -62,9 +62,9 @@ class Translation:
         """The units, in the order in which they must be written.
 
         The first unit checks that the plan's requests have not been answered since they were read, because the reply to
-        an earlier answer may have been lost. An answer belongs to the last unit of the work it answers. If that unit
-        has no room for it, or if the work takes several units and not all are written, the request stays unanswered,
-        and the next pass carries it out from the beginning.
+        an earlier answer may have been lost. The last unit of the work includes the answer. If that unit has no room
+        for it, or if the work takes several units and not all are written, the request stays unanswered, and the next
+        pass carries it out from the beginning.
         """
         asked = [step.request for step in self._plan.steps if isinstance(step, AnswerRequest)]
         units: list[list[Op]] = [[unanswered_op(request) for request in asked]] if asked else []
@@ -99,8 +99,8 @@ class Translation:
                 return in_parts(self._removal())
 
     def _ledger(self, step: WriteLedger) -> list[list[Op]]:
-        """The ledger and its commands are one unit. The operations before it may be split: nobody obeys the commands of
-        a dead incarnation, and the offsets of a deleted topic belong to nobody."""
+        """The ledger and its commands are one unit. The operations before it may be split: no consumer carries out
+        the commands of a dead incarnation, and no consumer uses the offsets of a deleted topic."""
         group, consumer = self._group, step.ledger.consumer
         ledger, commands, parents = step.ledger, list[Command](), list[Op]()
         before: list[Op] = [Delete(layout.command(group, consumer, name)) for name in step.drop_commands]

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ActiveLeadership:
-    """What the handler needs of its leadership. It calls ``still`` before it decides or writes anything."""
+    """The part of its leadership that the handler uses. It calls ``still`` before it decides or writes anything."""
 
     epoch: int
     executor: Executor
@@ -90,7 +90,7 @@ class Writing:
         return self._executor.write_prepared(plan.prepared)
 
     def written(self, plan: PreparedPlan, written: Written) -> float | None:
-        """Remembers the effects. Returns when (monotonic) to look again to see whether the group is at rest."""
+        """Remembers the written values. Returns when (monotonic) to look again to see whether the group is at rest."""
         memory, snapshot = plan.memory, plan.snapshot
         remember_ledgers(memory, snapshot.observation, plan.plan if written.units else None)
         if plan.plan.steps:

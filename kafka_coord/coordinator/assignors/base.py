@@ -15,7 +15,7 @@ class AssignmentInputs:
 
     ``members`` is sorted by consumer name. ``topics`` holds every topic that exists in Kafka and has a subscriber.
     ``subscriptions`` (consumer → its topics, sorted) is resolved: patterns are matched, missing topics left out.
-    ``current`` says who has each partition now; no partition has two consumers, and consumers may be missing.
+    ``current`` maps consumers to the partitions they have now. A partition has at most one consumer.
     """
 
     members: Mapping[str, Member]

@@ -64,7 +64,7 @@ class Takers:
         return self._group_of[topic]
 
     def width(self, topic: str) -> int:
-        """How many subscribe to ``topic``."""
+        """The number of subscribers of ``topic``."""
         return self._width[self._group_of[topic]]
 
     def best(self, topic: str, rack: str | None = None) -> tuple[float, Share] | None:
@@ -78,7 +78,7 @@ class Takers:
 
 
 class _Heap:
-    """The least loaded of some members, over all or of one rack."""
+    """Finds the least loaded member, among all of them or in one rack."""
 
     __slots__ = ("_by_rack", "_members", "_weights")
 
@@ -122,7 +122,7 @@ def _hand_out(topic: str, takers: Takers, pool: Numbers, inputs: AssignmentInput
         if close:
             close[0][1].take(topic, (number,))
         else:
-            # only counted here, so that each gets one run of numbers below
+            # this loop only counts; the loop below then gives each member one run of numbers
             share.count += 1
             counts[share.consumer] = (share, counts.get(share.consumer, (share, 0))[1] + 1)
             plain.append(number)

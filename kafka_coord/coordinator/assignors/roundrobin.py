@@ -11,8 +11,8 @@ from kafka_coord.model import PartitionSet
 class RoundRobinAssignor:
     """Deals partitions, sorted by topic and number, to members, sorted by name, skipping those not subscribed.
 
-    This is Kafka's later round robin. 0.8.2 sorted partitions by the hash of their name, which nobody can have depended
-    on, and refused groups with differing subscriptions, which there is no reason to do. It ignores current owners.
+    This is the round robin of later Kafka clients. Kafka 0.8.2 sorted partitions by the hash of their name and refused
+    groups whose members had different subscriptions. It ignores current owners.
     """
 
     def assign(self, inputs: AssignmentInputs) -> Target:

@@ -63,7 +63,7 @@ class Share:
         return self._kept if self._kept is not None else PartitionSet(self.numbers)
 
     def _own(self, topic: str) -> set[int]:
-        """The numbers of a topic as a set of the share's own, which may be changed."""
+        """The partition numbers of a topic, as a set that only this share uses and may change."""
         self._kept = None
         mine = self.numbers.get(topic)
         if not isinstance(mine, set):

@@ -15,9 +15,9 @@ from kafka_coord.model import NO_PARTITIONS, Assignment, Ledger, Observation, Pa
 def forget(
     observation: Observation, membership: Membership, evictions: Evictions
 ) -> tuple[dict[str, PartitionSet], list[Step]]:
-    """(consumer → the partitions released from it, steps) for consumers that will not come back.
+    """Returns (consumer → the partitions released from it, steps) for consumers whose place is not kept.
 
-    A channel is removed only once its consumer is retired, and only if it holds nothing but commands.
+    A channel is removed only once its consumer is retired, and only if it holds commands alone.
     """
     released: dict[str, PartitionSet] = {}
     steps: list[Step] = []

@@ -33,7 +33,7 @@ class Evictions:
                 ledger = observation.ledgers[consumer]
                 steps.append(WriteLedger(replace(ledger, place=None), ledger.znode_version, evict=True))
             else:
-                # it has no ledger, or an unreadable one, which is removed once the consumer is gone
+                # its ledger is missing, or is unreadable and goes once the consumer is gone
                 steps.append(EvictUnledgered(consumer))
             steps += self.answers.get(consumer, ())
         strangers = sorted(self.answers.keys() - {*self.reasons, *self.given_up, *membership.gone})

@@ -18,7 +18,7 @@ NO_MEMBERS = "empty"
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The assignor to use. ``complaint`` is empty unless another one was asked for."""
+    """The assignor to use. ``complaint`` says why it is not the one that was asked for; otherwise it is empty."""
 
     name: str
     complaint: str = ""
@@ -43,7 +43,8 @@ def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> d
 
 
 def choose_assignor(observation: Observation, live: Mapping[str, Member], assignors: Mapping[str, Assignor]) -> Chosen:
-    """The group's setting, else the assignor on which all live members that name one agree, else the default."""
+    """The group's setting; else the assignor its live members name, if all that name one name the same; else the
+    default."""
     asked = observation.settings.assignor
     complaint = ""
     if asked is None:
@@ -70,8 +71,8 @@ def assignment_inputs(
 def _current(
     observation: Observation, membership: Membership, effective: Mapping[str, Member]
 ) -> dict[str, PartitionSet]:
-    """The present owner of each partition: its owner, or the one in the stored target, or the one stopping it, in this
-    order."""
+    """The present owner of each partition: the member that owns it, else the one that the stored target names, else
+    the one that is stopping it."""
     claimed: dict[str, set[int]] = {}
     current: dict[str, PartitionSet] = {}
 
@@ -107,7 +108,7 @@ def digest(inputs: AssignmentInputs, assignor: str) -> str:
     """Covers the members (name, topics and streams, capacity, rack), the partitions and identities of topics, and the
     assignor.
 
-    It leaves out whatever does not change a target (incarnations, modes, timeouts). It also leaves out the location of
+    It leaves out everything that does not change a target (incarnations, modes, timeouts), and the location of
     replicas: a moved replica is no reason to interrupt a consumer.
     """
     if not inputs.members:
@@ -119,7 +120,7 @@ def digest(inputs: AssignmentInputs, assignor: str) -> str:
     for consumer, topics in inputs.subscriptions.items():
         member = inputs.members[consumer]
         subscription = member.subscription
-        # compares by identity, which is cheap: members share subscriptions, and resolve() shares lists of topics
+        # comparing by identity is cheap: members share subscriptions, and resolve() shares lists of topics
         counts = subscription.streams if subscription.is_wildcard else frozenset(subscription.topics.items())
         key = (id(topics), counts)
         if key not in subscribed:

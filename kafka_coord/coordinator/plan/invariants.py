@@ -2,38 +2,39 @@
 
 A *state* of a group is what ZooKeeper holds: for each consumer ``c`` its incarnation ``inc(c)`` (the czxid of its
 registration), its ledger ``L(c)`` and its outstanding commands ``cmds(c)``; the target ``T``; the committed offsets.
-``held(c) = L(c).owned | L(c).stopping``. A plan is a sequence of steps, and any prefix of it may be all that is
-written.
-``c`` and ``d`` are different consumers, ``X`` is a set of partitions, and sets are written as in Python.
+``held(c) = L(c).owned | L(c).stopping``. A plan is a sequence of steps. The executor may stop after any of them, so
+every prefix of a plan must keep the invariants. ``c`` and ``d`` are different consumers, ``X`` is a set of partitions,
+and sets are written as in Python.
 
 1. **One holder.** In every state ``held(c) & held(d) == {}``.
 2. **No start while held.** A step tells ``c`` to start ``X`` only if ``held(d) & X == {}`` for every ``d`` in the state
-   before that step. While the ledger of a live consumer is unreadable, it may name anything that no other ledger names:
-   then ``X`` is within what the readable ledgers held at the look. Eager members also wait for each other: no eager
-   member has a stop outstanding, and no other one owns anything from before ``T``.
+   before that step. The unreadable ledger of a live consumer may name any partition that no other ledger names. While
+   there is one, ``X`` must lie within the partitions that the readable ledgers held at the look. Eager members also
+   wait for each other: an eager member starts only while no eager member has a stop outstanding, and while no other
+   eager member owns anything from before ``T``.
 3. **Newest epoch.** Every multi begins with ``check(coordinator_epoch, version)``. Every target and command of a plan
    carries the epoch of the leadership that looked, and every command the generation of ``T``.
-4. **Obeyed in order, once, by whom they name.** Every command to ``c`` carries ``inc(c)``; ``cmds(c)`` has at most one
-   stop and one start; deleting a command is its acknowledgement, in one multi with the offsets it settles.
-5. **Growth.** The generation of a new target is above every generation there was, and that of a ledger never falls. A
-   plan writes or deletes the offset of ``p`` only for a request, and only while nobody holds ``p``: an acknowledged
-   stop counts as released.
-6. **What does not move is never paused.** A step tells ``c`` to stop ``X`` only if ``X <= L(c).owned`` and
-   ``X & T(c) == {}``. Two exceptions: an eager ``c`` that owns ``X`` from before ``T``, and partitions of a deleted
-   topic whose name another topic has now.
-7. **Progress.** A new target is complete: ``T`` gives each partition of each topic that somebody subscribes to, to
-   exactly one subscriber. A plan that says *Stable* leaves ``owned(c) == T(c)`` for every live ``c``, nothing stopping
-   and nothing outstanding. When events stop, every group gets there in a bounded number of passes.
+4. **Commands in order, once, to one incarnation.** Every command to ``c`` carries ``inc(c)``; ``cmds(c)`` has at most
+   one stop and one start; deleting a command is its acknowledgement, in one multi with the offsets it settles.
+5. **Growth.** The generation of a new target is above every earlier one, and the generation of a ledger never falls. A
+   plan writes or deletes the offset of ``p`` only for a request, and only while no consumer holds ``p``. A partition
+   whose stop is acknowledged counts as released.
+6. **No needless stop.** A step tells ``c`` to stop ``X`` only if ``X <= L(c).owned`` and ``X & T(c) == {}``. Two
+   exceptions: an eager ``c`` that owns ``X`` from before ``T``, and partitions of a deleted topic whose name another
+   topic has now.
+7. **Progress.** A new target is complete: for each subscribed topic, ``T`` gives each partition to exactly one
+   subscriber. A plan that says *Stable* leaves ``owned(c) == T(c)`` for every live ``c``, no partition stopping and no
+   command outstanding. When events stop, every group becomes Stable in a bounded number of passes.
 8. **Clean handover.** ``p`` leaves ``held(c)`` of a live ``c`` only from ``L(c).stopping``, and only when ``cmds(c)``
-   has no stop: the acknowledgement has committed its offset. A start begins at the committed offset, so a partition
+   has no stop, because the acknowledgement commits the offset. A start begins at the committed offset, so a partition
    whose offset is unreadable is not started.
 
-A paused group gets no new target, no command and no eviction but an operator's.
+A paused group gets no new target and no command. Only an operator can evict a member of it.
 
 How to call it: :func:`violations` with an observation and the plan made from it (every prefix of the plan is checked,
-without any store), and :func:`violations_of_ledgers` with all ledgers of a group at any instant. Both give sentences;
-an empty list means that everything holds. Invariants 3, 4 and 8 also bind the executor and the consumers, which the
-simulator, the audit and the tests with real processes check.
+without any store), and :func:`violations_of_ledgers` with all ledgers of a group at any instant. Both return one
+sentence for each violation. Invariants 3, 4 and 8 also bind the executor and the consumers; the simulator, the audit
+and the tests with real processes check those.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ from kafka_coord.model import (
 
 
 def violations(observation: Observation, plan: Plan) -> list[str]:
-    """What is wrong with ``plan``, made from ``observation``: one sentence for each broken invariant."""
+    """Returns one sentence for each invariant that ``plan``, made from ``observation``, breaks."""
     replay = _Replay(observation, dict(observation.ledgers), observation.assignment)
     found = violations_of_ledgers(observation.ledgers)
     for step in plan.steps:
@@ -84,7 +85,7 @@ def violations(observation: Observation, plan: Plan) -> list[str]:
 
 
 def violations_of_ledgers(ledgers: Mapping[str, Ledger]) -> list[str]:
-    """Invariant 1 for one state of one group; ``ledgers`` by consumer."""
+    """Checks invariant 1 for one state of one group; ``ledgers`` by consumer."""
     found = []
     holders: dict[str, dict[int, str]] = {}
     for consumer, ledger in ledgers.items():
@@ -139,7 +140,7 @@ class _Replay:
         return found
 
     def unsettled(self) -> list[str]:
-        """Invariant 7, of the state once everything is written."""
+        """Checks invariant 7 for the state in which every step is written."""
         target = self.target.members if self.target is not None else {}
         found = []
         for consumer in membership_of(self.observation).live:
@@ -166,7 +167,7 @@ class _Replay:
         given: dict[str, list[int]] = {}
         for consumer, partitions in target.members.items():
             if consumer not in members or consumer in self.evicted:
-                yield f"7: the target names {consumer}, which is no member"
+                yield f"7: the target names {consumer}, which is not a member"
             for topic, numbers in partitions.unordered():
                 given.setdefault(topic, []).extend(numbers)
         wanted = {topic for topics in resolve(members, seen.topics).values() for topic in topics}
@@ -185,9 +186,9 @@ class _Replay:
             yield from self._evict(consumer)
         if step.commands:
             if self.observation.pause is not None:
-                yield f"a member of a paused group is commanded: {consumer}"
+                yield f"a member of a paused group gets a command: {consumer}"
             if member is None or after.incarnation != member.incarnation:
-                yield f"4: {consumer} is commanded as an incarnation that does not live"
+                yield f"4: {consumer} gets a command, but its incarnation is gone"
         same = before is not None and before.incarnation == after.incarnation
         owned = before.owned if before is not None and same else NO_PARTITIONS
         yield from self._released(step, before if same else None)
@@ -202,7 +203,7 @@ class _Replay:
             yield f"4: the ledger of {consumer} no longer owns {owned - after.owned}, which it was not told to stop"
 
     def _command(self, ledger: Ledger, command: Command, owned: PartitionSet) -> Iterator[str]:
-        """One command of the write of ``ledger``, to a consumer that owns ``owned`` before it."""
+        """Checks one command, written together with ``ledger``, to a consumer that owned ``owned`` before."""
         consumer, waiting = ledger.consumer, self.waiting.setdefault(ledger.consumer, {})
         if command.type in waiting.values():
             yield f"4: {consumer} has two commands of one kind outstanding"
@@ -210,9 +211,9 @@ class _Replay:
         if command.epoch != self.observation.epoch:
             yield f"3: a command of epoch {command.epoch} is written in epoch {self.observation.epoch}"
         if self.target is None or command.generation != self.target.generation:
-            yield f"3: a command to {consumer} has generation {command.generation}, and the target another one"
+            yield f"3: a command to {consumer} has generation {command.generation}, but the target has another"
         if command.incarnation != ledger.incarnation:
-            yield f"4: the {command.type} names another incarnation than the ledger of {consumer}"
+            yield f"4: the {command.type} does not name the incarnation in the ledger of {consumer}"
         if not command.partitions:
             yield f"4: the {command.type} to {consumer} names no partition"
         if isinstance(command, StopFetcher):
@@ -230,14 +231,14 @@ class _Replay:
         return CommandType.STOP_FETCHER in self.waiting.get(consumer, {}).values()
 
     def _released(self, step: WriteLedger, before: Ledger | None) -> Iterator[str]:
-        """Invariant 8. A dead incarnation holds nothing, so all of it may go."""
+        """Checks invariant 8. A dead incarnation holds nothing, so all of its partitions may be released."""
         consumer = step.ledger.consumer
         member = self.observation.members.get(consumer)
         if before is None or member is None or is_dead(before, member):
             return
         gone = before.held - step.ledger.held
         if gone - before.stopping or (gone and self._stop_outstanding(consumer)):
-            yield f"8: {gone} of {consumer} is released, and its stop is not acknowledged"
+            yield f"8: {gone} of {consumer} is released, but the stop is not acknowledged"
 
     def _stop(self, consumer: str, partitions: PartitionSet, owned: PartitionSet) -> Iterator[str]:
         target, ledger = self.target, self.ledgers.get(consumer)
@@ -245,19 +246,19 @@ class _Replay:
         if partitions - owned:
             yield f"6: {consumer} is told to stop {partitions - owned}, which it does not own"
         if target is None or ledger is None or member is None:
-            yield f"6: {consumer} is told to stop without a target, a ledger or a registration"
+            yield f"6: {consumer} is told to stop, but has no target, ledger or registration"
             return
         if member.mode is Mode.EAGER and ledger.generation < target.generation:
             return
         recreated = stale_topics([ledger], self.observation.topics)
         stays = (partitions & target.members.get(consumer, NO_PARTITIONS)).filter(lambda t: t not in recreated)
         if stays:
-            yield f"6: {consumer} is told to stop {stays}, which stays where it is"
+            yield f"6: {consumer} is told to stop {stays}, which the target leaves where it is"
 
     def _start(self, consumer: str, partitions: PartitionSet) -> Iterator[str]:
         target, seen = self.target, self.observation
         if target is None or partitions - target.members.get(consumer, NO_PARTITIONS):
-            yield f"2: {consumer} is told to start what the target does not give it"
+            yield f"2: {consumer} is told to start partitions that the target does not give it"
         for other, ledger in self.ledgers.items():
             if other != consumer and not ledger.held.isdisjoint(partitions):
                 yield f"2: {consumer} is told to start {ledger.held & partitions}, held by {other}"
@@ -283,7 +284,7 @@ class _Replay:
     def _forget(self, consumer: str) -> Iterator[str]:
         member, ledger = self.observation.members.get(consumer), self.ledgers.get(consumer)
         if member is not None and ledger is not None and not is_dead(ledger, member):
-            yield f"8: {consumer} lives, and its ledger is removed"
+            yield f"8: {consumer} is alive, but its ledger is removed"
 
     def _evict(self, consumer: str) -> Iterator[str]:
         self.evicted.add(consumer)

@@ -32,7 +32,7 @@ from kafka_coord.model.json_fields import dump
 @dataclass(slots=True)
 class MemberUpdate:
     """``seen`` is the observed ledger, or ``None``. ``ledger`` is the same without the partitions that are released at
-    once: everything of a dead incarnation, and acknowledged stops."""
+    once: all those of a dead incarnation, and those whose stop is acknowledged."""
 
     member: Member
     seen: Ledger | None
@@ -122,7 +122,7 @@ class MemberUpdate:
 
 
 def stale_topics(ledgers: Iterable[Ledger], topics: Mapping[str, TopicInfo]) -> frozenset[str]:
-    """Topics of which one of these ledgers holds partitions of an earlier, deleted topic of the same name."""
+    """The topics that were deleted and created again while one of these ledgers still holds their old partitions."""
     return frozenset(
         topic
         for ledger in ledgers
@@ -144,7 +144,8 @@ def only_held(ledger: Ledger) -> Ledger:
 
 
 def member_update_of(observation: Observation, consumer: str, member: Member) -> MemberUpdate:
-    """Begins the update of a live consumer whose ledger, if it has one, can be read."""
+    """Begins the update of a live consumer that has a readable ledger or none. Here an acknowledged stop becomes a
+    release."""
     channel = outstanding(observation, consumer)
     place, too_large = _place(member)
     seen = observation.ledgers.get(consumer)
@@ -166,7 +167,7 @@ def member_update_of(observation: Observation, consumer: str, member: Member) ->
 
 
 def member_updates(observation: Observation, membership: Membership) -> dict[str, MemberUpdate]:
-    """By consumer, sorted. Leaves out consumers whose ledger cannot be read."""
+    """Begins the update of each live consumer, sorted by name. Leaves out those whose ledger cannot be read."""
     return {
         consumer: member_update_of(observation, consumer, membership.live[consumer])
         for consumer in sorted(membership.live.keys() - set(membership.ledger_unreadable))

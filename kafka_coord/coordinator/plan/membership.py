@@ -12,14 +12,14 @@ NO_CHANNEL = Channel()
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Every consumer of an observation, sorted by the actions that are allowed. All by consumer name.
+    """Every consumer of an observation, sorted by the actions that are allowed. Each mapping is by consumer name.
 
     ``live`` have a readable registration. ``in_grace`` are gone, and their place is kept. ``gone`` have left a ledger,
     commands or (``retired``) a channel behind, and no incarnation of theirs is alive.
 
     Two kinds are only partly known. ``registration_unreadable`` are alive but no members, so the partitions in their
     ledgers stay held. ``ledger_unreadable`` are alive and may hold anything that no other ledger names. While there is
-    one, a partition is started only if another ledger held it at this look.
+    one, the plan starts a partition only if another ledger held it at this look.
     """
 
     live: dict[str, Member]
@@ -102,7 +102,8 @@ def unreadable_offsets(observation: Observation) -> list[Unreadable]:
 
 
 def unreadable_commands(observation: Observation) -> dict[str, str]:
-    """consumer → the name of an unreadable command in its channel. It obeys neither that nor later ones."""
+    """consumer → the name of an unreadable command in its channel. The consumer carries out neither that nor later
+    ones."""
     below = layout.channels(observation.group) + "/"
     paths = [found.path.removeprefix(below) for found in observation.unreadable if found.path.startswith(below)]
     return {consumer: name for consumer, _, name in (path.partition("/") for path in paths) if name}

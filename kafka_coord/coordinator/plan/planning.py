@@ -24,10 +24,10 @@ def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
     Pure and level-triggered: the same look gives the same plan. If only the first steps of a plan are written, the next
     plan continues from there. ``assignors`` must include the default one (``sticky``).
 
-    The order of the steps: forget consumers that are gone; evict; set the new target; reduce the ledgers of consumers
-    in grace to it; write offsets; then write once for each live member, first those that only release or stop, then
-    every start after the release it needs. Starts begin at the offsets found before any of this is written. So a plan
-    that sets offsets for an operator starts nothing.
+    The order of the steps: clean up after consumers that are gone; evict; set the new target; reduce the ledgers of
+    consumers in grace to it; write offsets; then write once for each live member, first those that only release or
+    stop, then every start after the release it needs. Starts begin at the offsets found before any of this is written.
+    So a plan that sets offsets for an operator starts nothing.
     """
     membership = membership_of(observation)
     removal = removal_steps(observation, membership)

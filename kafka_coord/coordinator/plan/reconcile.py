@@ -105,7 +105,7 @@ def _wanted(
     observation: Observation,
     stale: frozenset[str],
 ) -> dict[str, PartitionSet]:
-    """The partitions that each member may start, as far as that member alone is concerned.
+    """The partitions that each member may start, if only that member is considered.
 
     It starts nothing of a ``stale`` topic. While a live consumer holds a partition of the earlier topic, it will commit
     an offset of that topic; the first start on the new topic removes those offsets.
@@ -160,7 +160,7 @@ def _decide_starts(
 
 
 def without_offset(observation: Observation) -> PartitionSet:
-    """The partitions whose committed offset is unreadable: its own znode, or the topic's with the identity."""
+    """The partitions whose committed offset is unreadable: its own znode, or the znode with the topic's identity."""
     found: dict[str, set[int]] = {}
     for unreadable in unreadable_offsets(observation):
         name, _, number = unreadable.path.removeprefix(layout.offsets(observation.group) + "/").partition("/")
@@ -227,7 +227,7 @@ def _needs(starting: Mapping[str, MemberUpdate]) -> dict[str, dict[str, list[Top
 
 
 def _in_a_cycle(open_needs: Mapping[str, set[str]]) -> str:
-    """Follows needs from the first consumer until one repeats: that one is in a cycle."""
+    """Follows the needs from the first consumer until one consumer repeats, which is then in a cycle."""
     consumer = min(open_needs)
     seen = set()
     while consumer not in seen:

@@ -26,7 +26,8 @@ def refused(request: Request, message: str) -> AnswerRequest:
 
 
 def offset_steps(observation: Observation, membership: Membership, holders: Iterable[Ledger]) -> list[Step]:
-    """Resets and deletions of offsets, each done or refused. ``holders`` are the ledgers that count as holding.
+    """Resets and deletions of offsets, each done or refused. ``holders`` are the ledgers whose partitions count as
+    held.
 
     A pass carries out at most one request, because its result depends on the offsets before it and changes them for
     the next one. The others wait for the next look.

@@ -19,7 +19,7 @@ ENVELOPE_BYTES = 3_000
 """Everything in a command except its partitions: at most 300 characters of reason, five numbers, field names."""
 
 _START_POINT = len('"":{"offset":-9223372036854775808,"stream":999},') + 16
-"""Includes the bytes that the partition adds to the ledger in the same multi: in a range, and in a stream."""
+"""Includes the bytes that the partition adds to the ledger in the same multi, in its ranges and its streams."""
 _START_TOPIC = 3 * len('"":{},') + 64 + len(" -9223372036854775808")
 """The size of a topic without its partitions and its name, which appears three times. Includes its identity in the
 ledger."""
@@ -28,7 +28,7 @@ _SURE = 200_000
 
 
 def target_bytes(assignment: Assignment) -> int:
-    """Exact near the limit, otherwise an upper bound."""
+    """The size in bytes: exact near the limit, otherwise an upper bound."""
     bound = sum(len(consumer) + 10 + _ranges_bound(found) for consumer, found in assignment.members.items())
     for consumer, streams in assignment.streams.items():
         bound += len(consumer) + 10 + sum(len(topic) + _STREAM_BYTES for topic, _ in streams)
@@ -38,8 +38,8 @@ def target_bytes(assignment: Assignment) -> int:
 
 
 def ledger_bytes(ledger: Ledger) -> int:
-    """Exact near the limit, otherwise an upper bound. The bound counts the held partitions twice, which leaves room for
-    streams and topic identities."""
+    """The size in bytes: exact near the limit, otherwise an upper bound. It counts held partitions twice, to leave room
+    for streams and topic identities."""
     if ledger.place is None and len(ledger.held) < 5_000:
         bound = 2 * _singles_bound(ledger.held) + 80 * len(ledger.held.topics) + 300
         if bound <= _SURE:
@@ -89,7 +89,7 @@ def _within(
 
 
 def stop_fits(partitions: PartitionSet, budget: int) -> PartitionSet:
-    """The first of ``partitions`` that fit into one stop-fetcher command and, as stopping, also into the ledger."""
+    """As many of ``partitions`` as fit into one stop-fetcher command and, as stopping, into the ledger."""
     within_command = fitting(partitions, 1, MAX_COMMAND_BYTES - ENVELOPE_BYTES)
     return fitting(within_command, 1, budget - ENVELOPE_BYTES, names=2, each_topic=12)
 

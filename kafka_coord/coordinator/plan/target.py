@@ -14,8 +14,8 @@ from kafka_coord.model.operations import DEFAULT_ASSIGNOR
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A target, the assignor that computed it, and complaints about that. ``target`` is ``None`` if there is no valid
-    one."""
+    """A target, the assignor that computed it, and complaints about the assignor. ``target`` is ``None`` without a
+    valid one."""
 
     target: Target | None
     assignor: str
@@ -23,7 +23,7 @@ class Computed:
 
 
 def compute(inputs: AssignmentInputs, assignor: str, assignors: Mapping[str, Assignor]) -> Computed:
-    """If a plug-in raises or returns an invalid target, uses the default assignor and reports that."""
+    """Computes the target. If a plug-in raises or returns an invalid one, uses the default assignor and says so."""
     try:
         answer: Target = assignors[assignor].assign(inputs)
         fault = fault_in(answer, inputs)

@@ -21,6 +21,6 @@ def test_a_defect_is_shrunk_to_a_short_story_that_is_printed(monkeypatch: pytest
     with pytest.raises(AssertionError) as failure:
         run_state_machine_as_test(Group, settings=settings(SETTINGS, database=None, stateful_step_count=12))
     story = "\n".join(failure.value.__notes__)
-    assert "which stays where it is" in str(failure.value)
+    assert "which the target leaves where it is" in str(failure.value)
     assert "state.begin(" in story
     assert story.count("state.") <= 6

@@ -138,7 +138,7 @@ def test_a_paused_group_is_not_moved() -> None:
     world, plan = joined()
     paused = replace(world.observe(), pause=Pause(by="op"))
     assert "a paused group gets a new target" in violations(paused, plan)
-    assert "a member of a paused group is commanded: c1" in violations(paused, plan)
+    assert "a member of a paused group gets a command: c1" in violations(paused, plan)
 
 
 def test_an_unreadable_offset_is_started_by_nobody() -> None:
