@@ -145,22 +145,27 @@ def test_a_stop_of_what_stays_is_found(scribe: Written):
     assert "stops flights[3] on c2, where it stays" in found[0].what
 
 
+def eager_stops(scribe: Written) -> None:
+    """``c1`` and ``c2`` are told to stop all they own, so that 1 can move."""
+    scribe.elect(1)
+    for consumer in ("c1", "c2"):
+        scribe.join(consumer, mode=Mode.EAGER)
+    first = {"c1": {"flights": "0-1"}, "c2": {"flights": "2-3"}}
+    scribe.write(scribe.target(1, first))
+    for consumer, owned in first.items():
+        ledger = scribe.ledger(consumer, owned, generation=1)
+        scribe.write(ledger, scribe.starting(consumer, owned, 1, offset=-1))
+        scribe.obey(consumer)
+    scribe.write(scribe.target(2, MOVED))
+    for consumer, owned in first.items():
+        ledger = scribe.ledger(consumer, {}, owned, generation=2)
+        scribe.write(ledger, scribe.stopping(consumer, owned, 2))
+
+
 @pytest.mark.parametrize("all_stop", [True, False])
 def test_an_eager_start_before_all_have_stopped_is_found(all_stop: bool):
     with Written() as scribe:
-        scribe.elect(1)
-        for consumer in ("c1", "c2"):
-            scribe.join(consumer, mode=Mode.EAGER)
-        first = {"c1": {"flights": "0-1"}, "c2": {"flights": "2-3"}}
-        scribe.write(scribe.target(1, first))
-        for consumer, owned in first.items():
-            ledger = scribe.ledger(consumer, owned, generation=1)
-            scribe.write(ledger, scribe.starting(consumer, owned, 1, offset=-1))
-            scribe.obey(consumer)
-        scribe.write(scribe.target(2, MOVED))
-        for consumer, owned in first.items():
-            ledger = scribe.ledger(consumer, {}, owned, generation=2)
-            scribe.write(ledger, scribe.stopping(consumer, owned, 2))
+        eager_stops(scribe)
         scribe.obey("c1")
         if all_stop:
             scribe.obey("c2")
@@ -191,6 +196,26 @@ def test_a_pass_that_began_before_the_pause_may_still_write(scribe: Written, aft
     scribe.write(scribe.target(2, MOVED))
     scribe.stop("c1", {"flights": "0"}, {"flights": "1"}, 2)
     assert scribe.rules() == found
+
+
+def test_a_pass_that_began_before_the_pause_may_start_what_was_held_by_one_that_has_left_since():
+    with Written() as scribe:
+        eager_stops(scribe)
+        scribe.obey("c1")
+        scribe.obey("c2")
+        scribe.somebody.create(layout.paused(GROUP), b"{}")
+        scribe.end("c2")
+        ledger = scribe.ledger("c2", {"flights": "2-3"}, generation=2)
+        scribe.write(ledger, scribe.starting("c2", {"flights": "2-3"}, 2, offset=-1))
+        assert scribe.rules() == set()
+
+
+def test_a_pass_that_began_before_the_pause_may_aim_at_one_that_has_come_back_since(scribe: Written):
+    scribe.somebody.create(layout.paused(GROUP), b"{}")
+    scribe.end("c2")
+    scribe.join("c2")
+    scribe.write(scribe.target(2, MOVED))
+    assert scribe.rules() == set()
 
 
 # --- offsets ---------------------------------------------------------------------------------------------------------

@@ -361,8 +361,11 @@ class InvariantChecker:
         own = any(isinstance(op, Delete) and op.path == change.path for op in transaction.ops)
         if witness is None or not own or change.before is None or witness.incarnation != change.before.czxid:
             return
+        ledger = self.ledgers.get(group, {}).get(consumer, Ledger(consumer, 0))
         for partition, (began, by_now) in witness.leaving().items():
-            if began == NO_OFFSET or layout.topic_offsets(group, partition.topic) not in self._tree.nodes:
+            # The offsets of a topic go with it.
+            gone = self._of_earlier_topic(ledger, PartitionSet.of([partition]))
+            if began == NO_OFFSET or gone or layout.topic_offsets(group, partition.topic) not in self._tree.nodes:
                 continue
             stored = self._stored(group, partition) or 0
             if not began <= stored <= by_now:

@@ -410,7 +410,10 @@ class Auditor:
         since = paused_since(self.state, group)
         if since is None:
             return
-        newest = max((r.incarnation for c, r in group.registrations.items() if c in target.members), default=0)
+        # A target names no incarnation: one that has come back may be there as what it was before.
+        returned = {consumer for (consumer, _), gone in group.gone_since.items() if gone.zxid > since.zxid}
+        joined = group.registrations.keys() & target.members.keys() - returned
+        newest = max((group.registrations[consumer].incarnation for consumer in joined), default=0)
         if newest > since.zxid or self.state.must_have_seen(since, self._context.step):
             what = f"a target of generation {target.generation} was written while the group was paused"
             self._violation(Rule.PAUSE_IGNORED, group.name, what)

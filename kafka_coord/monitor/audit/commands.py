@@ -77,12 +77,16 @@ def ledger_faults(context: StepContext, group: GroupState, consumer: str, before
 def _paused(
     state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, written: Outstanding
 ) -> Iterator[Fault]:
-    """A pass that looked before the pause may still write. One that knows of anything after the pause looked later."""
+    """A pass that looked before the pause may still write. One that knows of anything after the pause looked later.
+
+    One that writes to a consumer that has left does not know of that leave, nor of what it freed.
+    """
     command = written.command
     since = paused_since(state, group)
     if since is None or command is None:
         return
-    freed = isinstance(command, StartFetcher) and any(group.freed.get(tp, 0) > since.zxid for tp in command.partitions)
+    starts = isinstance(command, StartFetcher) and (consumer, command.incarnation) not in group.gone_since
+    freed = starts and any(group.freed.get(tp, 0) > since.zxid for tp in command.partitions)
     if command.incarnation > since.zxid or freed or state.must_have_seen(since, context.step):
         verb = "start" if isinstance(command, StartFetcher) else "stop"
         yield Rule.PAUSE_IGNORED, f"{consumer} was told to {verb} {command.partitions} while the group was paused"
