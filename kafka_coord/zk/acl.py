@@ -70,13 +70,13 @@ class Identity:
         scheme, colon, name = written.partition(":") if isinstance(written, str) else ("", "", "")
         if not (colon and name and scheme in _SCHEMES and len(name) <= 1_000 and name.isprintable()):
             raise SettingsError(
-                f"{where}: {str(written)[:60]!r} is no identity: use digest:USER:HASH (see 'kafka-coord acl identity'),"
-                " sasl:USER, x509:DISTINGUISHED-NAME, ip:ADDRESS or world:anyone"
+                f"{where}: {str(written)[:60]!r} is not an identity: use digest:USER:HASH"
+                " (see 'kafka-coord acl identity'), sasl:USER, x509:DISTINGUISHED-NAME, ip:ADDRESS or world:anyone"
             )
         if scheme == "digest" and (name.count(":") != 1 or not all(name.split(":"))):
             raise SettingsError(f"{where}: {written!r} lacks the hash: 'kafka-coord acl identity' prints it")
         if scheme == "world" and name != "anyone":
-            raise SettingsError(f"{where}: {written!r} is no identity: the world scheme has only world:anyone")
+            raise SettingsError(f"{where}: {written!r} is not an identity: the world scheme has only world:anyone")
         return cls(scheme, name)
 
     def __str__(self) -> str:
@@ -142,8 +142,8 @@ def open_to_change(found: AclOf) -> bool:
 class Rule:
     """What each role may do with the znodes at ``place``, in letters. Coordinators may do everything everywhere.
 
-    ``consumers`` applies to the consumers of the znode's own group. ``any_group`` is what :data:`ANY_GROUP` consumers
-    may do besides: nobody prepares their groups, so they create the znodes themselves.
+    ``consumers`` applies to the consumers of the znode's own group. ``any_group`` lists further permissions for
+    :data:`ANY_GROUP` consumers: nobody prepares their groups, so they create the znodes themselves.
     """
 
     place: str

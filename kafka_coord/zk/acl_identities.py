@@ -45,14 +45,16 @@ def read_identities(file: Path) -> AclPlan:
 
 
 def parse_identities(raw: bytes, where: str) -> AclPlan:
-    """Like :func:`read_identities`, from bytes."""
+    """Like :func:`read_identities`, but takes the file's bytes."""
     table = parse_toml(raw, f"identities file {where}")
     unknown = sorted(set(table) - set(_ROLES))
     if unknown:
-        raise SettingsError(f"{unknown[0][:60]!r} in {where} is no role; there are {', '.join(_ROLES)}")
+        raise SettingsError(f"{unknown[0][:60]!r} in {where} is not a role; the roles are {', '.join(_ROLES)}")
     coordinators = _role(table, "coordinators", where)
     if not coordinators:
-        raise SettingsError(f"{where} names no coordinators: nobody could change what is made")
+        raise SettingsError(
+            f"{where} names no coordinators: nobody could change the znodes it protects; add at least one"
+        )
     for role, found in (("coordinators", coordinators), ("operators", _role(table, "operators", where))):
         _none_of_the_world(found, role, where)
     groups = table.get("consumers", {})
@@ -77,9 +79,7 @@ def _role(table: Mapping[str, Any], role: str, where: str) -> tuple[Identity, ..
     if not isinstance(written, list):
         raise SettingsError(f"{role[:60]!r} in {where} must be a list of identities")
     if len(written) > MAX_IDENTITIES:
-        raise SettingsError(
-            f"{role[:60]!r} in {where} has {len(written)} identities, at most {MAX_IDENTITIES} are taken"
-        )
+        raise SettingsError(f"{role[:60]!r} in {where} has {len(written)} identities; name at most {MAX_IDENTITIES}")
     return tuple(dict.fromkeys(Identity.parse(one, f"{role[:60]} in {where}") for one in written))
 
 

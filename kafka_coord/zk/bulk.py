@@ -148,7 +148,7 @@ class MultiWrite:
         return self.body
 
     def deserialize(self, buffer: bytes, offset: int) -> list[OpResult | Exception]:
-        """The result of each operation, with absolute paths, or kazoo's error."""
+        """Returns the result of each operation, with absolute paths, or kazoo's error."""
         found: list[OpResult | Exception] = []
         while True:
             kind, done, _ = _HEADER.unpack_from(buffer, offset)

@@ -109,9 +109,10 @@ class Calls:
         return answer
 
     def _translated(self, error: Exception, doing: str, path: str, size: int) -> StoreError:
-        """A server drops the connection on a request longer than its ``jute.maxbuffer``, without giving the reason.
+        """Translates kazoo's error. A broken connection may mean that the request was too long.
 
-        The first time, that could be any network failure, and the outcome is unknown. Twice in a row means the size.
+        A server drops the connection on a request longer than its ``jute.maxbuffer`` and gives no reason. The first
+        time, it could be any network failure, and the outcome is unknown. Twice in a row, the size is to blame.
         """
         hint = ""
         if size >= _LARGE and isinstance(error, ConnectionLoss):

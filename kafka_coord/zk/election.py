@@ -189,8 +189,8 @@ class ZkElection:
         return self._leadership
 
     def still_leads(self) -> bool:
-        """Whether this instance may decide at this moment: elected, connected, in the session it was elected in, and
-        within the lease of that session. Costs nothing; safe on any thread."""
+        """Whether this instance may decide at this moment: it is elected, connected, in the session that won the
+        election, and within that session's lease. Costs nothing; safe on any thread."""
         leadership, session = self._leadership, self._store.session
         return (
             leadership is not None
@@ -212,8 +212,8 @@ class ZkElection:
     def elect(self) -> Leadership | None:
         """Watches, then tries to become the coordinator. None: another leads, or nobody may (the log says why).
 
-        Raises :class:`StoreUnavailable` if the outcome is unknown; the next call resolves it. Returns an election again
-        that this session has won already, in whatever attempt.
+        Raises :class:`StoreUnavailable` if the outcome is unknown; the next call resolves it. If this session has won
+        an election already, in any attempt, returns that one again.
         """
         if self._unresolved:
             self._store.sync(layout.COORDINATOR)  # another server may not have our own write yet
@@ -228,7 +228,7 @@ class ZkElection:
             else:
                 self._complain(
                     "znode",
-                    f"cannot elect anybody: {layout.COORDINATOR} is not ephemeral, so it never goes: delete it",
+                    f"cannot elect anybody: {layout.COORDINATOR} is not ephemeral, so it never disappears: delete it",
                 )
                 return None
             self._complaints.pop("znode", None)
@@ -326,12 +326,12 @@ class ZkElection:
         return None
 
     def _highest_epoch_written(self) -> int:
-        """Where to go on when the stored epoch was lost: elections in which nothing was decided are known to those who
-        have seen them."""
+        """Returns the epoch to continue from if the stored one was lost. An election after which nothing was decided
+        is known only to the instances that saw it."""
         return max(self._highest_epoch_seen, highest_epoch_written(self._store))
 
     def obstacle(self) -> str:
-        """What keeps every instance from being elected, and the remedy; empty where nothing is known to. Safe on any
+        """Returns the reason why no instance can be elected, and the remedy; empty if no reason is known. Safe on any
         thread."""
         return next((found.text for about, found in list(self._complaints.items()) if about != "leader"), "")
 
@@ -350,10 +350,10 @@ class ZkElection:
     # --- stepping down -----------------------------------------------------------------------------------------------
 
     def resign(self, leadership: Leadership | None = None) -> None:
-        """Deletes this session's ``/consumers/coordinator``, if there is one, so that others elect at once. With the
-        ``leadership`` it held until now, it saves a read that would delay the next election.
+        """Deletes this session's ``/consumers/coordinator``, if there is one, so that others elect at once. Given the
+        ``leadership`` held until now, it saves a read that would delay the next election.
 
-        Raises :class:`StoreUnavailable` when the outcome is unknown; the znode goes with the session at the latest.
+        Raises :class:`StoreUnavailable` if the outcome is unknown; the znode disappears with the session at the latest.
         """
         self._leadership = None
         self._fired = True
@@ -394,12 +394,12 @@ class ZkElection:
                 raise
 
     def forget(self) -> None:
-        """Stops leading on this side alone; on ZooKeeper nothing is changed."""
+        """Stops leading in this process only; changes nothing on ZooKeeper."""
         self._leadership = None
         self._fired = True
 
     def close(self) -> None:
-        """Stops leading, and calls ``wake`` no more."""
+        """Stops leading, and never calls ``wake`` again."""
         self._leadership = None
         self._wake = _nobody
 

@@ -59,8 +59,8 @@ def _write(store: Store, fence: Check, units: Sequence[Sequence[Op]]) -> Iterato
 
 
 def packed(units: Iterable[Sequence[Op]], acl: int, max_bytes: int = MAX_BYTES) -> Iterator[list[Sequence[Op]]]:
-    """``units`` in order, as many to a batch as fit one request. A larger unit is a batch by itself. ``acl`` is the
-    size of a create's ACL in bytes."""
+    """Yields ``units`` in order, in batches that each fit one request. A larger unit is a batch by itself. ``acl`` is
+    the size of a create's ACL in bytes."""
     batch: list[Sequence[Op]] = []
     size = count = 0
     for unit in units:

@@ -1,7 +1,7 @@
 """Persistent watches on one connection: watchers learn of znodes created and deleted directly below a path.
 
 Entries change on kazoo's connection thread, except by :meth:`Following.forget`. Watchers are called on kazoo's callback
-thread, except for the last event, that the connection broke.
+thread, except for the last event, which says that the connection broke.
 """
 
 from __future__ import annotations

@@ -2,17 +2,18 @@
 
 **Signals.** To send a request, kazoo wakes its connection thread through a socket, inside a bare ``except`` that turns
 every exception into "Connection has been closed" (``KazooClient._call``, kazoo 2.10 and 2.11). Waking the other thread
-releases the interpreter lock, so a signal is often raised right there. A program that was told to stop then hears that
-its ZooKeeper session is over, and goes on. kazoo stores that error in the request's result; the result class here
-notices it there and raises the signal's exception instead. The connection thread may have missed its wake-up then. It
-sends one request for each wake-up, so every later request would wait for the next one: the handler wakes it once more.
+releases the interpreter lock, so a signal handler often raises right there. A program that was told to stop then sees
+a closed ZooKeeper session instead, and goes on. kazoo stores that error in the request's result. The result class here
+notices it and raises the signal's exception instead. The connection thread may have missed its wake-up by then. It
+sends one request for each wake-up, so every later request would wait for the next one. The handler therefore wakes it
+once more.
 
 **Silent servers.** A server may not answer at all: its machine is off, or a firewall drops the packets. kazoo waits the
 whole session timeout for it. This handler waits as long as the Java client does, the session timeout divided by the
 number of servers, so that another server can still be reached in time.
 
-**Waiting.** kazoo waits five times for each request and its answer, each time with a new epoll object: up to half of
-what a request costs (docs/performance.md). This handler uses ``poll``.
+**Waiting.** kazoo waits five times for each request and its answer, each time with a new epoll object. That is up to
+half the cost of a request (docs/performance.md). This handler uses ``poll``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ALWAYS_TOLD = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
 class KazooHandler(SequentialThreadingHandler):
-    """kazoo's thread handler for a client of that many servers."""
+    """kazoo's thread handler, for a client that knows this number of ``servers``."""
 
     def __init__(self, servers: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -42,7 +43,7 @@ class KazooHandler(SequentialThreadingHandler):
         self._waker: socket.socket | None = None
 
     def create_connection(self, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
-        """As kazoo's; ``timeout`` is that of the session, in seconds."""
+        """Connects as kazoo does; ``timeout`` is the session timeout in seconds."""
         each = None if timeout is None else timeout / self._servers
         return super().create_connection(*args, timeout=each, **kwargs)  # type: ignore[no-untyped-call]
 
@@ -51,13 +52,13 @@ class KazooHandler(SequentialThreadingHandler):
         return read, self._waker
 
     def async_result(self) -> Any:
-        """What a request is answered with."""
+        """Returns the object that will hold a request's answer."""
         return _Result(self, self._raised)
 
     def select(
         self, readers: Sequence[Any], writers: Sequence[Any], _: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """As :func:`select.select`, however many files are open. Raises ``ValueError`` for a closed one."""
+        """Like :func:`select.select`, for any number of open files. Raises ``ValueError`` for a closed one."""
         wanted: dict[int, int] = {}
         for ones, event in ((readers, select.POLLIN), (writers, select.POLLOUT)):
             for one in ones:
@@ -73,7 +74,8 @@ class KazooHandler(SequentialThreadingHandler):
         return ready(readers, select.POLLIN), ready(writers, select.POLLOUT), []
 
     def sent(self, send: Callable[[], Any]) -> Any:
-        """The result of ``send``, which hands requests to kazoo. Raises what a signal handler raised meanwhile."""
+        """Calls ``send``, which hands requests to kazoo, and returns its result. Raises the exception of a signal
+        handler that ran meanwhile."""
         try:
             result = send()
             self._raise_kept_back()
@@ -96,7 +98,7 @@ class KazooHandler(SequentialThreadingHandler):
 
 
 class _Result(AsyncResult):
-    """kazoo's result, except where its error is a signal that came while the request was sent."""
+    """kazoo's result, which keeps a signal handler's exception out of the request's error."""
 
     def __init__(self, handler: KazooHandler, raised: list[BaseException]) -> None:
         super().__init__(handler)  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""Every use of a private attribute of kazoo, each with a check that it exists and a fallback where it does not.
+"""Every use of a private attribute of kazoo, each with a check that it exists and a fallback if it does not.
 
-Written against kazoo 2.10 and 2.11. If a later kazoo moves one of them, the store still works: each function says what
-is lost then.
+Written against kazoo 2.10 and 2.11. If a later kazoo moves one of them, the store still works. Each function names the
+feature that is then lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Watch = Callable[[WatchedEvent], None]
 
 
 class WireRequest(Protocol):
-    """A request kazoo does not know: ZooKeeper's number for it, its bytes, and how to read the answer."""
+    """A request that kazoo does not know: its type number in ZooKeeper, its bytes, and a reader for the answer."""
 
     @property
     def type(self) -> int: ...
@@ -33,15 +33,18 @@ class WireRequest(Protocol):
 
 
 def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Callable[[float, int, int], None]) -> bool:
-    """Has ``tell(sent_at, session_id, negotiated_timeout_ms)`` called at each accepted connect, before kazoo says so.
+    """Calls ``tell(sent_at, session_id, negotiated_timeout_ms)`` at each accepted connect, before kazoo reports it.
 
-    kazoo keeps the negotiated timeout in local variables only. Returns False where it cannot be seen; the caller then
-    assumes the shortest timeout a server grants. That is as safe, and less patient.
+    kazoo keeps the negotiated timeout in local variables only. Returns False if it cannot be read; the caller then
+    assumes the shortest timeout a server grants, which is as safe but less patient.
     """
     connection = getattr(client, "_connection", None)
     invoke = getattr(connection, "_invoke", None)
     if connection is None or invoke is None:
-        log.warning("cannot see the negotiated session timeout reason='this kazoo has no ConnectionHandler._invoke'")
+        log.warning(
+            "cannot read the negotiated session timeout; assuming the shortest a server grants (safe, less patient)"
+            " reason='this kazoo has no ConnectionHandler._invoke'"
+        )
         return False
 
     def listening(timeout: float, request: Any, xid: int | None = None) -> Any:
@@ -58,16 +61,19 @@ def on_connected(client: KazooClient, monotonic: Callable[[], float], tell: Call
 
 
 def on_watch_events(client: KazooClient, tell: Callable[[int, str], None]) -> bool:
-    """Has ``tell(type, path)`` called for every watch event the server sends, on kazoo's connection thread, once kazoo
-    has called its own watchers.
+    """Calls ``tell(type, path)`` for every watch event from the server, on kazoo's connection thread, after kazoo has
+    called its own watchers.
 
     kazoo calls a watcher once, and only for its own path: it has no persistent or recursive watchers. Returns False
-    where events cannot be seen; znodes are then watched one change at a time.
+    if this kazoo hides its events; one-shot watches must then serve.
     """
     connection = getattr(client, "_connection", None)
     read = getattr(connection, "_read_watch_event", None)
     if connection is None or read is None:
-        log.warning("cannot follow znodes reason='this kazoo has no ConnectionHandler._read_watch_event'")
+        log.warning(
+            "cannot use persistent watches; falling back to one-shot watches"
+            " reason='this kazoo has no ConnectionHandler._read_watch_event'"
+        )
         return False
 
     def listening(buffer: bytes, offset: int) -> Any:
@@ -81,8 +87,8 @@ def on_watch_events(client: KazooClient, tell: Callable[[int, str], None]) -> bo
 
 
 def call(client: KazooClient, request: WireRequest) -> Any:
-    """Sends a request kazoo does not know; gives kazoo's async result, or None where kazoo has no way to do so: then
-    reads and watches are asked for one by one, and multis not at all."""
+    """Sends a request that kazoo does not know and returns kazoo's async result. Returns None if this kazoo cannot send
+    it: reads and watches are then sent one by one, and multis cannot be sent."""
     send = getattr(client, "_call", None)
     if send is None:
         return None
@@ -102,7 +108,7 @@ def remember_watches(
 
 
 def can_remember_watches(client: KazooClient) -> bool:
-    """Whether this kazoo keeps its watches where :func:`remember_watches` puts them. Where not, watches are set one by
+    """Whether this kazoo keeps its watches where :func:`remember_watches` puts them. If not, watches are set one by
     one."""
     return all(isinstance(getattr(client, name, None), defaultdict) for name in ("_data_watchers", "_child_watchers"))
 
@@ -110,8 +116,8 @@ def can_remember_watches(client: KazooClient) -> bool:
 def break_connection(client: KazooClient) -> None:
     """Makes kazoo drop its connection and look for another server (the session lives on).
 
-    kazoo finds a dead connection by an unanswered ping, but pings only when it has sent nothing else for a while: a
-    client that keeps sending never notices. Without the private socket there is nothing to do but wait for kazoo.
+    kazoo detects a dead connection by an unanswered ping, but pings only after it has sent nothing else for a while. So
+    a client that keeps sending never notices. Without the private socket, this does nothing and kazoo must notice.
     """
     connected = getattr(getattr(client, "_connection", None), "_socket", None)
     if connected is None:
@@ -123,10 +129,10 @@ def break_connection(client: KazooClient) -> None:
 
 
 def gave_up(client: KazooClient) -> bool:
-    """Whether kazoo's connection thread has ended by itself (refused credentials, an error nobody expected).
+    """Whether kazoo's connection thread has ended by itself (refused credentials, an unexpected error).
 
-    A client that was started is in state ``CLOSED`` as well until its thread has looked up the names of the servers:
-    only the thread tells the two apart. Where it cannot be had, a client that takes its time counts as one that ended.
+    A client that was just started is also in state ``CLOSED`` until its thread has resolved the names of the servers:
+    only the thread tells the two apart. If this kazoo hides its thread, a slow client counts as one that ended.
     """
     if client.client_state not in {KeeperState.CLOSED, KeeperState.AUTH_FAILED}:
         return False
@@ -135,7 +141,7 @@ def gave_up(client: KazooClient) -> bool:
 
 
 def looks_for_servers(client: KazooClient) -> bool:
-    """Whether a client that was started has not tried to reach a server yet: it looks up their names."""
+    """Whether a started client is still resolving the servers' names and has not tried to reach any."""
     return client.client_state == KeeperState.CLOSED and not gave_up(client)
 
 

@@ -1,7 +1,7 @@
 """The session of one kazoo client as facts: state, id, negotiated timeout, and the deadline of its lease.
 
-kazoo's own state is kept as it is told, but it is late: with a frozen server ``LOST`` came 15 s after a 4 s session
-could have ended. :meth:`KazooSession.lease_deadline` is what to act on; the state is for waiting and for people.
+The state follows kazoo's own reports, which are late: with a frozen server, ``LOST`` came 15 s after a 4 s session
+could have ended. Act on :meth:`KazooSession.lease_deadline`; use the state to wait, and to show to people.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from kafka_coord.zk.store import Clock, SessionListener, SessionState
 log = logging.getLogger(__name__)
 
 SHORTEST_GRANTED_MS = 4_000
-"""Two ticks of a server nobody configured: assumed where kazoo does not let us see what was negotiated."""
+"""Two ticks of a server with the default settings: assumed if kazoo hides the negotiated timeout."""
 _SILENCE_SHARE = 2 / 3
-"""After this share of the session timeout without an answer the connection is given up, as the Java client does."""
+"""After this share of the session timeout without an answer, the client drops the connection, as Java's does."""
 _RESTART_EVERY_S = 5.0
 
 
@@ -70,7 +70,7 @@ class KazooSession:
             return self._lease.lease_deadline()
 
     def wait_connected(self, within_s: float) -> bool:
-        """Waits for a connection; False when there is none in time, or the session was closed."""
+        """Waits for a connection; returns False if there is none in time, or the session was closed."""
         deadline = self._clock.monotonic() + within_s
         with self._changed:
             while self._state is not SessionState.CONNECTED:
@@ -100,12 +100,12 @@ class KazooSession:
         return forget
 
     def _accepted(self, sent_at: float, session_id: int, timeout_ms: int) -> None:
-        """On the connection thread: a connect was accepted; kazoo announces CONNECTED next."""
+        """Runs on the connection thread: a connect was accepted, and kazoo announces CONNECTED next."""
         with self._lock:
             self._lease.connected(sent_at, session_id, timeout_ms / 1000)
 
     def _kazoo_says(self, state: str) -> None:
-        """On the connection thread: note, wake, tell; never block."""
+        """Runs on the connection thread: notes the state, wakes waiters, tells listeners. Never blocks."""
         if state == KazooState.CONNECTED and not kazoo_private.is_read_only(self._client):
             self._become(SessionState.CONNECTED)
         elif state == KazooState.LOST:
@@ -136,7 +136,7 @@ class KazooSession:
                 log.exception("ignored a session listener that failed state=%s", state.value)
 
     def _assume_connected(self) -> None:
-        """Where the connect cannot be seen: assumes the shortest timeout; the lease begins with the next heartbeat."""
+        """Assumes the shortest timeout if the connect cannot be seen. The lease begins with the next heartbeat."""
         session_id = (self._client.client_id or (0,))[0] or 0
         self._lease.connected(
             self._clock.monotonic() - SHORTEST_GRANTED_MS / 1000,
@@ -147,7 +147,7 @@ class KazooSession:
     # --- heartbeat ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the heartbeat, once."""
+        """Starts the heartbeat. Call it once."""
         self._heart.start()
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class KazooSession:
             self._heart.join(within_s)
 
     def _beat(self) -> None:
-        """Every quarter of the timeout in which nothing else went through the leader: one ``sync``."""
+        """Sends a ``sync`` whenever nothing else has gone through the leader for a quarter of the timeout."""
         restart_at = 0.0
         while not self._closing.is_set():
             timeout_s = self.timeout_ms / 1000
@@ -194,10 +194,10 @@ class KazooSession:
         if error is None or is_answer(error):
             self.answered(sent_at, through_leader=True)
         else:
-            self._closing.wait(0.05)  # the state listener is about to hear of it
+            self._closing.wait(0.05)  # kazoo is about to tell the state listener
 
     def _restart(self) -> None:
-        """kazoo's connection thread ended (refused credentials, an error it did not expect): begin anew."""
+        """Starts the client again after kazoo's connection thread ended (refused credentials, an unexpected error)."""
         log.warning("starting the ZooKeeper client again reason='it gave up in state %s'", self._client.client_state)
         try:
             self._client.start_async()

@@ -1,7 +1,7 @@
-"""Where everything is on ZooKeeper: the one place that spells a path (docs/design.md, section 2).
+"""The paths of all znodes: the one place that spells them (docs/design.md, section 2).
 
-All paths are below the chroot the store was opened with. Functions take names that have been checked by
-:func:`kafka_coord.model.names.legal`; a name cannot contain ``/``.
+All paths are below the chroot of the store. Functions take names that
+:func:`kafka_coord.model.names.legal` has checked, so no name contains ``/``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GROUPS = "/consumers/groups"
 LOG_PARTITIONS = "/consumers/kafka"
 
 PERSISTENT_ROOTS = (CONSUMERS, COORDINATORS, REQUESTS, GROUPS)
-"""What every instance makes sure of before it elects."""
+"""The znodes that every instance creates, if missing, before it stands for election."""
 
 
 def broker(broker_id: str | int) -> str:
@@ -41,7 +41,7 @@ def instance(broker_id: int) -> str:
 
 
 def log_partition(partition: int) -> str:
-    """A partition of the groups log: its znode's version is the term in which it is written."""
+    """A partition of the groups log: its znode's version is the current term."""
     return f"{LOG_PARTITIONS}/{partition}"
 
 
@@ -101,12 +101,12 @@ def offset(group_name: str, topic: str, partition: int) -> str:
 
 
 def history(group_name: str) -> str:
-    """The last decisions of a group, bounded."""
+    """The last decisions for a group, limited in number."""
     return f"{GROUPS}/{group_name}/history"
 
 
 def settled(group_name: str) -> str:
-    """The record that a group is at rest, with the state of the group for which that holds."""
+    """The record that a group is at rest, and the state in which it rests."""
     return f"{GROUPS}/{group_name}/settled"
 
 

@@ -3,18 +3,19 @@
 A client may say "this session is mine" only as long as no server can have ended it. The rule, for a negotiated
 timeout T:
 
-*   A **connect** (or reconnect) request sent at *s* and accepted was decided by the ZooKeeper leader, which started the
-    session's time afresh: it lives until s + T at least.
-*   Any later request touches the session only at the server it reaches. A follower reports touches to the leader, who
-    alone ends sessions, when the leader pings it (every half tick). A follower that is cut off from the leader goes on
-    answering reads and pings for seconds, while the leader lets the session expire: an answered *read* proves nothing.
-*   A request that must pass the leader (a write, or ``sync``), sent at *s2* and answered, proves that the follower
-    still spoke with the leader at s2. So everything it knew half a tick earlier had been reported. An answered request
-    of ours sent at *s1* <= s2 - lag had been counted by then, and the session lives until s1 + T at least.
+*   The ZooKeeper leader decides on every **connect** (or reconnect) request. If it accepts one that was sent at *s*, it
+    restarts the session's timeout: the session lives until s + T at least.
+*   Any later request touches the session only at the server it reaches. Only the leader ends sessions. A follower
+    reports touches to the leader when the leader pings it (every half tick). A follower that is cut off from the leader
+    goes on answering reads and pings for seconds, while the leader lets the session expire. So an answered *read*
+    proves nothing.
+*   A write or a ``sync`` must pass the leader. If it was sent at *s2* and answered, the follower still spoke with the
+    leader at s2, and had reported everything it knew half a tick earlier. So if this client sent a request at
+    *s1* <= s2 - lag and got an answer, the leader has counted it, and the session lives until s1 + T at least.
 
-``lag`` is T/4: a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4. A margin
-is taken off for clocks that run at different speeds. With a heartbeat every T/4 the lease reaches at least 45 %
-of T ahead while the server answers.
+``lag`` is T/4: a session timeout is at least two ticks (``minSessionTimeout``), so half a tick is at most T/4. The
+lease also subtracts a margin for clocks that run at different speeds. With a heartbeat every T/4, the lease reaches at
+least 45 % of T ahead while the server answers.
 """
 
 from __future__ import annotations
@@ -25,17 +26,19 @@ MARGIN_SHARE = 0.05
 MARGIN_S = 0.05
 LAG_SHARE = 0.25
 _GRAIN_SHARE = 1 / 64
-"""Send times closer together than this share of T are remembered as one, the earlier: it bounds what is kept."""
+"""Of send times closer together than this share of T, only the earlier is kept. This bounds the memory."""
 
 
 class SessionLease:
-    """Facts in, deadline out. Times are seconds of one monotonic clock. Not thread-safe: its owner locks."""
+    """Computes the deadline from reported facts. Times are seconds of one monotonic clock. Not thread-safe: its owner
+    locks."""
 
     def __init__(self) -> None:
         self.session_id = 0
         self.timeout_s = 0.0
         self.leader_heard_at = 0.0
-        """When the newest request was sent that the leader is known to have seen: what a heartbeat is due by."""
+        """The send time of the newest request that the leader is known to have seen. The next heartbeat counts from
+        it."""
         self._connected_at = 0.0
         self._proven_at: float | None = None
         self._sent: deque[float] = deque()
@@ -49,7 +52,7 @@ class SessionLease:
     def answered(self, sent_at: float, *, through_leader: bool) -> None:
         """The server answered a request that was sent no earlier than ``sent_at``."""
         if self._proven_at is None or sent_at < self._connected_at:
-            return  # of an earlier connection
+            return  # it belongs to an earlier connection
         if through_leader:
             self.leader_heard_at = max(self.leader_heard_at, sent_at)
             counted = sent_at - LAG_SHARE * self.timeout_s
@@ -65,7 +68,7 @@ class SessionLease:
         self._sent.clear()
 
     def lease_deadline(self) -> float:
-        """Until when the session cannot have ended; 0.0 where there is none."""
+        """Returns the time until which the session cannot have ended; 0.0 without a session."""
         if self._proven_at is None:
             return 0.0
         return self._proven_at + self.timeout_s - max(MARGIN_S, MARGIN_SHARE * self.timeout_s)

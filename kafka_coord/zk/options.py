@@ -1,4 +1,4 @@
-"""How to reach a ZooKeeper that asks for more than a host and a port: TLS, credentials, ACLs."""
+"""The options of a ZooKeeper connection besides host and port: TLS, credentials, ACLs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from kafka_coord.zk.acl import RULES, AclOf, AclPlan, Identity
 from kafka_coord.zk.acl_identities import digest_identity
 
 DEFAULT_MAX_REQUEST_BYTES = 0xFFFFF
-"""``jute.maxbuffer`` of a server nobody configured: a longer request makes it drop the connection."""
+"""A server's default ``jute.maxbuffer``: it drops the connection on a longer request."""
 
 
 class Acl(StrEnum):
     """Who may do what with the znodes this project creates."""
 
     OPEN = "open"
-    """Everyone everything, as Kafka does without ``zookeeper.set.acl``."""
+    """Everyone may do everything, as in Kafka without ``zookeeper.set.acl``."""
     CREATOR_WORLD_READ = "creator-world-read"
-    """The authenticated creator everything, everyone else may read: as Kafka does with ``zookeeper.set.acl``."""
+    """The authenticated creator may do everything, everyone else may read, as in Kafka with ``zookeeper.set.acl``."""
     CREATOR_ONLY = "creator-only"
-    """The authenticated creator everything, nobody else anything."""
+    """The authenticated creator may do everything, everyone else nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +67,18 @@ class Sasl:
 
 @dataclass(frozen=True, slots=True)
 class ZkOptions:
-    """All there is to set about a ZooKeeper connection besides where and how long."""
+    """All settings of a ZooKeeper connection except the servers and the timeouts."""
 
     tls: Tls | None = None
     digest: Digest | None = None
     sasl: Sasl | None = None
     acl: Acl = Acl.OPEN
     plan: AclPlan | None = None
-    """Separate identities: each znode below ``/consumers`` is made with the ACL this says, in place of ``acl``."""
+    """For separate identities: each znode below ``/consumers`` gets its ACL from this plan instead of ``acl``."""
     max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES
-    """The servers' ``jute.maxbuffer`` where it was changed."""
+    """The servers' ``jute.maxbuffer``; set it if theirs was changed."""
     multi_read: bool = True
-    """Use ZooKeeper 3.6's multi-read where the server knows it; it is found out by itself, so rarely set."""
+    """Uses ZooKeeper 3.6's multi-read if the server knows it. The client finds that out by itself; rarely set."""
 
     def acls_of(self, path: str) -> Sequence[Any]:
         """The kazoo ACLs of the znode ``path`` (below the chroot) when it is created."""
@@ -93,7 +93,7 @@ class ZkOptions:
         return max((to_kazoo(self.plan.of(path)) for path in paths), key=len)
 
     def whoami(self) -> Identity | None:
-        """Whom ZooKeeper will know this client by, where that can be told without asking it."""
+        """The identity that ZooKeeper will give this client, if it can be told without asking; otherwise ``None``."""
         if self.digest is not None:
             return digest_identity(self.digest.username, self.digest.password)
         if self.sasl is not None and self.sasl.mechanism == "DIGEST-MD5" and self.sasl.username:
@@ -121,7 +121,7 @@ class ZkOptions:
                 )
 
     def acls(self) -> Sequence[Any]:
-        """The kazoo ACLs of what is created where there is no plan."""
+        """The kazoo ACLs of a created znode if there is no plan."""
         if self.acl is Acl.OPEN:
             return list(OPEN_ACL_UNSAFE)
         if self.acl is Acl.CREATOR_ONLY:
@@ -129,12 +129,12 @@ class ZkOptions:
         return [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
 
     def client_arguments(self) -> Mapping[str, Any]:
-        """What of this goes to ``KazooClient``; raises :class:`SettingsError` for what cannot work."""
+        """The arguments for ``KazooClient``. Raises :class:`SettingsError` for options that cannot work."""
         if self.plan is not None:
             self._check_plan(self.plan)
         if self.acl is not Acl.OPEN and not (self.digest or self.sasl or (self.tls and self.tls.cert)):
             raise SettingsError(
-                f"ZooKeeper ACL {self.acl.value!r} needs somebody to be the creator: "
+                f"ZooKeeper ACL {self.acl.value!r} needs an authenticated creator: "
                 f"give digest or SASL credentials or a TLS client certificate, or use {Acl.OPEN.value!r}"
             )
         arguments: dict[str, Any] = {"default_acl": self.acls(), "read_only": False}
@@ -168,5 +168,5 @@ class ZkOptions:
 
 
 def to_kazoo(acl: AclOf) -> list[Any]:
-    """The plan's values as kazoo takes them."""
+    """Converts the plan's values to kazoo's."""
     return [ACL(int(one.permissions), Id(one.identity.scheme, one.identity.name)) for one in acl]

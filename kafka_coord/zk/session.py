@@ -1,4 +1,4 @@
-"""The store on a real ZooKeeper: kazoo, with a deadline on every call and errors that say what is known."""
+"""The store on a real ZooKeeper: kazoo, with a deadline on every call and errors that say if the outcome is known."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ kazoo_log.addFilter(lambda record: record.levelno >= logging.INFO)  # at DEBUG k
 
 _SHORTEST_CALL_TIMEOUT_S = 2.0
 _MANY_WATCHES = 64
-"""From this many watches on, three requests in sequence are faster than one request for each, sent together."""
+"""From this many watches on, three requests in sequence are faster than one pipelined request for each watch."""
 
 _WATCH_TYPES = {
     EventType.CREATED: WatchType.CREATED,
@@ -92,11 +92,11 @@ def connect(
 ) -> KazooStore:
     """Opens a session on ``host:port,host:port/chroot``.
 
-    ``call_timeout_s`` bounds every call (default: two thirds of the session timeout, 2 s at least). A chroot that does
-    not exist is created with ``create_chroot``, else refused.
+    ``call_timeout_s`` bounds every call (default: two thirds of the session timeout, 2 s at least). With
+    ``create_chroot``, creates a chroot that does not exist.
 
-    Raises :class:`SettingsError` for hosts or options that cannot be used, :class:`StoreUnavailable` when no server
-    takes the connection in ``connect_timeout_s``, :class:`NoNode` for a missing chroot.
+    Raises :class:`SettingsError` for hosts or options that cannot be used, :class:`StoreUnavailable` if no server
+    accepts the connection in ``connect_timeout_s``, :class:`NoNode` for a missing chroot.
     """
     where = parse_connect_string(hosts)
     store = KazooStore(
@@ -116,7 +116,7 @@ def connect(
 
 
 class KazooStore(Store):
-    """:class:`kafka_coord.zk.store.Store` over one kazoo client. Made by :func:`connect`."""
+    """:class:`kafka_coord.zk.store.Store` over one kazoo client. :func:`connect` makes it."""
 
     def __init__(
         self, where: ConnectString, *, session_timeout_ms: int, call_timeout_s: float, options: ZkOptions, clock: Clock
@@ -124,7 +124,7 @@ class KazooStore(Store):
         self._where = where
         self._clock = clock
         self._options = options
-        # The chroot is applied here and not by kazoo: a multi-read and the making of the chroot itself need it too.
+        # This class applies the chroot, not kazoo, because multi-reads and creating the chroot itself need it too.
         handler = KazooHandler(len(where.servers))
         self._client = KazooClient(
             ",".join(where.servers),
@@ -145,7 +145,7 @@ class KazooStore(Store):
         )
         self._prefix = len(where.chroot.encode())
         self._acl_size = acl_size(options.longest_acls())
-        self._multi_read_refused_in = 0  # the session in which a server did not know it
+        self._multi_read_refused_in = 0  # the session in which a server refused it
         self._following = Following(self._client, where.relative)
         self._session.listen(self._following.session_is)
         self._pid = os.getpid()
@@ -183,14 +183,14 @@ class KazooStore(Store):
         )
 
     def check_chroot(self, *, create: bool) -> None:
-        """Makes sure of the chroot; raises :class:`NoNode` where it is missing and not to be created."""
-        # As a multi-read, so that an old server that drops the connection for it does so now, and not under way.
+        """Makes sure that the chroot exists. Raises :class:`NoNode` if it is missing and ``create`` is false."""
+        # A multi-read, because an old server may drop the connection for it: better now than in the middle of work.
         try:
             (found,) = self.read_many([GetData("/")])
         except NoAuth as error:
             if self._session.state is not SessionState.CONNECTED:  # kazoo connects first and sends credentials then
                 raise self._refused() from error
-            return  # it may not be read, so it exists
+            return  # the ACL forbids reading it, so it exists
         if found is not None:
             return
         if not create:
@@ -216,7 +216,7 @@ class KazooStore(Store):
         self._session.close()
         if os.getpid() != self._pid:
             return  # forked: the connection belongs to the parent
-        # kazoo's stop() waits for an answer to the goodbye, and for a frozen server without bound
+        # kazoo's stop() waits for the answer to its close request: forever if the server is frozen
         stopping = threading.Thread(target=self._stop, name="kafka-coord-zk-close", daemon=True)
         stopping.start()
         stopping.join(2.0)
@@ -229,7 +229,7 @@ class KazooStore(Store):
         try:
             self._client.stop()
             self._client.close()
-        except Exception:  # what kazoo raises when it could not stop; there is nobody left to tell
+        except Exception:  # kazoo raises various types if it cannot stop, and no caller could act on them
             log.debug("closed the ZooKeeper client uncleanly", exc_info=True)
 
     # --- session -----------------------------------------------------------------------------------------------------
@@ -286,12 +286,12 @@ class KazooStore(Store):
     def _arm_at_once(
         self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read]
     ) -> Armed:
-        """Reads everything, then sets its watches; the server fires at once those whose znode has changed since."""
+        """Reads everything, then sets the watches. The server fires at once each watch whose znode changed since."""
         # The zxid is taken before the read, so a change during the read is reported twice rather than missed. The
         # request refreshes it: an older zxid would report again everything written since the last answer.
         self.exists("/")
         since = self._client.last_zxid
-        # Facts before names: names newer than their facts are reported again, older ones never would be.
+        # Reads stats before names: names newer than their stat are reported again; older ones never would be.
         asked = [read for path in children for read in (GetData(path), GetChildren(path))]
         of_data = dict.fromkeys(map(GetData, data))
         more = [read for read in reads if read not in of_data]
@@ -348,7 +348,7 @@ class KazooStore(Store):
         self._following.forget(self._at(path), watcher)
 
     def _set_watches(self, since: int, wanted: Sequence[tuple[WatchOf, str]], watcher: Watcher) -> None:
-        """``wanted`` with absolute paths."""
+        """Sets the watches; the paths in ``wanted`` are absolute."""
         of_data: list[tuple[str, _Watch]] = []
         of_children: list[tuple[str, _Watch]] = []
         for of, path in wanted:
@@ -398,7 +398,7 @@ class KazooStore(Store):
             except Unsupported:
                 log.info("reading one by one reason='this ZooKeeper server does not know multi-read (3.6)'")
                 self._multi_read_refused_in = session_id
-                with suppress(StoreUnavailable):  # having refused, the server drops the connection: once more below
+                with suppress(StoreUnavailable):  # the server drops the connection after refusing: retried below
                     return self._read_pipelined(reads)
             else:
                 return bulk.results(reads, answer), answer.size
@@ -410,19 +410,20 @@ class KazooStore(Store):
         return found, weight
 
     def acl(self, path: str) -> tuple[str, ...]:
-        """Who may do what with a znode, as ``scheme:id:permissions``, for example ``world:anyone:ALL``."""
+        """The znode's ACL, as ``scheme:id:permissions``, for example ``world:anyone:ALL``."""
         acls, _ = self._calls.ask("get the ACL of", path, lambda: self._client.get_acls_async(self._at(path)))
         return tuple(f"{acl.id.scheme}:{acl.id.id}:{'|'.join(acl.acl_list)}" for acl in acls)
 
     def read_acls(self, paths: Sequence[str]) -> tuple[FoundAcl | NoAuth | None, ...]:
-        """The ACLs of many znodes, pipelined; ``None`` where there is none, the refusal where it may not be read."""
+        """Reads the ACLs of many znodes, pipelined: ``None`` for a missing znode, the refusal for a forbidden one."""
         found = self._calls.pipelined(
             "get the ACL of", paths, lambda path: self._client.get_acls_async(self._at(path)), refusals=(NoAuth,)
         )
         return tuple(FoundAcl.of(*one) if isinstance(one, tuple) else one for one in found)
 
     def write_acls(self, changes: Sequence[AclChange]) -> tuple[StoreError | None, ...]:
-        """Sets many ACLs, pipelined (a multi cannot); ``None`` for what was done, or is gone, else the refusal."""
+        """Sets many ACLs, pipelined (a multi cannot). Returns ``None`` for a znode that is done or gone, otherwise the
+        refusal."""
         found = self._calls.pipelined(
             "set the ACL of",
             changes,
@@ -437,7 +438,7 @@ class KazooStore(Store):
 
     @property
     def options(self) -> ZkOptions:
-        """How this client identifies itself, and what ACLs it gives."""
+        """The options of this client: how it identifies itself, and the ACLs it sets."""
         return self._options
 
     def ensure_prepared(self) -> None:
@@ -494,12 +495,13 @@ class KazooStore(Store):
         return tuple(self._where.relative(answer) if isinstance(answer, str) else answer for answer in answers)
 
     def _raise_failed(self, ops: Sequence[Op], answers: Sequence[Any], doing: str) -> None:
-        """The errors of a multi come as its results; those of the operations that are not at fault, too."""
+        """Raises the error of the operation at fault. A multi returns its errors as results, also for the operations
+        that are not at fault."""
         failed = [(index, answer) for index, answer in enumerate(answers) if isinstance(answer, Exception)]
         if not failed and len(answers) == len(ops):
             return
         if not failed:
-            raise StoreUnavailable(f"{doing}: {len(answers)} results for {len(ops)} operations; read back what holds")
+            raise StoreUnavailable(f"{doing}: {len(answers)} results for {len(ops)} operations; read back the outcome")
         innocent = RolledBackError | RuntimeInconsistency
         index, error = next(((i, e) for i, e in failed if not isinstance(e, innocent)), failed[0])
         op = ops[min(index, len(ops) - 1)]
@@ -529,7 +531,7 @@ def _listings(found: Sequence[Any]) -> tuple[Listing | None, ...]:
 
 
 def _result(read: Read, answer: Any) -> ReadResult:
-    """kazoo's answer to one read as ours."""
+    """Converts kazoo's answer to one read."""
     if answer is None:
         return None
     if isinstance(read, GetData):
@@ -539,14 +541,14 @@ def _result(read: Read, answer: Any) -> ReadResult:
 
 
 class _Asking(NamedTuple):
-    """One of several requests that are sent together."""
+    """One of several requests sent together."""
 
     path: str
     send: Callable[[], Any]
 
 
 class _Watch:
-    """A watcher in kazoo's shape. Equal where path and watcher are, so that kazoo keeps it once a path."""
+    """A watcher in the form kazoo expects. Two with the same path and watcher are equal, so kazoo keeps only one."""
 
     __slots__ = ("_path", "_watcher")
 

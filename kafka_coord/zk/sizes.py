@@ -8,18 +8,18 @@ from typing import Any
 from kafka_coord.zk.store import Check, Create, Op, SetData
 
 HEADER = 8
-"""xid and type, in front of every request."""
+"""The xid and the type that precede every request."""
 _MULTI_HEADER = 9
 _INT = 4
 
 
 def acl_size(acls: Iterable[Any]) -> int:
-    """Bytes of the ACL list every create carries."""
+    """The size in bytes of the ACL list that every create carries."""
     return _INT + sum(3 * _INT + len(acl.id.scheme.encode()) + len(acl.id.id.encode()) for acl in acls)
 
 
 def op_size(op: Op, path_prefix: int = 0, acl: int = 64) -> int:
-    """Bytes of one operation of a multi; ``path_prefix`` is the length of the chroot, ``acl`` that of the ACL list."""
+    """The size of one operation of a multi in bytes. ``path_prefix`` is the chroot's length, ``acl`` the ACL list's."""
     size = _MULTI_HEADER + _INT + path_prefix + len(op.path.encode()) + _INT
     if isinstance(op, Create):
         return size + _INT + len(op.data) + acl
@@ -29,7 +29,7 @@ def op_size(op: Op, path_prefix: int = 0, acl: int = 64) -> int:
 
 
 def described(ops: Sequence[Op]) -> str:
-    """``multi of 3 operations (check /a, set /b, …)``, for messages."""
+    """Describes a multi in messages: ``multi of 3 operations (check /a, set /b, …)``."""
     shown = ", ".join(f"{_verb(op)} {op.path}" for op in ops[:3])
     more = ", …" if len(ops) > 3 else ""
     return f"multi of {len(ops)} operations ({shown}{more})"

@@ -1,11 +1,11 @@
-"""The store interface: what the rest of the project needs of ZooKeeper, and nothing more.
+"""The store interface: the part of ZooKeeper that the rest of the project needs, and no more.
 
 It has two implementations: the kazoo-backed store of :mod:`kafka_coord.zk.session`, and a simulated ZooKeeper under a
-seeded scheduler. Everything that decides (election, handler, executor, connector) is written
-against :class:`Store`, is called on its owner's thread, and never sees kazoo.
+seeded scheduler. Everything that decides (election, handler, executor, connector) is written against :class:`Store`,
+runs on its owner's thread, and never sees kazoo.
 
-Every call has a deadline. An error that says *no* (:class:`~kafka_coord.errors.NoNode`, ``BadVersion``, …) is a fact;
-:class:`~kafka_coord.errors.StoreUnavailable` means the outcome is **unknown** and must be read back.
+Every call has a deadline. A refusal (:class:`~kafka_coord.errors.NoNode`, ``BadVersion``, …) is a fact.
+:class:`~kafka_coord.errors.StoreUnavailable` means that the outcome is **unknown** and must be read back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ANY_VERSION = -1
 
 
 class Clock(Protocol):
-    """Time, injectable. Decisions use only what is handed to them; this is for the edges."""
+    """An injectable clock, for the shells around the pure code. Pure decisions take the time as an argument."""
 
     def monotonic(self) -> float:
         """Seconds from an arbitrary start; never goes back."""
@@ -32,7 +32,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """The facts ZooKeeper keeps about a znode (times in ms since 1970, ids are zxids)."""
+    """ZooKeeper's stat of a znode (times in ms since 1970, ids are zxids)."""
 
     czxid: int
     mzxid: int
@@ -48,7 +48,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A znode's data and facts as of one read."""
+    """A znode's data and stat as of one read."""
 
     data: bytes
     stat: Stat
@@ -56,7 +56,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A znode's children, sorted, and its facts: ``cversion`` tells a child that came back from one that stayed."""
+    """A znode's sorted children and its stat: ``cversion`` tells a child that was recreated from one that stayed."""
 
     names: tuple[str, ...]
     stat: Stat
@@ -67,7 +67,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Fails the multi unless the znode exists with this data version (``ANY_VERSION``: merely exists)."""
+    """Fails the multi unless the znode exists with this data version (``ANY_VERSION``: with any version)."""
 
     path: str
     version: int = ANY_VERSION
@@ -75,7 +75,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Creates a znode; with ``sequence`` ten digits are appended to the path. The parent must exist."""
+    """Creates a znode. With ``sequence``, ZooKeeper appends ten digits to the path. The parent must exist."""
 
     path: str
     data: bytes = b""
@@ -102,7 +102,7 @@ class Delete:
 
 Op = Check | Create | SetData | Delete
 OpResult = str | Stat | None
-"""``Create`` gives the path made, ``SetData`` the new stat, the others nothing."""
+"""``Create`` returns the created path, ``SetData`` the new stat, the others nothing."""
 
 
 # --- reads of a multi-read ---------------------------------------------------------------------------------------
@@ -120,11 +120,11 @@ class GetChildren:
 
 Read = GetData | GetChildren
 ReadResult = Node | tuple[str, ...] | None
-"""``GetData`` gives a :class:`Node`, ``GetChildren`` sorted names; ``None`` where there is no such znode."""
+"""``GetData`` returns a :class:`Node`, ``GetChildren`` sorted names; ``None`` for a missing znode."""
 
 
 class Armed(NamedTuple):
-    """What :meth:`Store.arm` found, each in the order asked for."""
+    """The results of :meth:`Store.arm`, each list in the order of the request."""
 
     listings: tuple[Listing | None, ...]
     stats: tuple[Stat | None, ...]
@@ -140,24 +140,24 @@ class WatchType(Enum):
     CHANGED = "changed"
     CHILD = "child"
     CONNECTION = "connection"
-    """The connection or session changed and the watch is gone: look again and set it anew."""
+    """The connection or session changed and the watch is gone: read again and set a new watch."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """What became of the watch set on ``path``."""
+    """The event of the watch on ``path``."""
 
     type: WatchType
     path: str
 
 
 Watcher = Callable[[WatchEvent], None]
-"""Called once, on a thread of the store: it may only note the event and wake its owner."""
+"""The store calls it once, on a thread of its own. It may only note the event and wake its owner."""
 
 
 class SessionState(Enum):
     CONNECTING = "connecting"
-    """Not connected yet since start or since the last session was lost."""
+    """Not yet connected since the start, or since the last session was lost."""
     CONNECTED = "connected"
     SUSPENDED = "suspended"
     """The connection is gone; the session may live on, or may already have ended on the server."""
@@ -174,7 +174,7 @@ class Session(Protocol):
 
     @property
     def session_id(self) -> int:
-        """The server's session id, 0 when there is none."""
+        """The server's session id; 0 without a session."""
 
     @property
     def timeout_ms(self) -> int:
@@ -182,24 +182,24 @@ class Session(Protocol):
 
     @property
     def suspended_since(self) -> float | None:
-        """``clock.monotonic()`` at which the connection went away, ``None`` while connected."""
+        """The ``clock.monotonic()`` at which the connection broke; ``None`` while connected."""
 
     def lease_deadline(self) -> float:
-        """``clock.monotonic()`` until which this session certainly lives (0.0: there is no lease).
+        """The ``clock.monotonic()`` until which this session certainly lives (0.0: there is no lease).
 
-        The ZooKeeper leader has counted a request of this session that was *sent* at some moment s, so the session
-        cannot end before s + timeout. The deadline is that moment less a safety margin (:mod:`kafka_coord.zk.lease`
-        explains it). It holds even without further replies, so a client that acts only before it never acts in an ended
-        session. The state shows the same, but later, sometimes much later.
+        The ZooKeeper leader has counted a request that this session *sent* at some moment s, so the session cannot end
+        before s + timeout. The deadline is that moment minus a safety margin (see :mod:`kafka_coord.zk.lease`). It
+        holds even without further replies, so a client that acts only before it never acts in an ended session. The
+        state also shows the end of a session, but later, sometimes much later.
         """
 
 
 SessionListener = Callable[[SessionState], None]
-"""Called on a thread of the store at every change of state: it may only note it and wake its owner."""
+"""The store calls it at every change of state, on a thread of its own. It may only note it and wake its owner."""
 
 
 class Store(Protocol):
-    """ZooKeeper, below the chroot. Paths are absolute. Thread-safe. Errors are those of :mod:`kafka_coord.errors`."""
+    """ZooKeeper, below the chroot. Paths are absolute. Thread-safe. Raises errors of :mod:`kafka_coord.errors`."""
 
     @property
     def clock(self) -> Clock: ...
@@ -208,22 +208,22 @@ class Store(Protocol):
     def session(self) -> Session: ...
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
-        """Registers a session listener. The callable returned removes it."""
+        """Registers a session listener. The returned callable removes it."""
 
     def get(self, path: str, watcher: Watcher | None = None) -> Node:
-        """Data and stat. Raises ``NoNode`` (and then sets no watch)."""
+        """Returns data and stat. Raises ``NoNode`` (and then sets no watch)."""
 
     def children(self, path: str, watcher: Watcher | None = None) -> tuple[str, ...]:
-        """Sorted child names. Raises ``NoNode`` (and then sets no watch)."""
+        """Returns the sorted child names. Raises ``NoNode`` (and then sets no watch)."""
 
     def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
-        """The stat, or ``None``; the watch is set in both cases."""
+        """Returns the stat, or ``None`` for a missing znode. Sets the watch in both cases."""
 
     def exists_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Stat | None, ...]:
-        """As :meth:`exists` for many paths, pipelined: one round trip rather than one each."""
+        """Like :meth:`exists`, for many paths, pipelined: one round trip for all of them."""
 
     def children_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> tuple[Listing | None, ...]:
-        """As :meth:`children` for many paths, pipelined, with facts; ``None`` (and no watch) where there is none."""
+        """Like :meth:`children`, for many paths, pipelined, with stats; ``None`` (and no watch) for a missing znode."""
 
     def arm(self, children: Sequence[str], data: Sequence[str], watcher: Watcher, reads: Sequence[Read] = ()) -> Armed:
         """:meth:`children_many` of ``children``, :meth:`exists_many` of ``data`` and :meth:`read_many` of ``reads``, in
@@ -233,17 +233,17 @@ class Store(Protocol):
         return Armed(listings, stats, self.read_many(reads) if reads else ())
 
     def watch_gone(self, paths: Sequence[str], watcher: Watcher) -> None:
-        """Tells ``watcher`` of the deletion of each of these znodes; at once where it is gone already."""
+        """Tells ``watcher`` when each of these znodes is deleted, or at once if it is gone already."""
         for path, stat in zip(paths, self.exists_many(paths, watcher), strict=True):
             if stat is None:
                 watcher(WatchEvent(WatchType.DELETED, path))
 
     def follow(self, path: str, watcher: Watcher) -> bool:
-        """Tells ``watcher`` of every znode created (``CREATED``) or deleted (``DELETED``) right below ``path``, and of
-        ``path`` itself, until the connection breaks (``CONNECTION``). One request is enough for all of it.
+        """Tells ``watcher`` whenever ``path``, or a znode directly below it, is created (``CREATED``) or deleted
+        (``DELETED``), until the connection breaks (``CONNECTION``). One request is enough for all of it.
 
-        Returns false if the server does not support it (before ZooKeeper 3.6): then ``watcher`` is not notified, except
-        perhaps of a broken connection.
+        Returns false if the server does not support it (before ZooKeeper 3.6). Then ``watcher`` receives no event,
+        except perhaps that the connection broke.
         """
         del path, watcher
         return False
@@ -253,13 +253,13 @@ class Store(Protocol):
         del path, watcher
 
     def read_many(self, reads: Sequence[Read]) -> tuple[ReadResult, ...]:
-        """Many reads at once: one multi-read per chunk on servers ≥ 3.6, pipelined reads on older ones."""
+        """Reads many znodes at once: one multi-read per chunk on servers ≥ 3.6, pipelined reads on older ones."""
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
-        """Creates one znode and gives its path. Raises ``NodeExists``; ``NoNode`` when the parent is missing."""
+        """Creates one znode and returns its path. Raises ``NodeExists``, or ``NoNode`` if the parent is missing."""
 
     def ensure_path(self, path: str) -> None:
-        """Creates the znode and whatever is missing above it, as persistent empty znodes."""
+        """Creates the znode and its missing parents, as persistent empty znodes."""
         missing: list[str] = []
         at = path
         while at != "/" and self.exists(at) is None:
@@ -273,11 +273,12 @@ class Store(Protocol):
 
     @property
     def acl_bytes(self) -> int:
-        """How many bytes the longest ACL of a create takes, for estimates of sizes."""
+        """The size of a create's longest ACL in bytes, for estimates."""
         return 64
 
     def ensure_prepared(self) -> None:
-        """Creates what an ACL plan lists for clients that may not create it; without a plan, nothing."""
+        """Creates the znodes that an ACL plan lists for clients that may not create them. Does nothing without a
+        plan."""
         return
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
@@ -287,10 +288,11 @@ class Store(Protocol):
         """Deletes one znode. Raises ``NoNode``, ``BadVersion``, ``NotEmpty``."""
 
     def multi(self, ops: Sequence[Op]) -> tuple[OpResult, ...]:
-        """All of it or nothing. Raises ``MultiFailed`` naming the operation at fault, ``RequestTooLarge``."""
+        """Runs all operations or none. Raises ``MultiFailed``, which names the operation at fault, or
+        ``RequestTooLarge``."""
 
     def sync(self, path: str = "/") -> None:
         """Returns once this server has caught up with the leader."""
 
     def close(self) -> None:
-        """Ends the session: its ephemerals go at once. Safe to call twice."""
+        """Ends the session, which deletes its ephemeral znodes at once. Safe to call twice."""

@@ -1,12 +1,12 @@
 """Level-triggered watches over ZooKeeper's one-shot ones, for an owner with one thread.
 
-ZooKeeper tells once that something changed, on a thread of its client, and forgets the watch. Here the event only marks
-the path and wakes the owner, who calls :meth:`Watches.step`: everything marked is armed again, then read, then its
-listener is called with what is there now. However many changes came in between, there is one call with the last.
+ZooKeeper reports one change, on a thread of its client, and forgets the watch. Here the event only marks the path and
+wakes the owner, who calls :meth:`Watches.step`. The step sets each marked watch again, reads its znode, and calls its
+listener with the current value. Any number of changes in between lead to one call, with the last value.
 
-Data watches are armed by ``exists``, which also tells of creation: they outlive delete-and-recreate (where kazoo's own
-``ChildrenWatch`` dies silently). A children watch falls back to ``exists`` while its znode is missing. When the
-connection changes, everything is armed and compared again.
+``exists`` sets the data watches, because it also reports creation. So they survive delete-and-recreate (where kazoo's
+own ``ChildrenWatch`` dies silently). A children watch falls back to ``exists`` while its znode is missing. After the
+connection changed, the step sets and compares all of them again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ChildrenListener = Callable[[tuple[str, ...] | None], None]
 GoneListener = Callable[[str], None]
 
 REFUSED_AGAIN_S = 30.0
-"""How often a znode is tried again whose ACL forbids reading it (a changed ACL fires no watch)."""
+"""How often to retry a znode whose ACL forbids reading it (a changed ACL fires no watch)."""
 
 
 class _Kind(Enum):
@@ -37,7 +37,7 @@ class _Kind(Enum):
 
 
 _NEVER = (-1, -1)
-"""What a znode looked like before it was first seen."""
+"""The state of a znode that was never read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,20 +46,20 @@ class _Watched:
     path: str
     listener: Callable[..., None]
     seen: tuple[int, int] | None = _NEVER
-    """What the listener was last told: (czxid, mzxid or cversion), None for no znode."""
+    """The state last reported to the listener: (czxid, mzxid or cversion), or None for a missing znode."""
     dropped: bool = False
     complaint: str = ""
-    """The last failure logged, so that a lasting one is logged once."""
+    """The failure logged last, so that a lasting one is logged only once."""
 
 
 class Watches:
-    """All watches of one owner. Every method but the watcher itself is called on the owner's thread.
+    """All watches of one owner. The owner's thread calls every method except the watcher itself.
 
-    ``wake`` is called, on whatever thread, when :meth:`step` has something to do. Listeners may add and drop watches.
+    ``wake`` is called, on any thread, when :meth:`step` has something to do. Listeners may add and drop watches.
 
-    A listener that raises harms no other: its failure is logged with the path (once while it stays the same), the
-    others are served, the watch stays armed, and the next step calls the listener again with the value of that moment.
-    So a listener whose own read failed gets another chance, and no event is lost.
+    A listener that raises harms no other. Its failure is logged with the path (once while it stays the same), the
+    others are served, and its watch stays set. The next step calls it again with the value of that moment. So a
+    listener whose own read failed gets another chance, and no event is lost.
     """
 
     def __init__(self, store: Store, wake: Callable[[], None]) -> None:
@@ -70,7 +70,7 @@ class Watches:
         self._refused: dict[_Watched, float] = {}
         self._lock = threading.Lock()
         self._fired: dict[str, None] = {}
-        """In the order they fired, which is the order they are served in."""
+        """The watches to serve, in the order they fired."""
         self._all_fired = False
         self._closed = False
         self._unsubscribe = store.on_session(self._on_session)
@@ -78,19 +78,20 @@ class Watches:
     # --- what is watched ---------------------------------------------------------------------------------------------
 
     def data(self, path: str, listener: DataListener) -> None:
-        """Calls ``listener`` with the znode (None: there is none) at the next step and after every change; with None
-        also where it came and went in between, or might have while the connection was away."""
+        """Calls ``listener`` with the znode (None if it is missing) at the next step and after every change. Also calls
+        it with None if the znode came and went in between, or may have done so while the connection was down."""
         self._add(_Watched(_Kind.DATA, path, listener))
 
     def children(self, path: str, listener: ChildrenListener) -> None:
-        """Calls ``listener`` with the sorted child names (None: no znode) at the next step and after every change.
+        """Calls ``listener`` with the sorted child names (None if the znode is missing) at the next step and after
+        every change.
 
-        A child that was deleted and created again between two steps is a change although the names are the same.
+        A child that was deleted and recreated between two steps is a change, although the names are the same.
         """
         self._add(_Watched(_Kind.CHILDREN, path, listener))
 
     def gone(self, paths: Iterable[str], listener: GoneListener) -> None:
-        """Calls ``listener`` once for each path as soon as the znode there now does not exist any more."""
+        """Calls ``listener`` once for each path, as soon as its present znode no longer exists."""
         for path in paths:
             self._add(_Watched(_Kind.GONE, path, listener))
 
@@ -100,7 +101,7 @@ class Watches:
             self._forget(self._watched.get((kind, path)))
 
     def close(self) -> None:
-        """Forgets everything; listeners are not called any more."""
+        """Forgets everything; no listener is called again."""
         self._closed = True
         self._unsubscribe()
         for watched in self._watched.values():
@@ -123,11 +124,11 @@ class Watches:
         self._refused.pop(watched, None)
 
     def told_all(self) -> bool:
-        """Whether every listener has heard the current state; znodes that may not be read do not count."""
+        """Whether every listener has received the current state; znodes that may not be read do not count."""
         return all(watched.seen != _NEVER or watched in self._refused for watched in self._watched.values())
 
     def is_refused(self, path: str) -> bool:
-        """Whether the ACL forbids to watch what is watched at this path."""
+        """Whether the ACL forbids watching the znode at this path."""
         return any(watched.path == path for watched in self._refused)
 
     # --- what happened -----------------------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ class Watches:
         self._wake()
 
     def _on_session(self, _state: SessionState) -> None:
-        """On a thread of the store: reconnected, there is arming to do."""
+        """Runs on a thread of the store, after a reconnect: every watch must be set again."""
         self._wake()
 
     def _take_fired(self) -> None:
@@ -165,11 +166,11 @@ class Watches:
     # --- one step ----------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Arms again what fired and calls the listeners of what changed, including those added meanwhile.
+        """Sets the watches that fired again and calls the listeners of changed znodes, including those added meanwhile.
 
-        True when everything is armed and every listener was told. False when there is no connection or a listener
-        failed: call again soon, or when woken. A step serves each watch at most once, so a znode that changes all the
-        time cannot hold the owner.
+        Returns True if every watch is set and every listener is up to date. Returns False without a connection or
+        after a listener failed: call again soon, or when woken. A step serves each watch at most once, so a znode that
+        changes all the time cannot hold up the owner.
         """
         served: set[_Watched] = set()
         while not self._closed:
@@ -188,7 +189,7 @@ class Watches:
         return not self._due
 
     def _serve(self, due: Sequence[_Watched]) -> None:
-        """Arms all, in one request where the store can. Then tells listeners in this order: gone, children, data."""
+        """Sets all watches, in one request if the store can. Then calls listeners in the order gone, children, data."""
         gone, children, data = (
             [watched for watched in due if watched.kind is kind] for kind in (_Kind.GONE, _Kind.CHILDREN, _Kind.DATA)
         )
@@ -204,7 +205,7 @@ class Watches:
             self._serve_data(data, stats[len(gone) :], nodes)
         except StoreUnavailable:
             raise
-        except StoreError:  # one of them is refused: find out which
+        except StoreError:  # the server refuses one of them: find out which
             if len(due) == 1:
                 raise
             for watched in due:
@@ -224,7 +225,7 @@ class Watches:
     def _serve_data(self, due: Sequence[_Watched], stats: Sequence[Stat | None], nodes: Sequence[ReadResult]) -> None:
         for watched, stat, node in zip(due, stats, nodes, strict=True):
             if stat is None:
-                # Tell it again although it was missing before: it may have existed in between.
+                # Reports it again although it was missing before: it may have existed in between.
                 self._tell(watched, None, None)
             elif _data_key(stat) == watched.seen:
                 self._settled(watched)
