@@ -2,9 +2,9 @@
 
 confluent-kafka lets one thread at a time into a client, without fairness: a thread that polls in a loop keeps all
 others out for ever (``Handle_serialize_enter`` of 2.16; earlier releases let them in). So only the owner of the lock
-``_inside`` calls the client. A thread that wants a change marks it. If nobody is inside, it carries the change out at
-once; otherwise the owner does so when it leaves. A call that waits for records lasts a few ms at most, so no change
-waits longer.
+``_inside`` calls the client. A thread that wants a change marks it. If the lock is free, that thread makes the change
+at once; otherwise the owner makes it before it leaves. A call that waits for records lasts a few ms at most, so no
+change waits longer.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _METADATA_TIMEOUT_S = 0.5
 
 Key = tuple[str, int]
 Wanted = Mapping[Key, tuple[int, int]]
-"""By partition, a serial number and the offset to begin at. A new serial means to begin again at that offset."""
+"""Maps a partition to a serial number and a start offset. A new serial means: fetch again from that offset."""
 
 
 class AssignedClient:
-    """``wanted`` returns what to fetch. It is called after every :meth:`changed`."""
+    """``wanted`` returns the partitions to fetch. It is called after every :meth:`changed`."""
 
     def __init__(self, wanted: Callable[[], Wanted]) -> None:
         self._wanted = wanted
@@ -48,22 +48,22 @@ class AssignedClient:
     # --- changes: any thread, never waits ----------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Call it when other partitions or offsets are wanted; fetches them."""
+        """Fetches the wanted partitions. Call it when other partitions or offsets are wanted."""
         self._changed = True
         self._carry_out()
 
     def use(self, client: KafkaConsumer) -> None:
-        """Fetches with this client from now on, and closes the one before."""
+        """Fetches with this client from now on, and closes the previous one."""
         self._next = client
         self.changed()
 
     def close(self) -> None:
-        """Closes the client; nothing is fetched any more."""
+        """Closes the client and stops fetching."""
         self._closing = True
         self.changed()
 
     def learn(self, topic: str) -> None:
-        """A broker does not know a partition: asks for the topic's metadata soon."""
+        """Asks for the topic's metadata soon, because a broker does not know one of its partitions."""
         self._to_learn.add(topic)
 
     def _carry_out(self) -> None:
@@ -77,8 +77,8 @@ class AssignedClient:
     # --- fetching: the application's thread --------------------------------------------------------------------------
 
     def fetch(self, timeout_s: float, limit: int, sink: Callable[[list[Any], Mapping[Key, int]], None]) -> bool:
-        """Passes the messages that came within ``timeout_s`` (a few ms at most) to ``sink``, with their partitions'
-        serials.
+        """Passes the messages that arrive within ``timeout_s`` (a few ms at most) to ``sink``, with the serials of
+        their partitions.
 
         Returns false at once if there is no client or nothing to fetch.
         """
@@ -91,7 +91,7 @@ class AssignedClient:
                     return False
                 first = client.poll(min(timeout_s, _SLICE_S))
                 if first is not None:
-                    # With a timeout, consume() would wait until that many messages have come.
+                    # With a timeout, consume() would wait for that many messages.
                     sink([first, *client.consume(limit - 1, 0)] if limit > 1 else [first], self._assigned)
                 elif self._to_learn and time.monotonic() >= self._learn_at:
                     self._learn(client)
@@ -100,7 +100,7 @@ class AssignedClient:
             self._carry_out()
 
     def end_of(self, key: Key) -> int:
-        """The offset after the last record; asks the broker. Raises :class:`KafkaException`."""
+        """Asks the broker for the offset after the last record. Raises :class:`KafkaException`."""
         try:
             with self._inside:
                 if self._client is None:

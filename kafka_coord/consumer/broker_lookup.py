@@ -31,7 +31,7 @@ class BrokerLookup:
         return self._brokers.problem if not self._brokers.addresses else ""
 
     def step(self, now: float) -> float:
-        """Looks the brokers up when that is due; returns when to call again."""
+        """Looks the brokers up if that is due; returns when to call again."""
         if self._given:
             self._connect(self._given)
             return float("inf")

@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 
 
 def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> tuple[tuple[str, ...], str]:
-    """The addresses to connect to, and the problem if brokers live but none can be used ("" otherwise).
+    """Returns the addresses to connect to, and the problem if there are live brokers but none can be used (otherwise
+    "").
 
     Chooses each broker's first listener of that name, or without a name the first that speaks ``protocol``.
     """
@@ -51,8 +52,8 @@ class BrokerDirectory:
         self.problem = ""
 
     def step(self) -> bool:
-        """Looks if anything may have changed; returns whether it has. Raises ``StoreUnavailable``: call it again
-        later."""
+        """Reads the brokers if they may have changed; returns whether they have. Raises ``StoreUnavailable``: call it
+        again later."""
         if not self._changed:
             return False
         self._changed = False
@@ -72,7 +73,7 @@ class BrokerDirectory:
         return True
 
     def look_again(self) -> None:
-        """Makes the next step look, watch or no watch."""
+        """Makes the next step read the brokers, even if no watch has fired."""
         self._changed = True
 
     def _read(self) -> tuple[Broker, ...]:

@@ -19,14 +19,14 @@ from kafka_coord.zk.store import WatchEvent, WatchType
 log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 3.0
-"""How often the channel is listed without an event. A lost watch costs at most this much."""
+"""How often the loop lists the channel without an event. A lost watch causes at most this much delay."""
 
 _RETRY_S = 0.25
 
 
 @dataclass(slots=True)
 class _Current:
-    """The command being carried out, and its progress: each part is done once, however often the store fails."""
+    """The command being carried out, and its progress: each part is done only once, however often the store fails."""
 
     command_id: CommandId
     command: Command
@@ -57,7 +57,7 @@ class CommandLoop:
         self._on_stop = on_stop
         self._queue: deque[CommandId] = deque()
         self._arrived: deque[CommandId] = deque()
-        """The commands that have come since the last look. Any thread may add one."""
+        """The commands that arrived since the channel was last listed. Any thread may add one."""
         self._current: _Current | None = None
         self._reported: set[str] = set()
         self._changed = True
@@ -72,13 +72,14 @@ class CommandLoop:
         self._changed = True
 
     def look_again(self) -> None:
-        """Makes the next step look at the channel."""
+        """Makes the next step list the channel."""
         self._changed = True
 
     def step(self, registration: Registration, now: float) -> float:
-        """Obeys the commands that can be obeyed now. Returns when to call again unless something wakes the connector.
+        """Carries out the commands that can be carried out now. Returns the latest time for the next call; an event may
+        wake the connector earlier.
 
-        Raises :class:`MembershipLost`, also when the channel is gone, and what the store raises.
+        Raises :class:`MembershipLost`, also if the channel is gone, and the store's errors.
         """
         if self._changed or now >= self.look_due:
             self._look(now)
@@ -98,7 +99,7 @@ class CommandLoop:
 
     def _look(self, now: float) -> None:
         self._changed = False
-        self._arrived.clear()  # this look sees them
+        self._arrived.clear()  # the listing below contains them
         try:
             commands, strays = self._channel.outstanding(self._on_event)
         except BaseException:
@@ -107,10 +108,10 @@ class CommandLoop:
         self.look_due = now + self._look_interval_s
         self._queue = deque(commands)
         if self._current is not None and self._current.command_id not in commands:
-            # Somebody deleted the command, which the coordinator takes for an acknowledgement: finish it.
+            # Somebody deleted the command. The coordinator takes that for an acknowledgement, so finish it.
             self._queue.appendleft(self._current.command_id)
         for name in strays:
-            self._report(name, "is not a command's name; it is left alone")
+            self._report(name, "is not a command's name; leaving it alone")
 
     def _on_event(self, event: WatchEvent) -> None:
         name = event.path.rpartition("/")[2]
@@ -128,7 +129,7 @@ class CommandLoop:
             log.error("bad znode in the channel consumer=%s znode=%s: %s", self._channel.consumer, name, what)
 
     def _obey_next(self, registration: Registration, command_id: CommandId) -> bool:
-        """Whether this command is finished: obeyed, dropped, or gone."""
+        """Carries out this command if possible. Returns whether it is finished: carried out, dropped, or gone."""
         if self._current is None or self._current.command_id != command_id:
             try:
                 command = self._channel.read(command_id)
@@ -138,7 +139,7 @@ class CommandLoop:
             if command is None:
                 return True
             if command.incarnation > registration.incarnation:
-                # Deleting it would acknowledge it for the consumer that has taken over this name.
+                # Deleting it would acknowledge it on behalf of the consumer that has taken over this name.
                 raise MembershipLost(
                     f"{command_id.name} is for incarnation {command.incarnation}: another consumer has registered as"
                     f" {registration.consumer!r} since"
@@ -176,8 +177,8 @@ class CommandLoop:
             current.told = True
             tell(self._on_start, frozenset(command.starts), "on_start")
             self._fetchers.begin(tp for tp, point in command.starts.items() if point.offset != NO_OFFSET)
-        # An end offset is committed before any record after it is handed out. If it were only in memory, "latest" would
-        # mean a later moment after a crash, and the records in between would be skipped.
+        # Commits the end offset before handing out any record after it. If the offset were only in memory, "latest"
+        # would mean a later moment after a crash, and the consumer would skip the records in between.
         offsets = self._fetchers.uncommitted(command.partitions)
         self._acknowledge(registration, current, offsets)
         self._fetchers.stored(offsets)

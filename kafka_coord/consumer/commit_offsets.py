@@ -1,4 +1,4 @@
-"""The offsets that a commit of the application stores."""
+"""Computes the offsets to store when the application commits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.model import TopicPartition
 
 
 def consumed_offsets(fetchers: KafkaFetchers, reader: threading.Thread | None, lost: str) -> dict[TopicPartition, int]:
-    """The offsets of everything consumed. Records in the hands of ``reader``, the committing thread, count as consumed.
+    """Returns the offsets of everything consumed, including the records held by ``reader``, the committing thread.
 
     Raises :class:`MembershipLost` with the message ``lost`` if that thread received its records under a lost
     incarnation.
@@ -29,7 +29,7 @@ def consumed_offsets(fetchers: KafkaFetchers, reader: threading.Thread | None, l
 def asked_offsets(
     fetchers: KafkaFetchers, offsets: Mapping[TopicPartition | tuple[str, int], int]
 ) -> dict[TopicPartition, int]:
-    """The offsets the application names, checked and noted.
+    """Checks and notes the offsets that the application names, and returns them.
 
     Raises :class:`MembershipLost` for a partition that is not held, and :class:`ConsumerError` for an offset beyond
     the records handed out, or one that goes back without a ``seek``.

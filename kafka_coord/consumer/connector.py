@@ -1,9 +1,9 @@
 """The consumer's side of the protocol (docs/protocol.md), as a state machine that one thread steps.
 
-It registers, obeys commands in order, commits, notices that the membership is lost, and starts again. It assigns
-nothing and never waits: :meth:`Connector.step` does what can be done now and returns when to call it again. Watches,
-session listeners and fetchers only set a flag and call ``wake``. So the same code runs on a real ZooKeeper and on a
-simulated one, where the caller decides what time it is.
+The connector registers, carries out commands in order, commits, notices a lost membership, and starts again. It
+assigns nothing and never waits: :meth:`Connector.step` does what can be done now and returns when to call it again.
+Watches, session listeners and fetchers only set a flag and call ``wake``. So the same code runs on a real ZooKeeper and
+on a simulated one, where the caller sets the time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _CommitRequest:
 
 @dataclass(slots=True)
 class _Closing:
-    """``in_hand``: whether the application still has records it will come back from."""
+    """A requested close. ``in_hand`` tells whether the application still works on records and will call again."""
 
     deadline: float
     also: tuple[Op, ...]
@@ -59,14 +59,15 @@ class _Closing:
     told: bool = False
     last_try: bool = False
     unanswered: bool = False
-    """An attempt to leave may have taken effect, because its reply did not come."""
+    """Whether an attempt to leave may have taken effect, because its reply was lost."""
 
 
 class Connector:
-    """``registration_value`` returns the value of a new registration. ``auto_commit_interval_s`` ``None`` is off.
+    """``registration_value`` returns the value of a new registration. ``auto_commit_interval_s=None`` turns automatic
+    commits off.
 
-    ``on_start``, ``on_stop`` and ``on_lost`` are called from :meth:`step`. An exception they raise is logged and
-    changes nothing. Any thread may call :meth:`commit` and :meth:`close`; all else is for the thread that steps.
+    :meth:`step` calls ``on_start``, ``on_stop`` and ``on_lost``. It logs an exception they raise and continues. Any
+    thread may call :meth:`commit` and :meth:`close`; only the stepping thread may call the rest.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Connector:
 
     @property
     def registration(self) -> Registration | None:
-        """The incarnation of this consumer, ``None`` while it is not registered."""
+        """This consumer's registration; ``None`` while it is not registered."""
         return self._registration
 
     def may_hand_out(self) -> bool:
@@ -126,8 +127,8 @@ class Connector:
         return self.hands_out_until() > self._store.clock.monotonic()
 
     def hands_out_until(self) -> float:
-        """``clock.monotonic()`` until which the registration certainly exists (0.0: not at all). Holds even without
-        further replies, as :meth:`~kafka_coord.zk.store.Session.lease_deadline` does."""
+        """The ``clock.monotonic()`` until which the registration certainly exists (0.0: not at all). It holds even
+        without further replies, like :meth:`~kafka_coord.zk.store.Session.lease_deadline`."""
         registration = self._registration
         if registration is None:
             return 0.0
@@ -158,12 +159,12 @@ class Connector:
     def close(self, timeout_s: float, also: Iterable[Op] = (), *, in_hand: Callable[[], bool] | None = None) -> None:
         """Makes the member leave its group (docs/protocol.md, section 7); :attr:`done` tells when it has left.
 
-        It hands out nothing more and waits until the application has come back from the records it has in hand, for
+        The connector hands out nothing more and waits until the application is done with its records in hand, for
         ``timeout_s`` at most. Then one write stores the consumed offset of each held partition and deletes the
-        registration, together with ``also``. The next owner hands out again the records still in hand.
+        registration, together with ``also``. The next owner hands out the records still in hand again.
 
-        ``in_hand`` tells whether the application has records it will come back from. By default these are all that the
-        fetchers know to be in hand. It is called from :meth:`step`.
+        :meth:`step` calls ``in_hand``, which tells whether the application still works on records and will call again.
+        By default, all records that the fetchers count as in hand matter.
         """
         if self._closing is None:
             deadline = self._store.clock.monotonic() + timeout_s
@@ -174,7 +175,7 @@ class Connector:
         return self._fetchers.in_hand(self._fetchers.held_partitions())
 
     def crashed(self, error: KafkaCoordError) -> None:
-        """A defect ended the stepping thread. Fails the pending commits, which nobody would complete."""
+        """Fails the pending commits after a defect ended the stepping thread, because nobody would complete them."""
         self.failure = error
         self.done = True
         self._registration = None
@@ -183,8 +184,8 @@ class Connector:
     # --- the step ----------------------------------------------------------------------------------------------------
 
     def step(self) -> float | None:
-        """Does all that is possible now. Returns the latest time for the next step, on the clock; ``None`` when
-        done."""
+        """Does everything that is possible now. Returns the latest time for the next step, on the clock, or ``None``
+        when done."""
         if self.done:
             return None
         now = self._store.clock.monotonic()
@@ -233,8 +234,8 @@ class Connector:
         if self._store.session.state is not SessionState.CONNECTED:
             return now + 1.0
         if self._evicted and self._fetchers.orphans_in_hand():
-            # It was evicted because the application takes too long, so it could not serve partitions now. As in Kafka
-            # after max.poll.interval.ms, it registers when the application returns.
+            # The coordinator evicted it because the application was too slow, so it could not serve partitions now. As
+            # in Kafka after max.poll.interval.ms, it registers once the application calls again.
             return now + 1.0
         if self._value is None:
             self._value = self._registration_value()
@@ -253,7 +254,7 @@ class Connector:
         return now
 
     def _wait_for_name(self, holder: Holder, now: float) -> float:
-        """The name may be held by this consumer's own earlier process, whose session the server has not ended yet."""
+        """Waits while this consumer's own earlier process may hold the name: the server ends its session later."""
         since = self._name_taken_since
         if since is None:
             since = self._name_taken_since = now
@@ -376,7 +377,7 @@ class Connector:
         return self._commit_due
 
     def _refuse_commits(self) -> None:
-        with contextlib.suppress(IndexError):  # none is left
+        with contextlib.suppress(IndexError):  # the queue is empty
             while True:
                 request = self._commit_requests.popleft()
                 self._refuse(request.future, request.offsets)
@@ -428,7 +429,7 @@ class Connector:
         return None
 
     def _write_leave(self, registration: Registration, closing: _Closing) -> None:
-        """One attempt to leave, with the offsets consumed by now."""
+        """Makes one attempt to leave, with the offsets consumed so far."""
         offsets = dict(self._fetchers.uncommitted())
         try:
             self._channel.leave(registration, offsets, closing.also)
@@ -448,7 +449,7 @@ class Connector:
 
     def _on_session(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:
-            # The next leader of ZooKeeper gives every session its whole timeout again, also that of a ghost.
+            # ZooKeeper's next leader restarts the timeout of every session, also of one whose process is dead.
             self._name_taken_since = None
         self._registration_changed = True
         self._commands.look_again()

@@ -1,4 +1,4 @@
-"""The consumer users import."""
+"""The ``Consumer`` class that users import."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Consumer:
 
     Arguments that need an explanation:
 
-        ``zookeeper`` | ``bootstrap`` ``host:port,host:port/chroot``, the brokers' own; or, to be a member without
+        ``zookeeper`` | ``bootstrap`` ``host:port,host:port/chroot``, the brokers' own; or, for a member without
         ZooKeeper, ``host:port,host:port`` of broker hosts where ``kafka-coord serve --listen-channel`` listens
         (docs/socket-protocol.md), with an ``ssl.SSLContext`` as ``tls`` and a ``secret`` where the operator asks for
         them. ``topics`` | ``include`` | ``exclude`` A list of topics or ``{topic: streams}``; or a regular expression:
@@ -211,32 +211,33 @@ class Consumer:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def poll(self, timeout_s: float = 1.0) -> Record | None:
-        """The next record, or ``None`` if none came within ``timeout_s`` seconds. The record before counts as
-        consumed."""
+        """Returns the next record, or ``None`` if none arrived within ``timeout_s`` seconds. The previous record then
+        counts as consumed."""
         return self._only_stream().poll(timeout_s)
 
     def consume(self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Record]:
-        """Up to ``max_records`` records, as soon as there is one; none if none came within ``timeout_s`` seconds.
+        """Returns up to ``max_records`` records as soon as there is one; none if none arrived within ``timeout_s``
+        seconds.
 
-        All records handed out before count as consumed.
+        All records handed out earlier count as consumed.
         """
         return self._only_stream().consume(max_records, timeout_s)
 
     def consume_messages(self, max_messages: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Message]:
         """Like :meth:`consume`, with confluent-kafka's messages instead of records.
 
-        It is as fast as confluent-kafka's own consumer, and serves programs written for that one. No message is an
+        It is as fast as confluent-kafka's own consumer, and suits programs written for that one. No message is an
         error: the consumer raises errors or recovers from them.
         """
         return self._only_stream().consume_messages(max_messages, timeout_s)
 
     def __iter__(self) -> Iterator[Record]:
-        """The records as they come, until the consumer is closed. You may leave the loop and iterate again."""
+        """Yields records as they arrive, until the consumer is closed. You may leave the loop and iterate again."""
         return iter(self._only_stream())
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """Each to be read from a thread of its own."""
+        """The streams. Read each from its own thread."""
         return self._streams
 
     def _only_stream(self) -> Stream:
@@ -264,12 +265,12 @@ class Consumer:
         """Commits everything that was handed out, or the given ``offsets`` (of the next record to read).
 
         With several streams, records that other threads have in hand are not counted. The call returns when ZooKeeper
-        has stored the offsets. While ZooKeeper is away it waits until ZooKeeper is back or the session has ended. With
-        ``asynchronous`` it returns a future at once.
+        has stored the offsets. While ZooKeeper is unreachable, it waits until ZooKeeper is back or the session has
+        ended. With ``asynchronous`` it returns a future at once.
 
-        Raises (or the future holds) :class:`MembershipLost` when the partitions may belong to others by now;
-        :class:`NotFound` when the topic was deleted; :class:`ConsumerError` for an offset beyond what was handed out,
-        or one that goes back without a ``seek`` before it.
+        Raises (or the future holds) :class:`MembershipLost` if the partitions may belong to others by now,
+        :class:`NotFound` if the topic was deleted, and :class:`ConsumerError` for an offset beyond the records handed
+        out, or one that goes back without a preceding ``seek``.
         """
         self._check_process()
         if self._closed and not self._connector.done:  # while close() waits for the application, it may commit
@@ -302,32 +303,34 @@ class Consumer:
         return consumed_offsets(self._fetchers, reader, lost)
 
     def position(self, partition: Partition) -> int | None:
-        """The offset of the next record to be handed out; ``None`` until that is known (begins at the log's start).
+        """The offset of the next record to hand out; ``None`` while unknown, before the first record from the log's
+        start.
 
-        Raises :class:`ConsumerError` where the consumer does not hold the partition.
+        Raises :class:`ConsumerError` if the consumer does not hold the partition.
         """
         self._check_process()
         _, holding = self._fetchers.held(TopicPartition(*partition))
         return holding.position if holding.position >= 0 else None
 
     def committed(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int | None]:
-        """The stored offsets of these partitions (default: all held); ``None`` for those without one."""
+        """The stored offsets of these partitions (default: all held); ``None`` for a partition without one."""
         self._check_process()
         self._check()
         wanted = self.assignment() if partitions is None else [TopicPartition(*partition) for partition in partitions]
         return self._transport.channel.committed(sorted(wanted))
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions held now, without those just being stopped."""
+        """The partitions held now, except those being stopped."""
         self._check_process()
         return self._fetchers.assignment()
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Hands out no records of these until :meth:`resume`; the consumer keeps them. A new start resumes them."""
+        """Hands out no records of these partitions until :meth:`resume`; the consumer keeps them. If one is stopped and
+        started again, it is no longer paused."""
         self._pause(partitions, paused=True)
 
     def resume(self, partitions: Iterable[Partition]) -> None:
-        """Continues these from where they were paused."""
+        """Continues these partitions from where they were paused."""
         self._pause(partitions, paused=False)
 
     def _pause(self, partitions: Iterable[Partition], *, paused: bool) -> None:
@@ -337,9 +340,9 @@ class Consumer:
             fetcher.partitions.pause(holding, paused=paused)
 
     def seek(self, partition: Partition, offset: int | str) -> None:
-        """Continues from ``offset``, ``"earliest"`` or ``"latest"``. Only after a seek may a commit go back.
+        """Continues from ``offset``, ``"earliest"`` or ``"latest"``. A commit may go back only after a seek.
 
-        Raises :class:`ConsumerError` where the consumer does not hold the partition.
+        Raises :class:`ConsumerError` if the consumer does not hold the partition.
         """
         self._check_process()
         self._check()
@@ -375,9 +378,9 @@ class Consumer:
     def close(self, *, leave: bool | None = None, timeout_s: float = 10.0) -> None:
         """Leaves the group. No records are skipped, and only records still in hand are handed out again.
 
-        The consumer hands out nothing more and waits until the application has come back from the records in hand
-        (which counts them as consumed), for ``timeout_s`` seconds at most. It does not wait for the thread that calls
-        ``close`` nor for one that has ended: they cannot come back. Then a single write commits the
+        The consumer hands out nothing more and waits until the application is done with the records in hand (which then
+        count as consumed), for ``timeout_s`` seconds at most. It does not wait for the thread that calls ``close``, nor
+        for a thread that has ended: they will not call again. Then a single write commits the
         consumed offset of each held partition and deletes the registration. With ``auto_commit_interval_ms=None`` it
         commits only what the application has committed itself; the application may call :meth:`commit` while ``close``
         waits. The next owner hands out again the records still in hand: to count them as consumed, commit before you
@@ -389,7 +392,7 @@ class Consumer:
         counts. ``close`` may be called twice, and from any thread.
         """
         if os.getpid() != self._pid:
-            return  # the parent's; nothing of it may be touched here
+            return  # the consumer belongs to the parent process: leave it untouched
         self._closed = True
         give_up = bool(leave) and self._membership.rejoin_grace_ms > 0
         in_hand = partial(self._fetchers.in_hand_of_others, threading.current_thread())

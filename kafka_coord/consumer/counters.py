@@ -1,4 +1,4 @@
-"""What a connector has done so far."""
+"""The counters of a consumer and its connector."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """Written by the connector's thread alone, read by any."""
+    """The connector's counters. Only its thread writes them; any thread may read them."""
 
     registrations: int = 0
     starts: int = 0
     stops: int = 0
     dropped_commands: int = 0
-    """Commands for another incarnation."""
+    """Number of commands that were for another incarnation."""
     malformed_commands: int = 0
-    """Znodes in the channel that could not be obeyed."""
+    """Number of znodes in the channel that are not readable commands."""
     commits: int = 0
     losses: int = 0
-    """How often the membership was lost."""
+    """Number of times the membership was lost."""
     last_loss: str = ""
     """The reason of the last loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """What a consumer has done since it was made. ``last_loss`` is the reason of the last lost membership ("" for
-    none)."""
+    """A consumer's counters since its creation. ``last_loss`` is the reason why it last lost its membership ("" if
+    never)."""
 
     records: int
     registrations: int

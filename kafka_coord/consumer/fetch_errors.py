@@ -1,4 +1,4 @@
-"""What a fetcher does about an error that librdkafka reports for a partition."""
+"""Handles the errors that librdkafka reports for a partition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FORBIDDEN = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_
 
 
 class FetchErrors:
-    """Called on the application's thread, without the stream's lock."""
+    """Handles the errors of one stream, on the application's thread and without the stream's lock."""
 
     def __init__(self, partitions: StreamPartitions, client: AssignedClient, reset: OffsetReset) -> None:
         self._partitions = partitions
@@ -36,7 +36,7 @@ class FetchErrors:
         self._reset = reset
 
     def handle(self, holding: HeldPartition, error: KafkaError) -> None:
-        """Raises :class:`BrokerError` for one that only an operator can end."""
+        """Recovers from an error. Raises :class:`BrokerError` if only an operator can end it."""
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
             return
@@ -50,7 +50,7 @@ class FetchErrors:
                 self._client.learn(holding.partition.topic)
 
     def _out_of_range(self, holding: HeldPartition, error: KafkaError) -> None:
-        """The offset is not in the log: retention or truncation took it, or the topic was recreated.
+        """Handles an offset that is not in the log: retention or truncation removed it, or the topic was recreated.
 
         librdkafka always runs with ``auto.offset.reset=error``. Its own reset would move the position silently, and a
         reset that moves back (a recreated topic) would look like records delivered twice.

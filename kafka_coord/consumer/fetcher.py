@@ -1,8 +1,8 @@
 """The fetcher behind one stream: takes records from librdkafka and hands them to the application.
 
-The connector begins and releases the stream's partitions meanwhile (:class:`.stream_partitions.StreamPartitions`), and
-neither waits for the other. A partition can be stopped, and the stop acknowledged, while the application is blocked in
-``poll``: records of it that arrive later are dropped.
+Meanwhile, the connector starts and releases the stream's partitions (:class:`.stream_partitions.StreamPartitions`).
+Neither waits for the other. The connector can stop a partition, and acknowledge the stop, while the application is
+blocked in ``poll``: the fetcher drops records of that partition that arrive later.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ log = logging.getLogger(__name__)
 _monotonic = time.monotonic
 
 _IDLE_SLICE_S = 0.1
-"""How long to wait at most with nothing to fetch: Python sees signals only in between."""
+"""The longest wait while there is nothing to fetch: Python handles signals only between waits."""
 
 DEFAULT_MAX_RECORDS = 500
 """Kafka's ``max.poll.records``."""
 
 _BATCH = 320
-"""How many messages are taken from librdkafka at once, unless the application asks for more than
-``DEFAULT_MAX_RECORDS``. Each becomes a record. If the application lets go of a batch before the next, a batch stays
-below the 700 new objects after which Python looks for cycles of garbage."""
+"""How many messages to take from librdkafka at once, unless the application asks for more than
+``DEFAULT_MAX_RECORDS``. Each becomes a record. If the application drops each batch before the next, a batch stays below
+the 700 new objects after which Python looks for cycles of garbage."""
 
 _error, _topic, _partition = Message.error, Message.topic, Message.partition
-"""Called by C for each message of a batch: several times faster than anything in Python that calls them."""
+"""C calls these for each message of a batch, several times faster than any Python code could call them."""
 
 
 class Fetcher:
-    """``hands_out_until`` says until when (monotonic) the membership is proven to be ours; ``check`` raises what the
-    application has to know (closed, failed); ``wake`` wakes the connector.
+    """``hands_out_until`` returns the time (monotonic) until which this consumer is proven to be a member. ``check``
+    raises the errors that the application must see (closed, failed). ``wake`` wakes the connector.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Fetcher:
     ) -> None:
         self.number = number
         self.reader: threading.Thread | None = None
-        """The thread that took records last."""
+        """The thread that last took records."""
         self._hands_out_until = hands_out_until
         self._check = check
         self._wake = wake
@@ -75,24 +75,24 @@ class Fetcher:
         self._errors = FetchErrors(self.partitions, self._client, reset)
         self._to_handle: list[tuple[HeldPartition, KafkaError]] = []
         self._until = 0.0
-        """Until when (monotonic) the run being iterated over may be handed out."""
+        """The time (monotonic) until which the run being iterated over may be handed out."""
         self._taker: threading.Thread | None = None
 
     # --- what the application calls ----------------------------------------------------------------------------------
 
     def take(self, limit: int, timeout_s: float) -> list[Record]:
-        """At least one record and at most ``limit``; none if none came within ``timeout_s``.
+        """Returns at least one record and at most ``limit``; none if none arrived within ``timeout_s``.
 
-        By calling it the application says that it is done with all records handed out before.
+        The call means that the application is done with all records handed out earlier.
         """
         return [*map(Record, self._take(limit, timeout_s, limit if limit > DEFAULT_MAX_RECORDS else _BATCH))]
 
     def take_messages(self, limit: int, timeout_s: float) -> list[Message]:
-        """As :meth:`take`, of the messages themselves."""
+        """Like :meth:`take`, but returns the messages themselves."""
         return self._take(limit, timeout_s, max(limit, DEFAULT_MAX_RECORDS))
 
     def _take(self, limit: int, timeout_s: float, at_once: int) -> list[Message]:
-        """``at_once`` are taken from librdkafka at most."""
+        """Takes at most ``at_once`` messages from librdkafka at a time."""
         self._enter()
         try:
             deadline = time.monotonic() + timeout_s
@@ -110,7 +110,7 @@ class Fetcher:
             self._taker = None
 
     def take_one(self, timeout_s: float) -> Record | None:
-        """As :meth:`take` for one record."""
+        """Like :meth:`take`, for one record."""
         record = self.next_of_run()
         if record is not None:
             return record
@@ -128,8 +128,8 @@ class Fetcher:
             self._taker = None
 
     def next_of_run(self) -> Record | None:
-        """The next record of the run being iterated over, if it may be handed out without asking anything but the
-        clock; ``None``: ask :meth:`take_one`. The application is done with the record before."""
+        """Returns the next record of the run being iterated over, if a look at the clock is enough to hand it out.
+        Returns ``None`` otherwise: call :meth:`take_one`. The application is done with the previous record."""
         iterated = self._runs.iterated
         if iterated is None or self._failing or _monotonic() >= self._until:
             return None
@@ -137,8 +137,8 @@ class Fetcher:
         return None if message is None else Record(message)
 
     def iterate(self, take_next: Callable[[], Record]) -> Iterator[Record]:
-        """Records as they come, until the consumer is closed: :meth:`next_of_run`, written out where each call counts,
-        and ``take_next`` where it has none."""
+        """Yields records as they arrive, until the consumer is closed. Contains :meth:`next_of_run` inline, because
+        every call costs time here, and calls ``take_next`` when the run has no record left."""
         runs, failing = self._runs, self._failing
         while True:
             iterated = runs.iterated
@@ -157,20 +157,20 @@ class Fetcher:
 
     @property
     def records(self) -> int:
-        """How many were handed out."""
+        """The number of records handed out."""
         with self._lock:
             return self._runs.records
 
     def in_hand_of_others(self, closing: threading.Thread) -> bool:
-        """Whether a living thread other than ``closing`` has records in hand; if so, the connector is woken when it no
-        longer has."""
+        """Whether a living thread other than ``closing`` has records in hand. If so, wakes the connector once it has
+        none."""
         reader = self.reader
         if reader is None or reader is closing or not reader.is_alive():
             return False
         return self.partitions.in_hand()
 
     def _enter(self) -> None:
-        """The application comes for records: it is done with those it had."""
+        """Counts the previous records as consumed, because the application asks for more."""
         me = threading.current_thread()
         with self._lock:
             if self._taker not in {None, me}:
@@ -200,7 +200,7 @@ class Fetcher:
         return None if message is None else Record(message)
 
     def _may_hand_out(self) -> bool:
-        """Raises what keeps a partition from going on."""
+        """Whether records may be handed out now. Raises the failure of a partition that cannot continue."""
         if self._failing:
             self.partitions.raise_failing()
         if not self._runs:
@@ -213,7 +213,7 @@ class Fetcher:
     # --- fetching ----------------------------------------------------------------------------------------------------
 
     def _fill(self, timeout_s: float, at_once: int) -> None:
-        """Waits a moment for records; those that come are kept as runs."""
+        """Waits briefly for records and keeps those that arrive as runs."""
         self._changed.clear()
         if self._runs.queued or not self._live or not self._client.fetch(timeout_s, at_once, self._take_in):
             self._changed.wait(min(timeout_s, _IDLE_SLICE_S))
@@ -221,9 +221,9 @@ class Fetcher:
             self._errors.handle(*self._to_handle.pop())
 
     def _take_in(self, messages: list[Any], serials: Mapping[Key, int]) -> None:
-        """Keeps what was fetched of partitions that are still wanted: not stopped, paused or moved by a seek since.
+        """Keeps the records of partitions that are still wanted: not stopped, paused or moved by a seek since.
 
-        What is dropped of a partition that is still held is fetched again, as its serial has changed.
+        If a partition is still held, its dropped records are fetched again, because its serial has changed.
         """
         with self._lock:
             if any(map(_error, messages)):
@@ -236,7 +236,7 @@ class Fetcher:
                         self._runs.add(Run(holding, list(found)))
 
     def _without_errors(self, messages: list[Any], serials: Mapping[Key, int]) -> list[Any]:
-        """The records among these; the errors are noted. The lock is held."""
+        """Notes the errors among the messages and returns the records. The caller holds the lock."""
         records = []
         for message in messages:
             error = message.error()
@@ -263,11 +263,11 @@ class Fetcher:
         self._changed.set()
 
     def close(self) -> None:
-        """Fetches nothing any more, and closes the client."""
+        """Stops fetching and closes the client."""
         self.partitions.close()
         self._client.close()
         self._changed.set()
 
     def forked(self) -> None:
-        """This is a copy in another process, where nothing may be handed out: see ``check``."""
+        """Marks this copy in a forked process, where nothing may be handed out: see ``check``."""
         self._runs.forked()

@@ -1,4 +1,4 @@
-"""All streams of a consumer: carries out with librdkafka what the connector commands."""
+"""The fetchers of all streams of a consumer: carries out the connector's commands with librdkafka."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ GROUP_PREFIX = "kafka-coord."
 Nobody joins the group or commits to it. The prefix tells it from a Kafka group of the same name."""
 
 _LOCKS_UP = 0x020A0000
-"""From this version of librdkafka on a client may lock up for good, and with it all threads of the interpreter, when a
-broker leaves the cluster and comes back (its issue 5476; docs/adr/0011-librdkafka-before-2.10.md)."""
+"""From this version of librdkafka on, a client may lock up for good, together with all threads of the interpreter, when
+a broker leaves the cluster and comes back (its issue 5476; docs/adr/0011-librdkafka-before-2.10.md)."""
 
 _END_RETRY_S = 0.2
 
@@ -38,13 +38,13 @@ _OURS = {
     "enable.auto.commit": "offsets are committed to ZooKeeper, set auto_commit_interval_ms instead",
     "enable.auto.offset.store": "offsets are committed to ZooKeeper",
     "auto.offset.reset": "use auto_offset_reset instead",
-    "enable.partition.eof": "the end of a partition is no record",
+    "enable.partition.eof": "the end of a partition is not a record",
 }
 
 
 def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """librdkafka's settings: our defaults, overridden by the user's. Raises :class:`SettingsError` for settings that
-    the user may not set."""
+    """librdkafka's settings: this project's defaults, overridden by the user's. Raises :class:`SettingsError` for
+    settings that the user may not set."""
     for name, why in _OURS.items():
         if name in given:
             raise SettingsError(f"kafka={{{name!r}: …}} cannot be set here: {why}")
@@ -54,14 +54,14 @@ def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> d
         # The first record after a start waits for the fetch in flight to return: 500 ms by default.
         "fetch.wait.max.ms": 50,
         "fetch.error.backoff.ms": 100,
-        # Where enough is fetched ahead, over all partitions, librdkafka leaves each alone for so long: 1 s by default.
+        # Once enough is prefetched over all partitions, librdkafka pauses each one for this long: 1 s by default.
         "fetch.queue.backoff.ms": 10,
         "reconnect.backoff.max.ms": 1_000,
         **given,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": False,
-        "auto.offset.reset": "error",  # reset by the fetcher, see there
+        "auto.offset.reset": "error",  # the fetcher resets offsets: see fetch_errors
     }
     tried = _client({name: value for name, value in settings.items() if name != "bootstrap.servers"})
     threading.Thread(target=_close, args=(tried,), name="kafka-coord-settings", daemon=True).start()
@@ -69,7 +69,7 @@ def client_settings(group: str, consumer_id: str, given: Mapping[str, Any]) -> d
 
 
 def _close(client: KafkaConsumer) -> None:
-    """On a thread of its own: one time in ten librdkafka takes a second to close a client that was only just made."""
+    """Closes a client; run it on its own thread. One time in ten, librdkafka takes a second to close a new client."""
     client.close()
 
 
@@ -124,7 +124,7 @@ class KafkaFetchers:
         by_stream: dict[Fetcher, list[HeldPartition]] = {}
         for partition, point in starts.items():
             if partition in self._stream_of:
-                continue  # held already: this start was obeyed before, and its acknowledgement was lost
+                continue  # held already: this start was carried out before, but its acknowledgement was lost
             holding = HeldPartition(partition, point.offset)
             if point.offset == NO_OFFSET and self._reset is OffsetReset.LATEST:
                 self._unresolved.add(partition)
@@ -139,7 +139,7 @@ class KafkaFetchers:
             fetcher.partitions.hold(holdings)
 
     def resolved(self) -> bool:
-        """Whether every position is known. Asks the brokers for the ends that are missing, without waiting."""
+        """Whether every position is known. Asks the brokers for missing end offsets, without waiting."""
         for partition in [p for p, future in self._ends.items() if future.done()]:
             self._take_end(partition, self._ends.pop(partition))
         missing = [partition for partition in self._unresolved if partition not in self._ends]
@@ -208,8 +208,8 @@ class KafkaFetchers:
         return any(fetcher.partitions.in_hand(wanted) for fetcher, wanted in self._by_stream(partitions).items())
 
     def in_hand_of_others(self, closing: threading.Thread) -> bool:
-        """Whether a thread will come back from records it has in hand: not the one that closes the consumer, which is
-        busy with that, nor one that has ended."""
+        """Whether any thread has records in hand and will call again. The closing thread does not count, because it is
+        busy closing the consumer, nor does a thread that has ended."""
         return any(fetcher.in_hand_of_others(closing) for fetcher in self.streams)
 
     def release(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -254,7 +254,7 @@ class KafkaFetchers:
         return fetcher.partitions.holding(partition) if fetcher is not None else None
 
     def held(self, partition: TopicPartition) -> tuple[Fetcher, HeldPartition]:
-        """Raises :class:`ConsumerError` where the consumer does not hold it."""
+        """Raises :class:`ConsumerError` if the consumer does not hold the partition."""
         fetcher = self._stream_of.get(partition)
         holding = fetcher.partitions.holding(partition) if fetcher is not None else None
         if fetcher is None or holding is None:
@@ -290,10 +290,10 @@ class KafkaFetchers:
     # --- clients -----------------------------------------------------------------------------------------------------
 
     def connect(self, addresses: tuple[str, ...]) -> None:
-        """Begins to fetch through these brokers. A later call matters only when none of the earlier brokers is left.
+        """Starts fetching through these brokers. A later call matters only if none of the earlier brokers is left.
 
-        A librdkafka client learns the brokers of its cluster by itself, but it cannot be told of new ones. If all the
-        brokers it knows are gone and others have come, the client has to be replaced.
+        A librdkafka client learns the brokers of its cluster by itself, but its user cannot give it new ones. If all
+        the brokers it knows are gone and others have come, the client must be replaced.
         """
         if not addresses:
             return

@@ -1,4 +1,4 @@
-"""What the connector needs of the part that fetches: librdkafka in production, a model of it in simulations."""
+"""The interface of the fetchers as the connector uses it: librdkafka in production, a model of it in simulations."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from kafka_coord.model import StartPoint, TopicPartition
 
 
 class Fetchers(Protocol):
-    """No method blocks. All are called on the connector's thread."""
+    """The fetchers of one consumer. No method blocks; the connector's thread calls all of them."""
 
     def hold(self, starts: Mapping[TopicPartition, StartPoint]) -> None:
-        """Take partitions over without fetching them yet. Leave those held already as they are."""
+        """Take partitions over without fetching them yet. Leave partitions that are held already unchanged."""
 
     def resolved(self) -> bool:
-        """Whether it is known where to begin with all held partitions. If not, find out and wake the connector."""
+        """Whether the start offset of every held partition is known. If not, find it out and wake the connector."""
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch them and hand their records out."""
+        """Fetch these partitions and hand out their records."""
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing more of these."""
+        """Hand out no more records of these partitions."""
 
     def in_hand(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether the application has records of these in hand. If so, wake the connector when it no longer has."""
+        """Whether the application has records of these partitions in hand. If so, wake the connector once it has
+        not."""
 
     def held_partitions(self) -> Iterable[TopicPartition]:
         """All partitions held."""
 
     def release(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Forget stopped partitions. Returns what is still to be committed of them."""
+        """Forget stopped partitions. Returns their offsets that are still to be committed."""
 
     def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> Offsets:
-        """What is to be committed now, of these partitions or of all."""
+        """The offsets to commit now, for these partitions or for all."""
 
     def admissible(self, offsets: Offsets) -> Offsets:
-        """Those of ``offsets`` that may be stored: of partitions held, and not back unless the application asked."""
+        """The part of ``offsets`` that may be stored: only for partitions held, and lower than the stored offset only
+        if the application asked for that."""
 
     def stored(self, offsets: Offsets) -> None:
-        """These offsets are committed."""
+        """Note that these offsets are committed."""
 
     def abandon(self) -> Iterable[TopicPartition]:
-        """Let everything go at once. Returns what was held."""
+        """Release all partitions at once. Returns those that were held."""
 
     def orphans_in_hand(self) -> bool:
         """Whether the application still works on records of a lost incarnation. If so, wake the connector when it no

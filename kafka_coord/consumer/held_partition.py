@@ -1,4 +1,4 @@
-"""How far a consumer has come with one partition it holds. Plain state: its owner does the locking."""
+"""A consumer's progress in one partition it holds. Plain state: its owner does the locking."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _serials = itertools.count(1)
 
 
 class HeldPartition:
-    """A partition held by this incarnation, from its start-fetcher until its stop-fetcher was obeyed.
+    """A partition held by this incarnation, from its start-fetcher until its stop-fetcher is carried out.
 
     ::
 
-        committed ≤ consumed ≤ position          (offsets of the next record; NO_OFFSET where not known yet)
+        committed ≤ consumed ≤ position          (offsets of the next record; NO_OFFSET if not known yet)
 
     The application has the records in [consumed, position) in hand. ``asked`` is the offset that the application
-    committed itself. Only ``may_go_back`` lets a commit lower the stored offset, once: after a seek back, or when the
-    log was cut below the committed offset.
+    committed itself. A commit may lower the stored offset only if ``may_go_back`` is set, and only once: after a seek
+    back, or after the log was truncated below the committed offset.
     """
 
     __slots__ = (
@@ -43,13 +43,14 @@ class HeldPartition:
         self.position = self.consumed = self.asked = self.committed = offset
         self.may_go_back = False
         self.begun = False
-        """Its start was carried out: it may be fetched."""
+        """Whether its start-fetcher was carried out, so that it may be fetched."""
         self.paused = False
         self.stopping = False
         self.failure: NoOffset | None = None
-        """Why it cannot be read until the application seeks, if it cannot."""
+        """The reason why it cannot be read until the application seeks; ``None`` if it can."""
         self.serial = next(_serials)
-        """Records fetched under another serial are not wanted: they were asked for before a seek, a pause or a stop."""
+        """The serial of the present fetch. Records of another serial were fetched before a seek, a pause or a stop, and
+        are dropped."""
 
     @property
     def wanted(self) -> bool:
@@ -58,34 +59,35 @@ class HeldPartition:
 
     @property
     def fetch_from(self) -> int:
-        """The offset to begin fetching at, as librdkafka writes it."""
+        """The offset to start fetching from, as librdkafka writes it."""
         return self.position if self.position >= 0 else int(OFFSET_BEGINNING)
 
     def renew(self) -> None:
-        """Makes everything fetched so far unwanted."""
+        """Discards everything fetched so far by changing the serial."""
         self.serial = next(_serials)
 
     def mark_consumed(self) -> None:
-        """The application is done with all it was handed."""
+        """Counts all records handed out as consumed."""
         self.consumed = self.position
 
     def move_to(self, offset: int) -> None:
-        """Goes on from ``offset`` (``NO_OFFSET``: the beginning of the log, wherever that is)."""
+        """Continues from ``offset`` (``NO_OFFSET``: the beginning of the log, wherever that is)."""
         self.position = self.consumed = offset
         if offset < self.committed:
             self.may_go_back = True
 
     def to_commit(self, *, auto_commit: bool) -> int | None:
-        """The offset to store, ``None`` where there is nothing new."""
+        """The offset to store; ``None`` if there is nothing new."""
         return self.admit(self.consumed if auto_commit else self.asked)
 
     def admit(self, offset: int) -> int | None:
-        """``offset`` if storing it changes anything and does not go back unasked, else ``None``."""
+        """Returns ``offset`` if it may be stored, otherwise ``None``: it must change the stored offset, and lower it
+        only if the application asked for that."""
         if offset in (NO_OFFSET, self.committed) or (offset < self.committed and not self.may_go_back):
             return None
         return offset
 
     def stored(self, offset: int) -> None:
-        """``offset`` is in ZooKeeper now."""
+        """Notes that ZooKeeper has stored ``offset``."""
         self.committed = offset
         self.may_go_back = self.may_go_back and self.consumed < offset

@@ -1,4 +1,4 @@
-"""The consumers of this process that are not closed: at its end they leave their groups, in a fork they go silent."""
+"""The open consumers of this process: they leave their groups when it exits, and hand out nothing after a fork."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ open_consumers: weakref.WeakSet[_Consumer] = weakref.WeakSet()
 
 @atexit.register
 def _leave_at_exit() -> None:
-    """A program that ends without closing its consumers leaves their groups, so that they need not time out."""
+    """Leaves the groups of consumers that the program did not close, so that they need not time out."""
     for consumer in list(open_consumers):
         consumer.close(timeout_s=_EXIT_S)
 
 
 def _forked() -> None:
-    """The child holds copies of consumers that belong to its parent: none of them may hand out a record here."""
+    """Disables the child's copies of its parent's consumers: none of them may hand out a record here."""
     for consumer in list(open_consumers):
         for stream in consumer.streams:
             stream.forked()

@@ -1,4 +1,4 @@
-"""What the application gets: one record of one partition."""
+"""The record that the application receives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _TIMESTAMP_TYPES = ("none", "create", "log_append")
 
 
 class Record:
-    """One record. Immutable; ``topic``, ``partition``, ``offset`` as in Kafka.
+    """One record of one partition. Immutable; ``topic``, ``partition``, ``offset`` as in Kafka.
 
     It keeps librdkafka's message and reads each field from it on demand. When it copied all fields, this class was the
     slowest part of the consumer.
@@ -46,7 +46,7 @@ class Record:
 
     @property
     def timestamp_ms(self) -> int | None:
-        """Ms since 1970, or ``None`` where the record has none (message format 0, Kafka before 0.10)."""
+        """Ms since 1970, or ``None`` if the record has no timestamp (message format 0, Kafka before 0.10)."""
         kind, timestamp_ms = self._message.timestamp()
         return timestamp_ms if kind else None
 
@@ -57,11 +57,11 @@ class Record:
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """(name, value) in the order written; names may repeat."""
+        """The headers as (name, value), in the order written; names may repeat."""
         return tuple(self._message.headers() or ())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Records can be pickled (handed to another process); what arrives is a copy."""
+        """Lets a record be pickled, as when it is passed to another process, which gets a copy."""
         asked = ("topic", "partition", "offset", "key", "value", "timestamp", "headers")
         return Record, (_CopiedMessage({name: getattr(self._message, name)() for name in asked}),)
 
@@ -86,7 +86,7 @@ class Record:
 
 
 class _CopiedMessage:
-    """What :class:`Record` reads of a librdkafka message, as plain values."""
+    """The fields of a librdkafka message that :class:`Record` reads, as plain values."""
 
     __slots__ = ("_values",)
 

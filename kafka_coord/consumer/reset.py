@@ -1,4 +1,4 @@
-"""Where to begin without a usable offset: Kafka's ``auto.offset.reset``."""
+"""Kafka's ``auto.offset.reset``: where to start reading without a usable offset."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import StrEnum
 
 class OffsetReset(StrEnum):
     EARLIEST = "earliest"
-    """The oldest record there is."""
+    """The oldest record in the log."""
     LATEST = "latest"
-    """What is produced from now on."""
+    """The end of the log: only records produced from now on."""
     ERROR = "error"
-    """Neither: the application gets :class:`~kafka_coord.errors.NoOffset` (Kafka's ``none``)."""
+    """No reset: raises :class:`~kafka_coord.errors.NoOffset` in the application (Kafka's ``none``)."""

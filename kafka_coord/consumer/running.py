@@ -1,4 +1,4 @@
-"""The thread a connector runs on. A consumer has one, and so has a Spark query."""
+"""The thread that runs a connector. A consumer has one, and so has a Spark query."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 class ConnectorThread:
     """Steps the connector when it is due or ``wakeup`` is set, until it has left, failed for good, or crashed.
 
-    After a crash nobody would obey commands for the member. So it leaves its group, others get the partitions, and
-    :meth:`check` raises the reason. ``meanwhile`` is called after every step with the time and returns when to call it
-    again. ``at_end`` is called once, on this thread, however the thread ends.
+    After a crash, no thread would carry out the member's commands. So the member leaves its group, others get the
+    partitions, and :meth:`check` raises the reason. The thread calls ``meanwhile`` with the time after every step; it
+    returns when to call it again. The thread calls ``at_end`` once, however it ends.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ConnectorThread:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises what ended the membership for good, if anything did."""
+        """Raises the error that ended the membership for good, if there is one."""
         failure = self._connector.failure
         if failure is not None:
             raise failure.with_traceback(None)
@@ -58,7 +58,7 @@ class ConnectorThread:
         return threading.current_thread() is self._thread
 
     def join(self, timeout_s: float) -> None:
-        """Waits for the end of the thread; called on the thread itself, it does not wait."""
+        """Waits for the thread to end. Does not wait if called on the thread itself."""
         self._wakeup.set()
         if not self.is_current:
             self._thread.join(timeout_s)
@@ -75,7 +75,7 @@ class ConnectorThread:
                 self._wakeup.wait(max(0.0, due - self._clock.monotonic()))
         except KafkaCoordError as error:
             crash = error
-        except Exception as error:  # a defect: the application has to hear of it and not wait for ever
+        except Exception as error:  # a defect: tell the application, which would otherwise wait for ever
             log.exception("crashed consumer=%s", self._consumer)
             crash = ConsumerError(f"the connector of consumer {self._consumer!r} crashed: {error!r}")
         finally:

@@ -1,4 +1,4 @@
-"""The records a stream has fetched, run by run, and how far the application has come with them."""
+"""The records that a stream has fetched, run by run, and how many the application has received and consumed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from kafka_coord.model import TopicPartition
 
 
 class Run:
-    """Messages of one partition in a row, fetched under one serial of its holding. To ask something once per run,
-    and not per message, saves most of what a record costs."""
+    """Consecutive messages of one partition, fetched under one serial of its holding. Checks are made once per run, not
+    per message, which saves most of a record's cost."""
 
     __slots__ = ("holding", "messages", "serial")
 
@@ -26,7 +26,7 @@ class Run:
         self.messages = messages
 
     def from_position(self) -> list[Any]:
-        """The messages that are not handed out yet."""
+        """The messages not handed out yet."""
         position = self.holding.position
         if self.messages[0].offset() >= position:
             return self.messages
@@ -36,12 +36,12 @@ class Run:
 class IteratedRun:
     """A run that is handed out message by message.
 
-    That happens by ``next(rest)`` alone: it takes no lock and writes nothing down. :meth:`account` finds out how many
-    messages were handed out; after :meth:`end` no more are. Each of the three is one call into C, so none can happen in
-    the middle of another. ``account`` and ``end`` are called with the stream's lock held.
+    Only ``next(rest)`` hands out a message; it takes no lock and records nothing. :meth:`account` finds out how many
+    messages were handed out. After :meth:`end`, no more are. Each of the three is one call into C, so none can run in
+    the middle of another. The caller of ``account`` and ``end`` holds the stream's lock.
 
-    A record is made of a message only when it is handed out. If all were made at once, Python's garbage collector would
-    look for cycles among them every time."""
+    A message becomes a record only when it is handed out. If all became records at once, Python's garbage collector
+    would look for cycles among them every time."""
 
     __slots__ = ("_accounted", "_messages", "holding", "rest")
 
@@ -52,12 +52,12 @@ class IteratedRun:
         self.rest = iter(messages)
 
     def account(self) -> int:
-        """Brings the holding up to date: the application is done with every record handed out but the last. Returns
-        how many records were handed out since the call before."""
+        """Updates the holding: the application is done with every record handed out except the last. Returns the number
+        of records handed out since the previous call."""
         return self._up_to(len(self._messages) - length_hint(self.rest))
 
     def end(self) -> tuple[int, list[Any]]:
-        """As :meth:`account`, with the messages that were left."""
+        """Like :meth:`account`, but also returns the remaining messages."""
         left = list(self.rest)
         return self._up_to(len(self._messages) - len(left)), left
 
@@ -73,9 +73,9 @@ class IteratedRun:
 
 class FetchedRuns:
     """The runs of one stream in the order to hand them out, and the partitions whose records the application has in
-    hand. ``live`` are the partitions that are fetched now: only their records are handed out.
+    hand. ``live`` are the partitions being fetched: only their records are handed out.
 
-    The stream's lock is held for every call.
+    The caller of every method holds the stream's lock.
     """
 
     def __init__(self, live: Mapping[Key, HeldPartition]) -> None:
@@ -83,7 +83,7 @@ class FetchedRuns:
         self._queue: deque[Run] = deque()
         self._records = 0
         self.iterated: IteratedRun | None = None
-        """The run that is handed out record by record. May be read without the lock."""
+        """The run being handed out record by record. May be read without the lock."""
         self.in_hand: set[HeldPartition] = set()
 
     def __bool__(self) -> bool:
@@ -96,11 +96,11 @@ class FetchedRuns:
         return bool(self._queue)
 
     def add(self, run: Run) -> None:
-        """Keeps a run that was fetched."""
+        """Adds a fetched run."""
         self._queue.append(run)
 
     def take(self, limit: int) -> list[Message]:
-        """At most ``limit`` messages, which are in the application's hands from now on."""
+        """Hands out at most ``limit`` messages; the application has them in hand from now on."""
         messages: list[Message] = []
         self.end_iteration(put_back=True)
         while len(messages) < limit and (run := self._next()) is not None:
@@ -118,7 +118,7 @@ class FetchedRuns:
         return messages
 
     def take_one(self) -> Message | None:
-        """The next message of the run being iterated over, or the first of the run after it."""
+        """Hands out the next message of the run being iterated over, or the first of the following run."""
         while True:
             if self.iterated is not None:
                 message: Message | None = next(self.iterated.rest, None)
@@ -131,8 +131,8 @@ class FetchedRuns:
             self.iterated = IteratedRun(run.holding, run.from_position())
 
     def _next(self) -> Run | None:
-        """The next run whose records are still wanted: its partition was not stopped, paused, moved by a seek or lost
-        since they were fetched."""
+        """Returns the next run whose records are still wanted: since the fetch, its partition was not stopped, paused,
+        lost, or moved by a seek."""
         while self._queue:
             run = self._queue.popleft()
             if self._live.get(run.holding.partition) is run.holding and run.serial == run.holding.serial:
@@ -140,19 +140,18 @@ class FetchedRuns:
         return None
 
     def account(self) -> None:
-        """Writes down what was handed out of the run being iterated over."""
+        """Records how much of the run being iterated over was handed out."""
         if self.iterated is not None:
             self._handed(self.iterated, self.iterated.account())
 
     @property
     def records(self) -> int:
-        """How many were handed out."""
+        """The number of records handed out."""
         self.account()
         return self._records
 
     def end_iteration(self, *, put_back: bool = False) -> None:
-        """Nothing more is handed out of the run being iterated over. What is left of it is dropped, or handed out
-        next."""
+        """Ends the run being iterated over. Drops its remaining messages or, with ``put_back``, hands them out next."""
         iterated, self.iterated = self.iterated, None
         if iterated is not None:
             more, left = iterated.end()
@@ -166,28 +165,28 @@ class FetchedRuns:
             self._records += more
 
     def mark_consumed(self) -> None:
-        """The application is done with everything it has in hand."""
+        """Counts everything in the application's hands as consumed."""
         self.account()
         for holding in self.in_hand:
             holding.mark_consumed()
         self.in_hand.clear()
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Hands out nothing of what was fetched of these."""
+        """Drops the fetched records of these partitions."""
         if self._queue:
             self._queue = deque(run for run in self._queue if run.holding.partition not in partitions)
         if self.iterated is not None and self.iterated.holding.partition in partitions:
             self.end_iteration()
 
     def clear(self) -> None:
-        """Drops everything, also what the application has in hand."""
+        """Drops everything, including the records in the application's hands."""
         self.end_iteration()
         self._queue.clear()
         self.in_hand.clear()
 
     def forked(self) -> None:
-        """This is a copy in another process, where nothing may be handed out. The one call without the lock: somebody
-        may have held it when this process began."""
+        """Marks this copy in a forked process, where nothing may be handed out. Only this method runs without the lock:
+        another thread may have held it at the fork."""
         iterated, self.iterated = self.iterated, None
         if iterated is not None:
             iterated.end()

@@ -1,4 +1,4 @@
-"""What a consumer is made of: its arguments, checked, before anything is connected."""
+"""Checks a consumer's arguments before it connects to anything."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kafka_coord.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """How a consumer registers, but for the moment it does so."""
+    """A consumer's registration, except for the time and session in which it registers."""
 
     group: str
     consumer: str
@@ -37,7 +37,7 @@ class Membership:
     rejoin_grace_ms: int
 
     def registration_value(self, store: SessionHandle) -> bytes:
-        """The value of ``ids/<consumer>``, by the store's session and clock."""
+        """The value of ``ids/<consumer>``, with the store's session and clock."""
         member = Member(
             consumer=self.consumer,
             incarnation=0,
@@ -56,7 +56,7 @@ class Membership:
 
 
 def generated_id(group: str) -> str:
-    """``<group>_<host>-<epoch ms>-<8 hex>``, as 0.8 made them, cut and cleaned to be a legal name."""
+    """Generates ``<group>_<host>-<epoch ms>-<8 hex>``, as in 0.8, shortened and cleaned to be a legal name."""
     host = re.sub(r"[^a-zA-Z0-9._-]", "-", socket.gethostname())
     tail = f"-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
     return f"{group}_{host}"[: 249 - len(tail)] + tail
@@ -119,19 +119,19 @@ def _subscription(
 
 
 def stream_count(subscription: Subscription) -> int:
-    """How many streams the consumer runs: as many as its widest topic."""
+    """The number of streams the consumer runs: the most that any of its topics asks for."""
     return subscription.streams if subscription.is_wildcard else max(subscription.topics.values())
 
 
 def between(name: str, value: object, low: int, high: int) -> int:
-    """``value`` if it is a whole number in that range; raises :class:`SettingsError`."""
+    """Returns ``value`` if it is a whole number in that range; otherwise raises :class:`SettingsError`."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise SettingsError(f"{name} is {value!r}: use a whole number from {low} to {high}")
     return value
 
 
 def one_of(name: str, value: str, choices: type[StrEnum]) -> Any:
-    """``value`` as a member of an enumeration; raises :class:`SettingsError`."""
+    """Returns ``value`` as a member of an enumeration; raises :class:`SettingsError` if there is none."""
     try:
         return choices(value)
     except ValueError:
@@ -140,8 +140,8 @@ def one_of(name: str, value: str, choices: type[StrEnum]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a consumer reads and commits. ``auto_commit_interval_s``: ``None`` is off. ``kafka``: librdkafka's settings,
-    complete."""
+    """How a consumer reads and commits. ``auto_commit_interval_s=None`` turns automatic commits off. ``kafka`` holds
+    all of librdkafka's settings."""
 
     reset: OffsetReset
     auto_commit_interval_s: float | None
@@ -150,7 +150,7 @@ class Reading:
 
     @property
     def security_protocol(self) -> str:
-        """What is spoken with the brokers."""
+        """The security protocol of the connections to the brokers."""
         return str(self.kafka.get("security.protocol", "plaintext"))
 
 
@@ -167,7 +167,7 @@ PartitionCallback = Callable[[frozenset[TopicPartition]], None]
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """What the application wants to hear of its partitions."""
+    """The application's callbacks for its partitions."""
 
     on_assign: PartitionCallback | None = None
     on_revoke: PartitionCallback | None = None
@@ -182,7 +182,7 @@ def callbacks(
     on_revoke: PartitionCallback | None,
     on_lost: PartitionCallback | None,
 ) -> Callbacks:
-    """Raises :class:`SettingsError` where one is given under both of its names."""
+    """Raises :class:`SettingsError` if a callback is given under both of its names."""
     for name, one, alias, other in (
         ("on_start", on_start, "on_assign", on_assign),
         ("on_stop", on_stop, "on_revoke", on_revoke),
@@ -193,7 +193,7 @@ def callbacks(
 
 
 def offset_reset(value: str) -> OffsetReset:
-    """Kafka's own ``none`` and 0.8's ``smallest`` and ``largest`` are understood too."""
+    """Parses ``auto_offset_reset``. Also accepts Kafka's ``none``, and ``smallest`` and ``largest`` of 0.8."""
     spelled = {"smallest": "earliest", "largest": "latest", "none": "error"}.get(str(value), value)
     reset: OffsetReset = one_of("auto_offset_reset", spelled, OffsetReset)
     return reset

@@ -1,4 +1,4 @@
-"""Where the Kafka brokers are, as the hosts of the socket channel say."""
+"""The addresses of the Kafka brokers, as learned over the socket channel."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 
 
 class SocketBrokers:
-    """As :class:`kafka_coord.consumer.brokers.BrokerDirectory`. Any thread reports brokers by :meth:`learn`. ``ask``
-    sends the question to the coordinator, which answers later."""
+    """The socket channel's counterpart of :class:`kafka_coord.consumer.brokers.BrokerDirectory`. Any thread may report
+    brokers with :meth:`learn`. ``ask`` sends the question to the coordinator, which answers later."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class SocketBrokers:
         self.problem = ""
 
     def learn(self, metadata: ClusterMetadata) -> None:
-        """Takes the brokers from what a host answered."""
+        """Takes the brokers from a host's answer."""
         brokers = []
         for number, endpoints in metadata.brokers.items():
             written = {"endpoints": list(endpoints), "listener_security_protocol_map": dict(metadata.protocols)}
@@ -44,7 +44,7 @@ class SocketBrokers:
                 log.warning("skipped broker id=%d reason=%s", number, error.reason)
         addresses, problem = choose(tuple(brokers), self._protocol, self._listener)
         if not addresses:
-            addresses = self.addresses  # all are gone at once: as a rule they come back at the same addresses
+            addresses = self.addresses  # all vanished at once: they usually come back at the same addresses
         if (addresses, problem) != (self.addresses, self.problem):
             self.addresses, self.problem = addresses, problem
             self._changed = True
@@ -56,5 +56,5 @@ class SocketBrokers:
         return changed
 
     def look_again(self) -> None:
-        """Asks the coordinator. Every connection asks its host, too."""
+        """Asks the coordinator. Every new connection asks its host, too."""
         self._ask()

@@ -1,4 +1,4 @@
-"""One stream of a consumer, as the application sees it: to be read from one thread."""
+"""One stream of a consumer, as the application sees it. Read it from one thread."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Stream:
         return self._fetcher.number
 
     def poll(self, timeout_s: float = 1.0) -> Record | None:
-        """The next record, or ``None`` if none came within ``timeout_s`` seconds.
+        """Returns the next record, or ``None`` if none arrived within ``timeout_s`` seconds.
 
-        The call says that the application is done with the record before, which then counts as consumed. It raises what
-        :class:`~kafka_coord.Consumer` lists.
+        The call means that the application is done with the previous record, which then counts as consumed. It raises
+        the errors that :class:`~kafka_coord.Consumer` lists.
         """
         record = self._fetcher.next_of_run()
         if record is not None:
@@ -37,15 +37,16 @@ class Stream:
         return self._fetcher.take_one(timeout_s)
 
     def consume(self, max_records: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Record]:
-        """Up to ``max_records`` records, as soon as there is one; none if none came within ``timeout_s`` seconds.
+        """Returns up to ``max_records`` records as soon as there is one; none if none arrived within ``timeout_s``
+        seconds.
 
-        The call says that the application is done with all records before.
+        The call means that the application is done with all previous records.
         """
         self._check_process()
         return self._fetcher.take(max_records, timeout_s)
 
     def consume_messages(self, max_messages: int = DEFAULT_MAX_RECORDS, timeout_s: float = 1.0) -> list[Message]:
-        """As :meth:`consume`, with confluent-kafka's messages instead of records. None of them is an error."""
+        """Like :meth:`consume`, but returns confluent-kafka's messages instead of records. None of them is an error."""
         self._check_process()
         return self._fetcher.take_messages(max_messages, timeout_s)
 
@@ -57,7 +58,7 @@ class Stream:
         return self._fetcher.iterate(self._take)
 
     def forked(self) -> None:
-        """This is a copy in another process: its next call raises an error that says so."""
+        """Marks this copy in a forked process: its next call raises an error that says so."""
         self._fetcher.forked()
 
     def __next__(self) -> Record:

@@ -1,7 +1,7 @@
-"""The partitions of one stream: those it holds, those being fetched, and the progress in each.
+"""The partitions of one stream: which it holds, which it fetches, and its progress in each.
 
 The application's thread and the connector's meet here, and neither waits for the other. One lock guards all state and
-is held for microseconds. ``changed`` tells the client that other partitions or offsets are wanted.
+is held for microseconds. ``changed`` tells the client to fetch other partitions or offsets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafka_coord.model import TopicPartition
 
 
 class StreamPartitions:
-    """``wake`` wakes the connector; ``changed`` is called when other partitions or other offsets are to be fetched."""
+    """``wake`` wakes the connector. ``changed`` is called when the set of partitions or offsets to fetch changes."""
 
     def __init__(self, *, wake: Callable[[], None], changed: Callable[[], None]) -> None:
         self._wake = wake
@@ -26,14 +26,14 @@ class StreamPartitions:
         self._waking = False
         self.lock = threading.Lock()
         self.live: dict[Key, HeldPartition] = {}
-        """Those that are fetched now."""
+        """The partitions being fetched."""
         self.failing: set[HeldPartition] = set()
-        """Those that cannot go on until the application seeks."""
+        """The partitions that cannot continue until the application seeks."""
         self.runs = FetchedRuns(self.live)
         self.lost_uncommitted = False
-        """What the application was handed and did not commit belongs to an incarnation that is lost."""
+        """Whether records that the application received but did not commit belong to a lost incarnation."""
         self.orphans_in_hand = False
-        """The application still works on records of an incarnation that is lost."""
+        """Whether the application still works on records of a lost incarnation."""
 
     def fetch_points(self) -> dict[Key, tuple[int, int]]:
         """The partitions to fetch, in the form of :class:`~kafka_coord.consumer.assigned_client.AssignedClient`."""
@@ -54,7 +54,7 @@ class StreamPartitions:
     # --- what the application wants, on any thread -------------------------------------------------------------------
 
     def mark_consumed(self) -> None:
-        """The application came back: the records it had in hand count as consumed."""
+        """Counts the records in hand as consumed, because the application came back for more."""
         if not self.runs.in_hand and not self.orphans_in_hand and self.runs.iterated is None:
             return
         with self.lock:
@@ -67,7 +67,7 @@ class StreamPartitions:
             self._wake()
 
     def seek(self, holding: HeldPartition, offset: int) -> None:
-        """Goes on from ``offset`` (``NO_OFFSET``: the beginning of the log)."""
+        """Continues from ``offset`` (``NO_OFFSET``: the beginning of the log)."""
         with self.lock:
             if self._held.get(holding.partition) is not holding:
                 return
@@ -79,7 +79,7 @@ class StreamPartitions:
         self._changed()
 
     def pause(self, holding: HeldPartition, *, paused: bool) -> None:
-        """Hands out nothing of it, or goes on where it was."""
+        """Pauses the partition, or continues it where it was."""
         with self.lock:
             if self._held.get(holding.partition) is not holding or holding.paused == paused:
                 return
@@ -88,7 +88,8 @@ class StreamPartitions:
         self._changed()
 
     def fail(self, holding: HeldPartition, failure: NoOffset) -> None:
-        """This partition cannot go on by itself. Every call of the application raises ``failure`` until it seeks."""
+        """Marks a partition that cannot continue by itself: every call of the application raises ``failure`` until it
+        seeks."""
         with self.lock:
             if self._held.get(holding.partition) is not holding or holding.stopping:
                 return
@@ -99,14 +100,14 @@ class StreamPartitions:
         self._changed()
 
     def raise_failing(self) -> None:
-        """Raises why a partition cannot go on, if one cannot."""
+        """Raises the failure of a partition that cannot continue, if there is one."""
         with self.lock:
             failures = [holding.failure for holding in self.failing if holding.failure is not None]
         if failures:
             raise failures[0].with_traceback(None)
 
     def _fetch_anew(self, holding: HeldPartition) -> None:
-        """Begins again at its position: what was fetched of it so far is not wanted. The lock is held."""
+        """Fetches again from its position and drops what was fetched so far. The caller holds the lock."""
         holding.renew()
         self.runs.drop({holding.partition})
         if holding.wanted:
@@ -115,7 +116,7 @@ class StreamPartitions:
             self.live.pop(holding.partition, None)
 
     def snapshot(self, *, with_in_hand: bool) -> dict[TopicPartition, int]:
-        """What a commit of everything consumed stores; ``with_in_hand``: what is in hand counts as consumed."""
+        """The offsets to store for everything consumed. ``with_in_hand``: records in hand count as consumed."""
         with self.lock:
             self.runs.account()
             if with_in_hand:
@@ -125,7 +126,7 @@ class StreamPartitions:
             return offsets_of(self._held.values(), auto_commit=False)
 
     def ask(self, holding: HeldPartition, offset: int) -> None:
-        """The application commits ``offset`` of this partition by itself."""
+        """Notes an ``offset`` that the application itself commits for this partition."""
         with self.lock:
             self.runs.account()
             holding.asked = offset
@@ -147,7 +148,7 @@ class StreamPartitions:
         self._changed()
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetches them from their positions."""
+        """Fetches these partitions from their positions."""
         with self.lock:
             for partition in partitions:
                 holding = self._held.get(partition)
@@ -157,7 +158,7 @@ class StreamPartitions:
         self._changed()
 
     def stop(self, partitions: Collection[TopicPartition]) -> None:
-        """From now on hands out nothing of these."""
+        """Hands out no more records of these partitions."""
         with self.lock:
             for partition in partitions:
                 holding = self._held.get(partition)
@@ -179,7 +180,7 @@ class StreamPartitions:
             return False
 
     def release(self, partitions: Collection[TopicPartition]) -> list[HeldPartition]:
-        """Lets stopped partitions go: no longer fetched, and what was fetched of them dropped."""
+        """Releases stopped partitions: stops fetching them and drops their fetched records."""
         with self.lock:
             self.runs.drop(set(partitions))
             released = [holding for p in partitions if (holding := self._held.pop(p, None)) is not None]
@@ -191,7 +192,7 @@ class StreamPartitions:
         return released
 
     def abandon(self) -> None:
-        """Lets everything go at once (the lost-connection procedure)."""
+        """Releases all partitions at once (the lost-connection procedure)."""
         with self.lock:
             self.runs.end_iteration()
             self.orphans_in_hand = self.orphans_in_hand or bool(self.runs.in_hand)
@@ -205,19 +206,19 @@ class StreamPartitions:
         self._changed()
 
     def close(self) -> None:
-        """Hands out nothing any more."""
+        """Hands out nothing from now on."""
         with self.lock:
             self.live.clear()
             self.runs.end_iteration()
 
     def uncommitted(self, *, auto_commit: bool) -> dict[TopicPartition, int]:
-        """What there is to commit of what is held."""
+        """The offsets to commit for the partitions held."""
         with self.lock:
             self.runs.account()
             return offsets_of(self._held.values(), auto_commit=auto_commit)
 
     def stored(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These offsets are in ZooKeeper now."""
+        """Notes that ZooKeeper has stored these offsets."""
         with self.lock:
             self.runs.account()
             for partition, offset in offsets.items():
@@ -227,6 +228,6 @@ class StreamPartitions:
 
 
 def offsets_of(holdings: Iterable[HeldPartition], *, auto_commit: bool) -> dict[TopicPartition, int]:
-    """What there is to commit of these."""
+    """The offsets to commit for these partitions."""
     found = ((holding.partition, holding.to_commit(auto_commit=auto_commit)) for holding in holdings)
     return {partition: offset for partition, offset in found if offset is not None}

@@ -1,4 +1,4 @@
-"""What carries a membership: a ZooKeeper session, or a socket to the coordinator."""
+"""The transports of a membership: a ZooKeeper session, or a socket to the coordinator."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from kafka_coord.zk.options import ZkOptions
 from kafka_coord.zk.store import Store
 
 ANSWER_S = 10.0
-"""How long a request to the coordinator is waited for at a time."""
+"""How long one wait for a request to the coordinator lasts at most."""
 
 
 class Brokers(Protocol):
-    """Where Kafka's brokers are. All on the connector's thread."""
+    """The addresses of Kafka's brokers. Called only on the connector's thread."""
 
     addresses: tuple[str, ...]
     problem: str
@@ -39,8 +39,8 @@ class Brokers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a consumer takes part: through ZooKeeper (``zookeeper`` or an open ``store``) or a coordinator's socket
-    (``bootstrap``). ``session_timeout_ms``: ``None`` is the transport's default."""
+    """How a consumer joins its group: through ZooKeeper (``zookeeper`` or an open ``store``) or through a coordinator's
+    socket (``bootstrap``). If ``session_timeout_ms`` is ``None``, the transport's default applies."""
 
     zookeeper: str | None = None
     store: Store | None = None
@@ -51,7 +51,7 @@ class Endpoint:
     session_timeout_ms: int | None = None
 
     def session_timeout(self) -> int:
-        """In ms. Raises :class:`SettingsError`."""
+        """The session timeout in ms. Raises :class:`SettingsError`."""
         if self.session_timeout_ms is None:
             return DEFAULT_SESSION_TIMEOUT_MS if self.bootstrap is None else DEFAULT_SOCKET_SESSION_TIMEOUT_MS
         return between("session_timeout_ms", self.session_timeout_ms, 100, 3_600_000)
@@ -65,14 +65,15 @@ class Transport(Protocol):
     brokers: Brokers
 
     def start(self) -> None:
-        """Called when everything that hears of it is there."""
+        """Starts the transport, once all its listeners exist."""
 
     def close(self) -> None:
-        """Called when the connector has ended."""
+        """Closes the transport, after the connector has ended."""
 
 
 def open_transport(endpoint: Endpoint, member: Membership, reading: Reading, wake: Callable[[], None]) -> Transport:
-    """Raises :class:`SettingsError`, and what opening a ZooKeeper session raises."""
+    """Opens the transport that the endpoint names. Raises :class:`SettingsError` and the errors of opening a ZooKeeper
+    session."""
     endpoint.session_timeout()
     if endpoint.bootstrap is None:
         return ZooKeeperTransport(endpoint, member, reading, wake)
@@ -82,7 +83,7 @@ def open_transport(endpoint: Endpoint, member: Membership, reading: Reading, wak
 
 
 class ZooKeeperTransport:
-    """Uses a store that it opens itself, or one that is somebody else's to close."""
+    """Uses a store that it opens itself, or one that the caller passes in and closes later."""
 
     def __init__(self, endpoint: Endpoint, member: Membership, reading: Reading, wake: Callable[[], None]) -> None:
         self._own: Store | None = None
@@ -96,7 +97,7 @@ class ZooKeeperTransport:
         )
 
     def start(self) -> None:
-        """It is open already."""
+        """Does nothing: the store is open already."""
 
     def close(self) -> None:
         if self._own is not None:
@@ -115,7 +116,7 @@ def _open(endpoint: Endpoint) -> Store:
 
 
 class SocketTransport:
-    """Uses a connection to the coordinator, which any broker host can name."""
+    """Uses a connection to the coordinator; any broker host can say where the coordinator is."""
 
     def __init__(
         self, endpoint: Endpoint, bootstrap: str, member: Membership, reading: Reading, wake: Callable[[], None]
