@@ -1,4 +1,4 @@
-"""The commands that are not acknowledged yet."""
+"""The outstanding commands: those that consumers have not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kafka_coord.zk.store import GetData, Node, Store
 
 @dataclass(frozen=True, slots=True)
 class WaitingCommand:
-    """A command nobody has acknowledged yet. ``since_ms`` is when it was written (ms since 1970, ZooKeeper's clock).
+    """An unacknowledged command. ``since_ms`` is when it was written (ms since 1970, ZooKeeper's clock).
 
-    ``for_live`` is false where the incarnation it names is not the registered one: it will be dropped, not obeyed.
-    ``command`` is ``None`` where its znode cannot be decoded.
+    ``for_live`` is false if the command is for another incarnation than the registered one. The consumer will drop such
+    a command. ``command`` is ``None`` if its znode cannot be decoded.
     """
 
     group: str
@@ -33,13 +33,13 @@ class WaitingCommand:
         return self.command.partitions if self.command else PartitionSet()
 
     def age_ms(self, now_ms: int) -> int:
-        """How long it has waited; never negative, whatever the clocks say."""
+        """How long it has waited; never negative, even if the clocks differ."""
         return max(0, now_ms - self.since_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The commands found, by group, consumer and order of obedience."""
+    """The commands found, sorted by group, by consumer and by the order in which the consumer executes them."""
 
     commands: tuple[WaitingCommand, ...]
     unreadable: tuple[Unreadable, ...] = ()

@@ -20,8 +20,8 @@ class Cluster:
     """One look at everything that is not a group. ``initialised``: whether ``/consumers/groups`` exists at all.
 
     ``instances`` are the running ones, elected or not, by broker id; ``since_ms`` when the coordinator was elected.
-    ``undecided`` says why nobody decides anything in the whole cluster, though somebody may be elected; "" where the
-    elected instance can. ``topics_changed_ms`` is when each topic's znode was last written.
+    ``undecided`` says why no instance decides anything in the whole cluster, even if one is elected; "" if the elected
+    instance can. ``topics_changed_ms`` is when each topic's znode was last written.
     """
 
     initialised: bool
@@ -38,7 +38,7 @@ class Cluster:
 
 
 def read_cluster(store: Store) -> Cluster:
-    """Two rounds of reads, whatever the number of topics."""
+    """Reads the cluster, in two rounds for any number of topics."""
     reading = Reading(store)
     elected, epoch, paused, instances, brokers, topics, groups = reading.many(
         [
@@ -94,7 +94,7 @@ def _undecided(coordinator: CoordinatorInfo | None, elected: ReadResult, epoch: 
     stored = decode_epoch(epoch.data) if isinstance(epoch, Node) else None
     if isinstance(epoch, Node) and stored is None:
         held = epoch.data[:20].decode("utf-8", "replace")
-        return f"{where} holds {held!r}, which is no epoch: no instance can be elected or write anything"
+        return f"{where} holds {held!r}, which is not an epoch: no instance can be elected or write anything"
     if isinstance(elected, Node) and not elected.stat.ephemeral_owner:
         return f"{layout.COORDINATOR} is not ephemeral, so it never disappears, and no instance can be elected"
     if coordinator is None:

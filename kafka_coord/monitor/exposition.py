@@ -57,10 +57,10 @@ def counter(name: str, text: str, value: float) -> CounterMetricFamily:
 
 
 class Exposition:
-    """Serves ``/metrics`` and ``/health`` on ``host:port`` (port 0: any free one), on threads of its own; and what
-    ``pages`` has, as JSON, each under its path.
+    """Serves ``/metrics``, ``/health`` and the JSON of ``pages`` by path on ``host:port`` (port 0: any free one), on
+    threads of its own.
 
-    ``setting`` is what the user gave the address by, for the :class:`SettingsError` raised where it cannot be bound.
+    ``setting`` is the setting with the address; the :class:`SettingsError` for an unusable address names it.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class Exposition:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread for each request, so many at most, each with so much time in all: a peer that sends or reads a byte now
-    and then must not keep its thread."""
+    """Handles each request on a thread. Limits the number of threads and the total time of a request, so that a slow
+    peer cannot keep a thread."""
 
     daemon_threads = True
 

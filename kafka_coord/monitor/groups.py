@@ -27,20 +27,20 @@ from kafka_coord.monitor.state import group_state, group_status
 from kafka_coord.zk.store import Store
 
 EndOffsets = Callable[[PartitionSet], tuple[Mapping[TopicPartition, int], str]]
-"""Gives the end offsets that could be had, and a sentence about those that could not (or ``""``)."""
+"""Returns the known end offsets, and a sentence about the unknown ones (or ``""``)."""
 
 Presences = Callable[[str], Mapping[tuple[str, str], int]]
-"""Asks the coordinator at ``host:port`` (its HTTP endpoint) how long ago it heard of each (group, consumer), in ms;
+"""Asks the coordinator at ``host:port`` (its HTTP endpoint) how long ago it heard from each (group, consumer), in ms;
 raises ``OSError`` and :class:`MalformedValue`."""
 
 
 class GroupKind(StrEnum):
-    """Who decides which member gets which partition."""
+    """The kind of a group: who assigns its partitions."""
 
     MANAGED = "managed"
     """The coordinator."""
     CLIENT_ASSIGNED = "client-assigned"
-    """One of the members, which are stock Kafka clients."""
+    """The leading member assigns; all members are stock Kafka clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,10 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """Everything about one group. ``status`` is the planner's sentence: what is waited for, what is wrong; ``settings``
-    are ``None`` where the coordinator does not tell them;
-    ``lag_note`` says why some end offsets are unknown, where some are; ``heard_note`` why it is unknown when something
-    was heard of consumers without ZooKeeper."""
+    """Everything about one group. ``status`` is the planner's sentence on what the group waits for and what is wrong.
+    ``settings`` are ``None`` if the coordinator does not tell them. ``lag_note`` says why some end offsets are unknown,
+    if any are; ``heard_note`` says why it is unknown when the coordinator last heard from consumers without
+    ZooKeeper."""
 
     group: str
     kind: GroupKind
@@ -124,7 +124,7 @@ class GroupDescription:
 
 
 def list_groups(store: Store) -> tuple[Cluster, tuple[GroupRow, ...]]:
-    """All groups, in order of name: a fixed number of rounds of reads for all of them together."""
+    """All groups by name, in a fixed number of rounds of reads."""
     cluster = read_cluster(store)
     snapshots = read_groups(store, cluster.groups, cluster)
     committed = read_all_committed(store, snapshots, cluster.topics)
@@ -137,7 +137,7 @@ def list_groups(store: Store) -> tuple[Cluster, tuple[GroupRow, ...]]:
 
 
 def snapshot_of(store: Store, group: str) -> tuple[Cluster, GroupSnapshot]:
-    """One group; raises :class:`NotFound` with the names there are."""
+    """One group. Raises :class:`NotFound`, which lists the existing names."""
     cluster = read_cluster(store)
     found = read_groups(store, [group], cluster).get(group)
     if found is None:
@@ -149,7 +149,7 @@ def describe_group(
     store: Store, group: str, end_offsets: EndOffsets | None, presences: Presences | None = None
 ) -> GroupDescription:
     """Everything about ``group``; with no ``end_offsets`` the brokers are not asked and every lag is unknown, and with
-    no ``presences`` the coordinator is not asked when it heard of consumers without ZooKeeper.
+    no ``presences`` the coordinator is not asked when it heard from consumers without ZooKeeper.
 
     Raises :class:`NotFound`.
     """
@@ -210,7 +210,7 @@ def _with_presence(
 
 
 def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> tuple[MemberRow, ...]:
-    """The members, and every other consumer that still holds something, in order of name."""
+    """The members, and all other consumers that still hold partitions, by name."""
     seen = snapshot.observation
     nothing = PartitionSet()
     pending: dict[str, list[WaitingCommand]] = {}

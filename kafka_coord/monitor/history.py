@@ -1,4 +1,4 @@
-"""The last decisions of a group, as the coordinator keeps them."""
+"""Reads the last decisions of a group, which the coordinator keeps in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_coord.zk.store import GetData, Store
 
 
 def read_history(store: Store, group: str) -> tuple[Decision, ...]:
-    """Oldest first, empty where nothing was decided yet. Raises :class:`NotFound`, :class:`MalformedValue`."""
+    """The decisions, oldest first; empty if there are none yet. Raises :class:`NotFound`, :class:`MalformedValue`."""
     path = layout.history(group)
     try:
         node = store.get(path)
@@ -30,7 +30,7 @@ def read_history(store: Store, group: str) -> tuple[Decision, ...]:
 
 
 def unreadable_history(store: Store, groups: Iterable[str]) -> list[Unreadable]:
-    """Which of these groups' histories, and of what was written down when they came to rest, cannot be read."""
+    """The unreadable ones among these groups' ``history`` and ``settled`` znodes."""
     reading, names = Reading(store), tuple(groups)
     found = reading.many(GetData(path) for name in names for path in (layout.history(name), layout.settled(name)))
     for name, history, settled in zip(names, found[::2], found[1::2], strict=True):

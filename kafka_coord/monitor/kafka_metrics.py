@@ -1,4 +1,4 @@
-"""Metrics of the listener for Kafka clients, and of the partitions of the groups log it coordinates."""
+"""Metrics of the listener for Kafka clients, and of the groups log partitions that the instance coordinates."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kafka_coord.monitor.exposition import PREFIX, counter, gauge
 
 
 def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
-    """Read at each scrape."""
+    """Collects the listener's metrics at each scrape."""
     statistics = listener.clients.statistics
     yield gauge("kafka_connections", "Open connections of Kafka clients.", len(listener.clients))
     yield gauge("kafka_kept_bytes", "Half requests and unread answers, of all clients.", listener.clients.kept_bytes)
-    yield counter("kafka_accepted_connections", "Connections of Kafka clients that were accepted.", statistics.accepted)
-    yield counter("kafka_refused_connections", "Connections that there was no room for.", statistics.refused)
-    yield counter("kafka_closed_connections", "Connections closed for a reason, which the log has.", statistics.closed)
-    yield counter("kafka_received_bytes", "Bytes that came from Kafka clients.", statistics.received_bytes)
-    yield counter("kafka_sent_bytes", "Bytes that were sent to Kafka clients.", statistics.sent_bytes)
+    yield counter("kafka_accepted_connections", "Accepted connections of Kafka clients.", statistics.accepted)
+    yield counter("kafka_refused_connections", "Connections refused because of the limits.", statistics.refused)
+    yield counter("kafka_closed_connections", "Connections closed for a reason; see the log.", statistics.closed)
+    yield counter("kafka_received_bytes", "Bytes received from Kafka clients.", statistics.received_bytes)
+    yield counter("kafka_sent_bytes", "Bytes sent to Kafka clients.", statistics.sent_bytes)
     times = HistogramMetricFamily(
         f"{PREFIX}_kafka_request_seconds",
-        "From reading a request to sending the end of its answer, held JoinGroups and waiting Fetches included.",
+        "Time from reading a request to sending its answer, held JoinGroups and waiting Fetches included.",
         labels=["request"],
     )
     for name, taken in list(statistics.answered.items()):
@@ -34,7 +34,7 @@ def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
         times.add_metric([name], buckets=buckets, sum_value=taken.total_s)
     yield times
     errors = CounterMetricFamily(
-        f"{PREFIX}_kafka_errors", "Answers of this instance that told an error.", labels=["request", "error"]
+        f"{PREFIX}_kafka_errors", "Error responses of this instance.", labels=["request", "error"]
     )
     for (name, error), count in list(statistics.errors.items()):
         errors.add_metric([name, error], count)
@@ -43,16 +43,16 @@ def of_kafka(listener: KafkaListener) -> Iterator[Metric]:
 
 
 def _of_log(listener: KafkaListener) -> Iterator[Metric]:
-    """By partition of the log; one without a term here is coordinated elsewhere, or by nobody. Counts begin anew with
-    each term."""
+    """Metrics by partition of the log. A partition without a term here is coordinated by another instance or by none.
+    Counts restart with each term."""
     manager = listener.manager
     families: list[tuple[Metric, Callable[[LogTerm], float]]] = [
         (_gauge("term", "The term in which this instance coordinates the partition."), lambda one: one.term),
-        (_gauge("load_seconds", "Until it was claimed and loaded."), lambda one: one.figures.load_s),
-        (_gauge("loaded_records", "Records that were loaded then."), lambda one: one.figures.loaded_records),
+        (_gauge("load_seconds", "Time until the partition was claimed and loaded."), lambda one: one.figures.load_s),
+        (_gauge("loaded_records", "Records loaded at the start of this term."), lambda one: one.figures.loaded_records),
         (_counter("appends", "Batches written in this term."), lambda one: one.figures.appends),
-        (_counter("appended_records", "Records of these batches."), lambda one: one.figures.records),
-        (_counter("append_seconds", "Time until they were durable, summed up."), lambda one: one.figures.append_s),
+        (_counter("appended_records", "Records written in this term."), lambda one: one.figures.records),
+        (_counter("append_seconds", "Total time until batches were durable."), lambda one: one.figures.append_s),
     ]
     terms = sorted(dict(manager.terms).items())
     for family, value in families:

@@ -1,4 +1,4 @@
-"""When the coordinator last heard of each consumer without ZooKeeper, as it tells over HTTP."""
+"""Asks the coordinator over HTTP when it last heard from each consumer without ZooKeeper."""
 
 from __future__ import annotations
 

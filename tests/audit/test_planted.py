@@ -80,7 +80,7 @@ def test_a_start_elsewhere_than_where_it_was_committed_is_found(scribe: Scribe, 
     scribe.obey("c2")
     report = judged()
     assert rules(report) == {Rule.START_ELSEWHERE}
-    assert f"starts flights-0 on c2 at offset {offset}, and 100 is stored" in report.violations[0].what
+    assert f"starts flights-0 on c2 at offset {offset}, but the stored offset is 100" in report.violations[0].what
 
 
 def test_a_registration_somebody_deletes_is_a_warning(scribe: Scribe, judged: Judged):
@@ -241,7 +241,7 @@ def test_a_partition_that_is_meant_for_nobody_is_found(scribe: Scribe, judged: J
     scribe.somebody.create(layout.broker_topic("routes"), value)
     report = judged()
     assert rules(report) == {Rule.NOT_CONVERGED}
-    assert report.violations[0].what == "at the end of the log flights[4] is subscribed to and meant for nobody"
+    assert report.violations[0].what == "at the end of the log flights[4] has subscribers, but no owner in the target"
 
 
 def test_a_paused_group_owes_nothing(scribe: Scribe, judged: Judged):

@@ -100,7 +100,7 @@ def test_a_command_apart_from_its_ledger_is_found(scribe: Written):
     found = scribe.violations()
     assert [one.rule for one in found] == [Rule.SPLIT_UNIT, Rule.SPLIT_UNIT]
     assert found[0].what == "the ledger of c1 stops flights[1] without a stop-fetcher beside it"
-    assert found[1].what == "stop-0000000001 was written without a change of the ledger of c1"
+    assert found[1].what == "stop-0000000001 was written without a change to the ledger of c1"
 
 
 def test_a_command_may_be_acknowledged_that_somebody_overwrote_after_it_was_read(scribe: Written):
@@ -142,7 +142,7 @@ def test_a_stop_of_what_stays_is_found(scribe: Written):
     scribe.stop("c2", {"flights": "2"}, {"flights": "3"}, 2)
     found = scribe.violations()
     assert [one.rule for one in found] == [Rule.NEEDLESS_STOP]
-    assert "stops flights[3] on c2, where it stays" in found[0].what
+    assert "stops flights[3] on c2, which keeps it" in found[0].what
 
 
 def eager_stops(scribe: Written) -> None:

@@ -218,7 +218,7 @@ def test_records_that_are_whole_and_senseless_are_refused(tmp_path: Path):
 
 
 def test_a_directory_without_a_log_is_told(tmp_path: Path):
-    with pytest.raises(NotFound, match="no directory"):
+    with pytest.raises(NotFound, match="is not a directory"):
         audit([tmp_path / "nowhere"])
     with pytest.raises(NotFound, match="no transaction log"):
         audit([tmp_path])

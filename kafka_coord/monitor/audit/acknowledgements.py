@@ -1,4 +1,4 @@
-"""Who may remove a command, and when: that is to acknowledge it, unless it is of an incarnation that is gone."""
+"""Checks who removes a command, and when. To remove the command of a live incarnation is to acknowledge it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.zk import layout
 def acknowledgement_faults(
     state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, removed: Outstanding
 ) -> Iterator[tuple[Rule, str]]:
-    """The violations in this command's removal; none if it was legal.
+    """Returns the violations in this command's removal; none if it was legal.
 
     Legal removals are: the consumer's acknowledgement, in order, behind both checks; the same by the coordinator for a
     consumer without ZooKeeper; a consumer dropping a command for an earlier incarnation; and the coordinator removing
@@ -26,18 +26,18 @@ def acknowledgement_faults(
         if lives and command is not None and registered is not None and command.incarnation == registered.incarnation:
             yield (
                 Rule.ACK_BY_ANOTHER,
-                f"the coordinator removed {name} of {consumer}, which lives and has not obeyed it",
+                f"the coordinator removed {name} of {consumer}, which is alive and has not acknowledged it",
             )
         return
     if command is None:
-        yield Rule.ACK_BY_ANOTHER, f"{name} of {consumer}, which nobody can read, was removed"
+        yield Rule.ACK_BY_ANOTHER, f"{name} of {consumer}, which cannot be read, was removed"
         return
     by_member = registered is not None and (registered.session_id == session or fenced)
     if registered is None or not by_member:
         if command.incarnation < state.incarnations.get((session, group.name, consumer), 0):
-            return  # dropped by an incarnation that was evicted meanwhile: nobody waits for it
+            return  # the incarnation that dropped it has been evicted, so nobody waits for it
         why = "is not registered" if registered is None else f"is registered by {state.names.of(registered.session_id)}"
-        yield Rule.ACK_BY_ANOTHER, f"{name} of {consumer} was removed by a session that is not its own: it {why}"
+        yield Rule.ACK_BY_ANOTHER, f"{name} of {consumer} was removed by another session than the consumer's: it {why}"
         return
     if command.incarnation < registered.incarnation:
         return

@@ -41,10 +41,10 @@ _COORDINATORS_OWN = frozenset({Kind.LEDGER, Kind.TARGET, Kind.HISTORY, Kind.SETT
 
 
 class Auditor:
-    """Keeps the :class:`ZooKeeperState` and reports what should not have been.
+    """Keeps the :class:`ZooKeeperState` and reports each violation.
 
-    Rules about who may do something look at the state before the step, rules about what must hold look at
-    the state after it; the operations of one step have no order among each other.
+    Rules about who may do something use the state before the step. Rules about what must hold use the state after it.
+    The operations of one step have no order among each other.
     """
 
     def __init__(self, report: Report) -> None:
@@ -74,7 +74,7 @@ class Auditor:
         }
 
     def learn(self, changes: tuple[Change, ...]) -> None:
-        """Takes a tree as it is, without judging how it came to be."""
+        """Starts from a tree, without judging how it came about."""
         self._judging = False
         for change in changes:
             node = change.new
@@ -111,7 +111,7 @@ class Auditor:
         self._after(context)
 
     def _after(self, context: StepContext) -> None:
-        """The rules about what must hold once the whole step is written."""
+        """Checks the rules about what must hold once the whole step is written."""
         for (name, consumer), before in context.ledgers_before.items():
             self._violations(name, ledger_faults(context, self.state.group(name), consumer, before))
         for name, consumer, written in context.commanded:
@@ -154,7 +154,7 @@ class Auditor:
             self._violation(
                 Rule.STALE_EPOCH,
                 place.group,
-                f"{what} written by who did not win epoch {state.epoch}: {state.names.of(state.epoch_session)} did",
+                f"{what} not written by the winner of epoch {state.epoch}, {state.names.of(state.epoch_session)}",
             )
 
     def _epoch(self, _: Place, change: Change) -> None:
@@ -239,15 +239,15 @@ class Auditor:
         if not self._judging:
             return
         if change.old is not None:
-            self._warning(Rule.BY_HAND, place.group, f"the registration of {consumer} was changed in place")
+            self._warning(Rule.BY_HAND, place.group, f"the registration of {consumer} was overwritten")
             return
         self._report.count("registrations")
         channel = change.path.replace("/ids/", "/channel/", 1)
         if not any(other.path == channel and other.old is not None for other in self._context.step.changes):
-            self._warning(Rule.BY_HAND, place.group, f"{consumer} registered without moving its token on")
+            self._warning(Rule.BY_HAND, place.group, f"{consumer} registered without writing its token")
 
     def _departed(self, group: GroupState, consumer: str) -> None:
-        """A registration is removed: what is known of its member is as it was before the step."""
+        """Handles a removed registration, with what was known of its member before the step."""
         context, key = self._context, (group.name, consumer)
         ledger = group.live(consumer)
         self._was_unreadable(group, consumer)
@@ -267,7 +267,7 @@ class Auditor:
             context.oldest_command[key] = min((one.since for one in commands), default=context.instant)
 
     def _was_unreadable(self, group: GroupState, consumer: str) -> None:
-        """Its registration changes or goes: notes that nobody could read it until now."""
+        """Notes, when its registration changes or goes, that nobody could read it until now."""
         registered = group.registrations.get(consumer)
         if registered is not None and registered.member is None:
             group.unreadable_until[consumer] = self._context.instant
@@ -276,7 +276,7 @@ class Auditor:
         if change.new is None:
             group = self.state.group(place.group)
             if place.name in group.registrations and self._judging:
-                self._warning(Rule.BY_HAND, place.group, f"the channel of {place.name} was deleted while it lives")
+                self._warning(Rule.BY_HAND, place.group, f"the channel of {place.name}, which is alive, was deleted")
             group.commands.pop(place.name, None)
 
     def _ledger(self, place: Place, change: Change) -> None:
@@ -337,8 +337,8 @@ class Auditor:
         except MalformedValue as error:
             self._warning(Rule.UNREADABLE, place.group, str(error))
             command = None
-        if change.old is not None:  # a consumer that has read it obeys the old value
-            self._warning(Rule.BY_HAND, place.group, f"{name} of {consumer} was changed in place")
+        if change.old is not None:  # a consumer that has read it carries out the old value
+            self._warning(Rule.BY_HAND, place.group, f"{name} of {consumer} was overwritten")
             return
         outstanding = Outstanding(command_id, command, self._context.instant)
         group.commands.setdefault(consumer, {})[name] = outstanding
@@ -357,7 +357,7 @@ class Auditor:
                 self._violation(
                     Rule.GENERATION_BACK,
                     place.group,
-                    f"{name} for {consumer} is of generation {command.generation}; one before it was of {highest}",
+                    f"{name} for {consumer} has generation {command.generation}; an earlier command had {highest}",
                 )
             self._context.commanded.append((place.group, consumer, outstanding))
         group.told[consumer] = max(group.told.get(consumer, 0), command.generation)
@@ -367,7 +367,7 @@ class Auditor:
         del group.commands[consumer][removed.id.name]
         if context.fence is not None and not context.fenced_as(*key):
             context.dropped.setdefault(key, []).append(removed)
-        elif isinstance(removed.command, StopFetcher):  # what the coordinator drops itself tells it nothing new
+        elif isinstance(removed.command, StopFetcher):  # its own deletion tells the coordinator nothing new
             for tp in removed.command.partitions:
                 group.freed[tp] = context.step.zxid
 
@@ -402,7 +402,7 @@ class Auditor:
         group.generation = max(group.generation, target.generation)
 
     def _aimed(self, group: GroupState, target: Assignment) -> None:
-        """Whose place a new target does not keep, and whether there may be one."""
+        """Checks whether the coordinator may write a new target now, and whose place it does not keep."""
         group.removing = False
         for consumer in group.ledgers.keys() - target.members.keys():
             if not may_leave_out(self.state, self._context, group, consumer):
@@ -453,7 +453,7 @@ class Auditor:
             ledger = group.live(committer)
             if ledger is not None and (tp in ledger.owned or tp in ledger.stopping):
                 if back:
-                    self._warning(Rule.SEEK_BACK, group.name, f"{committer} took {tp} back from {before} to {after}")
+                    self._warning(Rule.SEEK_BACK, group.name, f"{committer} set {tp} back from {before} to {after}")
                 return
         if back:
             self._violation(Rule.OFFSET_BACK, group.name, f"{tp} went back from {before} to {after}")
@@ -461,10 +461,10 @@ class Auditor:
             self._violation(Rule.UNFENCED_COMMIT, group.name, f"{tp} was set to {after} without the checks of a member")
         else:
             named = " or ".join(committers)
-            self._violation(Rule.COMMIT_BY_ANOTHER, group.name, f"{named} set {tp} to {after} and does not hold it")
+            self._violation(Rule.COMMIT_BY_ANOTHER, group.name, f"{named} set {tp} to {after} without holding it")
 
     def _committers(self, group: GroupState) -> tuple[str, ...]:
-        """The members whose checks the step holds: one, or several for whom a coordinator writes at once."""
+        """The members whose checks are in the step: one, or several for whom a coordinator writes at once."""
         known = self._context.committers
         if group.name not in known:
             known[group.name] = tuple(self._find_committers(group))

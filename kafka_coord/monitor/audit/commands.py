@@ -1,4 +1,4 @@
-"""What must hold of a command when it is written, and of the ledger that it changes."""
+"""Checks a command when it is written, and the ledger that it changes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Fault = tuple[Rule, str]
 def command_faults(
     state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, written: Outstanding
 ) -> Iterator[Fault]:
-    """What is wrong with a command that was just written; ``state`` is the state after the step."""
+    """Returns the violations in a command that was just written; ``state`` is the state after the step."""
     command, name = written.command, written.id.name
     if command is None:
         return
     key = (group.name, consumer)
     if key not in context.ledgers_before:
-        yield Rule.SPLIT_UNIT, f"{name} was written without a change of the ledger of {consumer}"
+        yield Rule.SPLIT_UNIT, f"{name} was written without a change to the ledger of {consumer}"
     for other in group.outstanding(consumer):
         twice = other.id.type is written.id.type and other.id.name != name
         if twice and other.command is not None and other.command.incarnation == command.incarnation:
@@ -46,7 +46,7 @@ def command_faults(
 
 
 def ledger_faults(context: StepContext, group: GroupState, consumer: str, before: Ledger | None) -> Iterator[Fault]:
-    """Whatever a ledger names more than before, a command of the same step must cause."""
+    """Checks that a command of the same step causes every partition that is new in a ledger."""
     after = group.ledgers.get(consumer)
     if after is None or consumer in group.unreadable_ledgers:
         return
@@ -93,7 +93,7 @@ def _paused(
 
 
 def paused_since(state: ZooKeeperState, group: GroupState) -> Instant | None:
-    """When the pause began that the group is in; ``None`` where it is not paused."""
+    """When the group's present pause began; ``None`` if it is not paused."""
     return min((since for since in (state.all_paused_since, group.paused_since) if since is not None), default=None)
 
 
@@ -138,12 +138,12 @@ def _needless_stop(
     if stays:
         yield (
             Rule.NEEDLESS_STOP,
-            f"{name} stops {stays} on {consumer}, where it stays under the target of generation {target.generation}",
+            f"{name} stops {stays} on {consumer}, which keeps it under the target of generation {target.generation}",
         )
 
 
 def _recreated(state: ZooKeeperState, ledger: Ledger, topic: str) -> bool:
-    """Whether what the ledger holds of this name belongs to a topic that is gone."""
+    """Whether the ledger's partitions of this topic name belong to a topic that was deleted."""
     now, held = state.topics.get(topic), ledger.topic_ids.get(topic)
     return held is not None and (now is None or not same_topic(now.identity, held))
 
@@ -159,7 +159,7 @@ def _start_point(
 ) -> Iterator[Fault]:
     since = group.unreadable_offsets.get(tp)
     if since is not None and (command.incarnation > since.zxid or state.must_have_seen(since, context.step)):
-        yield Rule.UNREADABLE_START, f"{name} starts {tp} on {consumer}, and its stored offset cannot be read"
+        yield Rule.UNREADABLE_START, f"{name} starts {tp} on {consumer}, but the stored offset cannot be read"
     if command.starts[tp].offset < 0:
         return
     ledger = group.ledgers.get(consumer)
@@ -177,12 +177,12 @@ def _start_point(
     if recreated and created is not None and state.must_have_seen(created, context.step):
         yield (
             Rule.EARLIER_TOPIC,
-            f"{name} starts {tp} on {consumer} as a partition of a topic that was deleted and created anew",
+            f"{name} starts {tp} on {consumer} as a partition of a topic that has been deleted and created again",
         )
 
 
 def held_by_anybody(group: GroupState, partitions: PartitionSet) -> Iterator[tuple[str, PartitionSet]]:
-    """(consumer, what of ``partitions`` it holds) of live incarnations; an acknowledged stop counts as released."""
+    """(consumer, those of ``partitions`` it holds) for live incarnations; an acknowledged stop counts as released."""
     for consumer in group.ledgers:
         ledger = group.live(consumer)
         if ledger is None:

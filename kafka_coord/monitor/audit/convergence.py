@@ -10,7 +10,7 @@ from kafka_coord.monitor.audit.state import GroupState, ZooKeeperState
 
 
 def unsettled(state: ZooKeeperState) -> Iterator[tuple[str, str]]:
-    """(group, what is outstanding there), one sentence a group; a paused group owes nothing."""
+    """(group, a sentence on what is outstanding there). Paused groups are left out."""
     for name, group in sorted(state.groups.items()):
         if state.all_paused or group.paused or not group.registrations:
             continue
@@ -23,11 +23,11 @@ def unsettled(state: ZooKeeperState) -> Iterator[tuple[str, str]]:
 def _of_group(group: GroupState, topics: Mapping[str, TopicInfo]) -> Iterator[str]:
     target = group.target
     if target is None:
-        yield f"{len(group.registrations)} members and no target"
+        yield f"{len(group.registrations)} members, but no target"
         return
     for consumer, registered in sorted(group.registrations.items()):
         if consumer not in target.members:
-            yield f"{consumer} is registered and not in the target of generation {target.generation}"
+            yield f"{consumer} is registered, but not in the target of generation {target.generation}"
             continue
         for outstanding in group.outstanding(consumer):
             command = outstanding.command
@@ -37,11 +37,11 @@ def _of_group(group: GroupState, topics: Mapping[str, TopicInfo]) -> Iterator[st
     for consumer in sorted(target.members.keys() - group.registrations.keys()):
         ledger = group.ledgers.get(consumer)
         if target.members[consumer] and (ledger is None or ledger.place is None):
-            yield f"{target.members[consumer]} is meant for {consumer}, which is not registered"
+            yield f"the target gives {target.members[consumer]} to {consumer}, which is not registered"
     meant = PartitionSet.of(tp for owned in target.members.values() for tp in owned)
     left_out = _subscribed(group, topics) - meant
     if left_out:
-        yield f"{left_out} is subscribed to and meant for nobody"
+        yield f"{left_out} has subscribers, but no owner in the target"
 
 
 def _of_member(group: GroupState, target: Assignment, consumer: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""When the coordinator may set or delete committed offsets: for an operator, for a recreated topic, after retention."""
+"""Checks the coordinator's writes of offsets: for an operator, for a recreated topic, or after retention."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from kafka_coord.monitor.audit.report import Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext, ZooKeeperState
 
 CLOCKS_DIFFER_MS = 60_000
-"""The coordinator computes retention with its own wall clock, the log has the servers'."""
+"""The coordinator measures retention by its own wall clock; the log has the clocks of the servers."""
 
 
 def offset_set_faults(state: ZooKeeperState, group: GroupState, tp: TopicPartition, offset: int) -> Iterator[Fault]:
-    """The coordinator set an offset: only where an operator asked for it, and only while nobody holds the partition."""
+    """Checks that the coordinator set an offset for an operator, while nobody held the partition."""
     asked = any(request.offsets.get(tp) == offset for request in state.asked(group.name, RequestType.RESET_OFFSETS))
     if not asked:
-        yield Rule.OPERATOR_WRITE_UNASKED, f"the coordinator set {tp} to {offset}, and no operator asked for it"
+        yield Rule.OPERATOR_WRITE_UNASKED, f"the coordinator set {tp} to {offset}, unasked by an operator"
     yield from _while_held(group, tp, f"set {tp} to {offset}")
 
 
 def offset_deleted_faults(
     state: ZooKeeperState, context: StepContext, group: GroupState, tp: TopicPartition
 ) -> Iterator[Fault]:
-    """The coordinator deleted an offset: for an operator, of a topic that is gone, or with the whole group."""
+    """Checks that the coordinator deleted an offset for an operator, of a deleted topic, or with the whole group."""
     asked = any(tp in request.partitions for request in state.asked(group.name, RequestType.DELETE_OFFSETS))
     if asked:
         yield from _while_held(group, tp, f"deleted the offset of {tp}")
     elif not group.removing and not _of_a_deleted_topic(state, group, tp):
         if _is_inhabited(group):
-            yield Rule.OPERATOR_WRITE_UNASKED, f"the coordinator deleted the offset of {tp}, and no operator asked"
+            yield Rule.OPERATOR_WRITE_UNASKED, f"the coordinator deleted the offset of {tp}, unasked by an operator"
             yield from _while_held(group, tp, f"deleted the offset of {tp}")
         else:
             yield from removal_faults(state, context, group)
 
 
 def removal_faults(state: ZooKeeperState, context: StepContext, group: GroupState) -> Iterator[Fault]:
-    """The coordinator begins to remove a group and its offsets."""
+    """Checks the group when the coordinator begins to remove it with its offsets."""
     group.removing = True
     asked = any(True for _ in state.asked(group.name, RequestType.DELETE_GROUP))
     if group.registrations:
@@ -54,14 +54,14 @@ def removal_faults(state: ZooKeeperState, context: StepContext, group: GroupStat
         yield Rule.LIVE_GROUP_REMOVED, f"the group was removed while its target names {names}"
         return
     if settings is None:
-        yield Rule.RETENTION_BROKEN, "the group was removed, and its settings, with the retention, cannot be read"
+        yield Rule.RETENTION_BROKEN, "the group was removed, although its settings, with the retention, cannot be read"
         return
     by_log = state.elapsed_ms(group.target_since, context.step) or 0
     empty_ms = max(by_log, context.step.time_ms - target.timestamp_ms)
     if empty_ms + CLOCKS_DIFFER_MS < settings.offsets_retention_ms:
         yield (
             Rule.RETENTION_BROKEN,
-            f"the group was removed after it had been empty for {empty_ms / 1000:.0f} s; its offsets are to be kept for"
+            f"the group was removed after it had been empty for {empty_ms / 1000:.0f} s; its offsets must be kept for"
             f" {settings.offsets_retention_ms / 1000:.0f} s",
         )
 

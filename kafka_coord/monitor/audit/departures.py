@@ -1,4 +1,4 @@
-"""When a member may be evicted, and when the place of one that is gone may be given away."""
+"""Checks evictions, and when the place of a departed member is given away."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from kafka_coord.monitor.audit.report import Rule
 from kafka_coord.monitor.audit.state import GroupState, StepContext, ZooKeeperState
 
 _TOLERANCE_MS = 200
-"""Timers run by the coordinator's monotonic clock, the log has the servers' wall clock."""
+"""Timers use the coordinator's monotonic clock; the log has the wall clocks of the servers."""
 
 
 def eviction_faults(
     state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str, ledger: Ledger | None
 ) -> Iterator[Fault]:
-    """The coordinator removed a registration; ``ledger`` is the live one before the step, ``state`` is after it."""
+    """Checks an eviction; ``ledger`` is the live one before the step, ``state`` the state after it."""
     asked = any(request.consumer == consumer for request in state.asked(group.name, RequestType.EVICT))
     since = paused_since(state, group)
     incarnation = context.gone_incarnations.get((group.name, consumer), 0)
     if since is not None and not asked and (incarnation > since.zxid or state.must_have_seen(since, context.step)):
-        yield Rule.PAUSE_IGNORED, f"{consumer} was evicted while the group was paused, and no operator asked for it"
+        yield Rule.PAUSE_IGNORED, f"{consumer} was evicted while the group was paused, but no operator asked for that"
     if not asked and not _is_overdue(state, context, group, consumer):
         yield (
             Rule.EVICTED_EARLY,
@@ -58,7 +58,7 @@ def _is_overdue(state: ZooKeeperState, context: StepContext, group: GroupState, 
 
 
 def grace_faults(state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str) -> Iterator[Fault]:
-    """The place of ``consumer`` was given away; its ledger of before the step is still in ``group``."""
+    """Checks that the place of ``consumer`` could be given away; ``group`` has its ledger from before the step."""
     ledger = group.ledgers.get(consumer)
     if ledger is None or ledger.place is None or consumer in group.registrations or group.removing:
         return
@@ -76,6 +76,6 @@ def grace_faults(state: ZooKeeperState, context: StepContext, group: GroupState,
 
 def may_leave_out(state: ZooKeeperState, context: StepContext, group: GroupState, consumer: str) -> bool:
     """Whether a new target may be without ``consumer``, whatever its grace: the coordinator may have looked while
-    nobody could read its registration. Such a one is no member, and what its ledger names stays held."""
+    nobody could read its registration. Then the consumer is not a member, but its ledger's partitions stay held."""
     until = group.unreadable_until.get(consumer)
     return until is not None and not state.must_have_seen(until, context.step)

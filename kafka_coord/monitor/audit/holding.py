@@ -1,4 +1,4 @@
-"""Who holds what: nothing is given to two, started without its ledger, or taken from who has not given it up."""
+"""Checks that a partition has one holder, starts only with its ledger, and leaves a holder only after its stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Fault = tuple[Rule, str]
 
 
 def granted_faults(group: GroupState, consumer: str, added: PartitionSet) -> Iterator[Fault]:
-    """What is wrong with the partitions that a ledger names more than before, once the whole step is written."""
+    """Returns the violations in the partitions that are new in a ledger, once the whole step is written."""
     for tp in added:
         others = " and ".join(name for name in group.live_holders(tp) if name != consumer)
         dead = [name for name in group.holders.get(tp, ()) if name != consumer]
@@ -25,16 +25,16 @@ def granted_faults(group: GroupState, consumer: str, added: PartitionSet) -> Ite
 
 
 def released_by(before: Ledger, after: Ledger | None) -> PartitionSet:
-    """What the ledger of a live incarnation does not name any more."""
+    """The partitions that the ledger of a live incarnation no longer names."""
     kept = after.held if after is not None and after.incarnation == before.incarnation else NO_PARTITIONS
     return before.held - kept
 
 
 def released_faults(group: GroupState, consumer: str, before: Ledger, released: PartitionSet) -> Iterator[Fault]:
-    """A live member loses only what it was told to stop and has acknowledged."""
+    """Checks that a live member loses only partitions whose stop it has acknowledged."""
     unstopped = released - before.stopping
     if unstopped:
-        yield Rule.RELEASED_EARLY, f"{consumer} lives and was never told to stop {unstopped}, yet lost it"
+        yield Rule.RELEASED_EARLY, f"{consumer} is alive and lost {unstopped}, which it was never told to stop"
     for outstanding in group.outstanding(consumer):
         command = outstanding.command
         if isinstance(command, StopFetcher) and command.incarnation == before.incarnation:
@@ -45,7 +45,7 @@ def released_faults(group: GroupState, consumer: str, before: Ledger, released: 
 
 
 def start_faults(context: StepContext, group: GroupState, consumer: str, started: Outstanding) -> Iterator[Fault]:
-    """A start names what its consumer's ledger owns and nobody else holds, from where its offset is stored."""
+    """Checks that a start names partitions that only its consumer's ledger owns, at their stored offsets."""
     command, name = started.command, started.id.name
     if not isinstance(command, StartFetcher):
         return
@@ -58,7 +58,7 @@ def start_faults(context: StepContext, group: GroupState, consumer: str, started
         stored = group.offsets.get(tp, NO_OFFSET)
         known = tp not in group.unreadable_offsets and (group.name, tp) in context.freed
         if known and point.offset != stored:
-            what = f"{name} starts {tp} on {consumer} at offset {point.offset}, and {stored} is stored"
+            what = f"{name} starts {tp} on {consumer} at offset {point.offset}, but the stored offset is {stored}"
             yield Rule.START_ELSEWHERE, what
         others = [other for other in group.live_holders(tp) if other != consumer]
         if others:

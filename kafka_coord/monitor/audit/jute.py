@@ -8,11 +8,11 @@ _INT = struct.Struct(">i").unpack_from
 
 
 class Truncated(ValueError):
-    """The bytes end before the value does, or a length in them cannot be."""
+    """The bytes end before the value does, or contain an impossible length."""
 
 
 class JuteReader:
-    """Reads one value after another from ``data``, beginning at ``at``. Raises :class:`Truncated`."""
+    """Reads values in order from ``data``, beginning at ``at``. Raises :class:`Truncated`."""
 
     __slots__ = ("_end", "at", "data")
 
@@ -36,14 +36,14 @@ class JuteReader:
         return self.data[self.at - 1] != 0
 
     def buffer(self) -> bytes:
-        """Empty for what jute writes as null (a length of -1)."""
+        """Reads a buffer. A null (length -1) reads as empty."""
         begin = self.at + 4
         if begin > self._end:
             raise Truncated("a length is cut off")
         length: int = _INT(self.data, self.at)[0]
         if length <= 0:
             if length < -1:
-                raise Truncated(f"a length of {length}")
+                raise Truncated(f"impossible length {length}")
             self.at = begin
             return b""
         self.at = begin + length
@@ -58,7 +58,7 @@ class JuteReader:
             raise Truncated("a string is not UTF-8") from None
 
     def skip_acl(self) -> None:
-        """Passes over a vector of ACL entries: permissions, scheme, id."""
+        """Skips a vector of ACL entries: permissions, scheme, id."""
         for _ in range(self.int32()):
             self.int32()
             self.buffer()

@@ -1,4 +1,4 @@
-"""Znodes that others write and no rule is about by themselves: pauses, topics, requests, settings. They are noted."""
+"""Records the znodes on which the rules depend but which no rule judges: pauses, topics, requests, settings."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kafka_coord.zk import layout
 
 
 def note_instance(state: ZooKeeperState, place: Place, change: Change, _at: Instant) -> None:
-    """A running instance of the service."""
+    """Records a running instance of the service."""
     if change.new is not None and change.new.session_id:
         state.names.learn(change.new.session_id, f"instance {place.name}")
 
 
 def note_pause(state: ZooKeeperState, place: Place, change: Change, at: Instant) -> None:
-    """A pause of one group or of all. A value that cannot be read pauses all the same."""
+    """Records a pause of one group or of all. An unreadable pause is a pause as well."""
     if change.new is not None and change.old is not None:
         return
     since = at if change.new is not None else None
@@ -29,7 +29,7 @@ def note_pause(state: ZooKeeperState, place: Place, change: Change, at: Instant)
 
 
 def note_topic(state: ZooKeeperState, place: Place, change: Change, at: Instant) -> None:
-    """A topic of Kafka's. Raises :class:`MalformedValue`."""
+    """Records a topic of Kafka. Raises :class:`MalformedValue`."""
     if change.new is None:
         state.topics_since.pop(place.name, None)
         state.deleted_topics.add(place.name)
@@ -39,7 +39,7 @@ def note_topic(state: ZooKeeperState, place: Place, change: Change, at: Instant)
 
 
 def note_request(state: ZooKeeperState, place: Place, change: Change, _at: Instant) -> None:
-    """What an operator asks. A request that is withdrawn before its answer may be carried out all the same."""
+    """Records an operator's request. The coordinator may still carry out a request that has been withdrawn."""
     if change.new is None:
         return
     request = Request.from_json(fields.load(change.new.data, change.path), place.name, change.path)
@@ -52,7 +52,7 @@ def note_request(state: ZooKeeperState, place: Place, change: Change, _at: Insta
 
 
 def note_group(state: ZooKeeperState, place: Place, change: Change, _at: Instant) -> None:
-    """A group and its settings. Raises :class:`MalformedValue`."""
+    """Records a group and its settings. Raises :class:`MalformedValue`."""
     if change.new is None:
         state.groups.pop(place.group, None)
         return
@@ -66,7 +66,7 @@ def note_group(state: ZooKeeperState, place: Place, change: Change, _at: Instant
 
 
 def note_offsets_of_topic(state: ZooKeeperState, place: Place, change: Change, _at: Instant) -> None:
-    """``offsets/<topic>`` says to which topic of that name the offsets below it belong."""
+    """Records the identity in ``offsets/<topic>``: to which topic of that name the offsets below it belong."""
     group, topic = state.group(place.group), place.name
     before = group.identities.pop(topic, "")
     if change.new is None:

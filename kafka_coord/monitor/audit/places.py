@@ -1,4 +1,4 @@
-"""What a path is, in this project's layout: the inverse of :mod:`kafka_coord.zk.layout`."""
+"""Parses paths of this project's layout: the inverse of :mod:`kafka_coord.zk.layout`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kafka_coord.zk import layout
 
 ROOTS = (layout.CONSUMERS, layout.BROKER_TOPICS)
-"""What is replayed; everything else in the log is Kafka's or somebody else's."""
+"""The paths that the audit replays. Everything else in the log belongs to Kafka or others."""
 
 _MAX_KNOWN = 200_000
 
@@ -37,7 +37,7 @@ class Kind(Enum):
 
 
 class Place(NamedTuple):
-    """``name`` is the consumer's, topic's or instance's; ``leaf`` that of a command or a partition."""
+    """``name`` names a consumer, topic or instance; ``leaf`` names a command or a partition."""
 
     kind: Kind
     group: str = ""
@@ -73,7 +73,7 @@ _GROUPS = f"{layout.GROUPS}/"
 
 
 class Places:
-    """:meth:`of` a path, remembered for the paths that come again and again."""
+    """:meth:`of` with a cache, because the same paths recur."""
 
     def __init__(self) -> None:
         self._known: dict[str, Place] = {}

@@ -16,17 +16,17 @@ from kafka_coord.monitor.audit.tree import Step, ZnodeTree
 from kafka_coord.monitor.audit.txnlog import Txn
 
 Watcher = Callable[[Auditor, Step], None]
-"""Called with each step before it is judged: what tells histories."""
+"""Called with each step before it is judged. Histories are collected this way."""
 
 
 def audit(paths: Sequence[Path], *, chroot: str = "", running: bool = False, watch: Watcher | None = None) -> Report:
-    """Replays what ZooKeeper logged in ``paths`` (see :mod:`~kafka_coord.monitor.audit.sources`) and judges it.
+    """Replays the ZooKeeper logs in ``paths`` (see :mod:`~kafka_coord.monitor.audit.sources`) and judges each step.
 
-    ``chroot`` is where the coordinator's znodes are. ``running``: the system was at work when the log was copied, so
-    that a group on its way to its target is a warning and no violation.
+    ``chroot`` is the root of the coordinator's znodes. ``running``: the cluster was running when the log was copied,
+    so a group short of its target is a warning instead of a violation.
 
-    Raises :class:`NotFound` where there is no log, :class:`MalformedValue` for one that is damaged or lacks a part that
-    no snapshot makes up for, :class:`SettingsError` for a ``chroot`` that is no path.
+    Raises :class:`NotFound` if there is no log, :class:`MalformedValue` if the log is damaged or lacks a part that no
+    snapshot replaces, and :class:`SettingsError` if ``chroot`` is not a path.
     """
     return _Audit(paths, _checked_chroot(chroot), running=running, watch=watch).run()
 
@@ -34,7 +34,7 @@ def audit(paths: Sequence[Path], *, chroot: str = "", running: bool = False, wat
 def _checked_chroot(chroot: str) -> str:
     chroot = chroot.rstrip("/")
     if chroot and (not chroot.startswith("/") or "//" in chroot):
-        raise SettingsError(f"chroot {chroot!r} is not a path such as /kafka")
+        raise SettingsError(f"chroot {chroot!r} is not a path: use one such as /kafka")
     return chroot
 
 
@@ -48,9 +48,9 @@ class _Audit:
         self._auditor = Auditor(self._report)
         self._tree = ZnodeTree(chroot, ROOTS)
         self._learned_to = 0
-        """Transactions up to here may be in the snapshot that was begun with."""
+        """The first snapshot may contain the transactions up to this one."""
         self._known_from = 0
-        """Transactions up to here are in the snapshot that was begun with."""
+        """The first snapshot contains all transactions up to this one."""
 
     def run(self) -> Report:
         torn: list[str] = []
@@ -89,7 +89,7 @@ class _Audit:
 
     def _begin(self, first: Txn) -> None:
         if not begins_everything(first.zxid):
-            self._load(first.zxid, f"the log begins at zxid {first.zxid:#x}, what was before it is gone")
+            self._load(first.zxid, f"the log begins at zxid {first.zxid:#x}; the transactions before it are gone")
 
     def _bridge(self, last: Txn, following: Txn) -> None:
         gap = f"nothing was found between zxid {last.zxid:#x} and {following.zxid:#x}"
@@ -99,7 +99,7 @@ class _Audit:
         self._load(following.zxid, gap)
 
     def _load(self, first: int, why: str) -> None:
-        """Begins anew with the oldest snapshot from which the log goes on without a gap."""
+        """Starts again from the oldest snapshot after which the log has no gap."""
         snapshots = sorted((zxid, path) for files in self._sources for zxid, path in files.snapshots)
         fitting = [found for found in snapshots if found[0] >= first - 1]
         before = [found for found in snapshots if found[0] < first - 1 and found[0] >> 32 < first >> 32]
@@ -114,17 +114,17 @@ class _Audit:
             self._learned_to = learned_to
             self._auditor = Auditor(self._report)
             self._report.warning(
-                AuditFinding(Rule.INCOMPLETE, f"{why}: begun with {path.name}, and judged from zxid {learned_to:#x} on")
+                AuditFinding(Rule.INCOMPLETE, f"{why}: begun with {path.name}, judged from zxid {learned_to:#x} on")
             )
             return
         told = f" ({'; '.join(problems)})" if problems else ""
         raise MalformedValue(
             ", ".join(str(files.directory) for files in self._sources),
-            f"{why}, and no snapshot makes up for it{told}: give the directories of the other servers as well",
+            f"{why}, and no snapshot makes up for it{told}: name the directories of the other servers as well",
         )
 
     def _read(self, zxid: int, path: Path) -> int:
-        """Gives the transaction up to which the snapshot may hold effects."""
+        """Loads the snapshot. Returns the last transaction whose effects it may contain."""
         tree = ZnodeTree(self._chroot, ROOTS)
         newest = zxid
         for name, node, shown in read_snapshot(path):

@@ -1,4 +1,4 @@
-"""What an audit found."""
+"""The findings of an audit: rules, violations and warnings."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 MAX_FINDINGS = 1_000
-"""Of each kind of finding this many are kept in words; all are counted."""
+"""The report keeps this many findings of each kind in words, and counts them all."""
 
 
 class Rule(StrEnum):
-    """What can be violated, by the numbers of the invariants of docs/design.md."""
+    """The rules, with the numbers of the invariants in docs/design.md."""
 
     TWO_HOLDERS = "two-holders"
     """1: a partition held by two live incarnations of a group at once."""
@@ -25,21 +25,21 @@ class Rule(StrEnum):
     RELEASED_EARLY = "released-early"
     """2: a live incarnation's ledger lost a partition whose stop is not acknowledged, or was never written."""
     UNFENCED_WRITE = "unfenced-write"
-    """3: what only the coordinator writes was written without a check of the epoch."""
+    """3: a znode that only the coordinator writes was written without a check of the epoch."""
     STALE_EPOCH = "stale-epoch"
-    """3: written by who did not win the newest epoch, or naming an epoch that is not the newest."""
+    """3: a write by a session that did not win the newest epoch, or that names an older epoch."""
     EPOCH_BACK = "epoch-back"
     """5: an election that did not raise the epoch."""
     ACK_BY_ANOTHER = "ack-by-another"
-    """4: a command of a live incarnation was removed by somebody else, or by a session that is gone."""
+    """4: another session than its consumer's, or an expired one, removed a command of a live incarnation."""
     ACK_UNFENCED = "ack-unfenced"
-    """4: acknowledged without both checks of docs/protocol.md, section 4."""
+    """4: a command was acknowledged without both checks of docs/protocol.md, section 4."""
     ACK_OUT_OF_ORDER = "ack-out-of-order"
-    """4: acknowledged while an earlier command of the consumer was outstanding."""
+    """4: a command was acknowledged while an earlier command of the consumer was outstanding."""
     GENERATION_BACK = "generation-back"
-    """5: a target or command of a generation that is not newer (a command: older)."""
+    """5: a target whose generation is not newer than the last, or a command whose generation is older."""
     OFFSET_BACK = "offset-back"
-    """5: an offset went back, by who does not hold the partition."""
+    """5: an offset was set back by a session that does not hold the partition."""
     UNFENCED_COMMIT = "unfenced-commit"
     """An offset written without both checks of docs/protocol.md, section 4."""
     COMMIT_BY_ANOTHER = "commit-by-another"
@@ -47,19 +47,19 @@ class Rule(StrEnum):
     SPLIT_UNIT = "split-unit"
     """A ledger's change and the command that causes it were not written in one transaction."""
     TWO_LEDGERS = "two-ledgers"
-    """1: a partition named by two ledgers at once, of which one is of an incarnation that is gone."""
+    """1: two ledgers name a partition at once, and the incarnation of one of them is gone."""
     TWO_COMMANDS = "two-commands"
     """4: a second stop or start written for an incarnation while one is outstanding."""
     EAGER_ORDER = "eager-order"
     """An eager member was told to start before every eager member had acknowledged its stop."""
     NEEDLESS_STOP = "needless-stop"
-    """6: a stop-fetcher for a partition that stays where it is under the target."""
+    """6: a stop-fetcher for a partition that the target leaves with its owner."""
     PAUSE_IGNORED = "pause-ignored"
     """A target, command or eviction was written for a paused group by a coordinator that must have seen the pause."""
     OPERATOR_WRITE_WHILE_HELD = "operator-write-while-held"
     """5: the coordinator set or deleted the offset of a partition that a live incarnation holds."""
     OPERATOR_WRITE_UNASKED = "operator-write-unasked"
-    """5: the coordinator set or deleted an offset, and no request of an operator asks for that."""
+    """5: the coordinator set or deleted an offset without an operator's request."""
     EARLIER_TOPIC = "earlier-topic"
     """8: a start-fetcher begins at an offset that belongs to a deleted topic of the same name."""
     UNREADABLE_START = "unreadable-start"
@@ -77,17 +77,17 @@ class Rule(StrEnum):
     SPLIT_ELECTION = "split-election"
     """3: the coordinator's znode and the next epoch were not written in one transaction."""
     EPOCH_SKIPPED = "epoch-skipped"
-    """3: an election that did not raise the epoch by exactly one: it was not based on the epoch that was there."""
+    """3: an election that did not raise the epoch by exactly one, so it was not based on the current epoch."""
     NOT_CONVERGED = "not-converged"
     """7: the log ends with a group that has not reached its target."""
     SEEK_BACK = "seek-back"
-    """Who holds a partition took its offset back: the application's own seek, or ``auto.offset.reset``. A warning."""
+    """A partition's holder set its offset back: the application's seek, or ``auto.offset.reset``. A warning."""
     BY_HAND = "by-hand"
-    """Somebody did by hand what is allowed to nobody or to operators at their own risk. A warning."""
+    """A change by hand that nobody may make, or only operators at their own risk. A warning."""
     UNREADABLE = "unreadable"
-    """A value that cannot be decoded. A warning: it is reported, and left alone."""
+    """A value that cannot be decoded. A warning: the audit reports it and goes on."""
     INCOMPLETE = "incomplete"
-    """Part of the log is missing, or its end was not written whole. A warning."""
+    """Part of the log is missing, or its end is incomplete. A warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class AuditFinding:
 
 
 def clock_time(time_ms: int) -> str:
-    """``2026-01-31T12:00:00.123Z``; what no calendar has as it is."""
+    """``2026-01-31T12:00:00.123Z``; a time outside the calendar is printed as a number."""
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
@@ -127,7 +127,7 @@ def clock_time(time_ms: int) -> str:
 
 
 class Finding(Protocol):
-    """What an audit found, whatever log it is of."""
+    """The findings of an audit, of ZooKeeper's log or of the groups log."""
 
     def to_json(self) -> dict[str, Any]: ...
 
@@ -137,7 +137,7 @@ F = TypeVar("F", bound=Finding)
 
 @dataclass(slots=True)
 class Findings(Generic[F]):
-    """Everything an audit found. ``figures`` says how much was checked: an audit of nothing finds nothing."""
+    """All findings of an audit. ``figures`` says how much was checked, because an audit of nothing finds nothing."""
 
     violations: list[F] = field(default_factory=list)
     warnings: list[F] = field(default_factory=list)
@@ -169,4 +169,4 @@ class Findings(Generic[F]):
 
 
 Report = Findings[AuditFinding]
-"""Of ZooKeeper's log."""
+"""A report on ZooKeeper's transaction log."""

@@ -1,10 +1,10 @@
 """Reads ZooKeeper's snapshots, for a log whose beginning is missing: ``version-2/snapshot.<zxid in hex>``.
 
 The format of ``org.apache.zookeeper.server.persistence.FileSnap`` and ``DataTree.serialize`` is: a file header (magic
-"ZKSN"), the sessions, the cache of ACLs, the znodes parents first, a "/" after the last, and an Adler-32 of it all.
+"ZKSN"), the sessions, the cache of ACLs, the znodes with parents first, a final "/", and an Adler-32 checksum.
 
-A snapshot is fuzzy: the server writes it while it continues to work. So it has all changes up to the zxid in its name,
-and any part of the later ones.
+A snapshot is fuzzy, because the server continues to work while it writes it. So it contains all changes up to the zxid
+in its name, and perhaps some of the later ones.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LONG = Struct(">q")
 _SESSION = Struct(">qi")
 _STAT = Struct(">qqqqiiiqq")
 _NOT_A_SESSION = 0xFF
-"""An ``ephemeralOwner`` whose highest byte is this is a TTL; the smallest number of all is a container."""
+"""An ``ephemeralOwner`` with this highest byte is a TTL; the smallest number marks a container."""
 
 
 class _Source:
-    """The file's bytes, with the checksum of what was read so far."""
+    """Reads a file's bytes, and keeps the checksum of the bytes read so far."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file = file
@@ -39,7 +39,7 @@ class _Source:
 
     def read(self, length: int) -> bytes:
         if not 0 <= length <= 1 << 30:
-            self.fail(f"a length of {length}")
+            self.fail(f"impossible length {length}")
         found = self._file.read(length)
         if len(found) < length:
             self.fail("it is cut off")
@@ -88,4 +88,4 @@ def _nodes(source: _Source) -> Iterator[tuple[str, Node, int]]:
     expected = source.checksum
     (written,) = _LONG.unpack(source.read(_LONG.size))
     if written != expected:
-        source.fail(f"its checksum is {expected:#x}, {written:#x} was written")
+        source.fail(f"its checksum is {expected:#x}, but the file says {written:#x}")

@@ -1,8 +1,8 @@
-"""Which files there are, and one sequence of transactions out of all of them.
+"""Finds the log files of all servers, and merges them into one sequence of transactions.
 
-A directory is that of one server (its ``dataDir`` or ``dataLogDir``, or the ``version-2`` in it). Several are taken for
-servers of one ensemble, whose logs say the same wherever they overlap: what one lacks, because it was down or was sent
-a snapshot, another has.
+A directory belongs to one server: its ``dataDir`` or ``dataLogDir``, or the ``version-2`` in it. Several directories
+must belong to servers of one ensemble, whose logs agree wherever they overlap. A server that was down, or was sent a
+snapshot, lacks transactions that another has.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kafka_coord.monitor.audit.txnlog import Txn, read_log, read_zxids
 
 _NAME = re.compile(r"(log|snapshot)\.([0-9a-f]{1,16})(\.gz)?")
 _COUNTER = 0xFFFFFFFF
-"""A zxid is the leader's epoch (32 bits) and a counter that begins at 1 with each leader."""
+"""A zxid consists of the leader's epoch (32 bits) and a counter that begins at 1 with each leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """One server's files, oldest first, with the zxid in their name."""
+    """One server's files, oldest first, each with the zxid in its name."""
 
     directory: Path
     logs: tuple[tuple[int, Path], ...]
@@ -35,12 +35,12 @@ class Files:
 
 
 def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
-    """What is in the directories named. Raises :class:`NotFound` where there is no transaction log."""
+    """Lists the files of each directory. Raises :class:`NotFound` if there is no transaction log."""
     found: list[Files] = []
     for path in paths:
         directory = next((d for d in (path / "data" / "version-2", path / "version-2", path) if d.is_dir()), None)
         if directory is None:
-            raise NotFound(f"no directory {path}: name a server's dataDir or dataLogDir, or the version-2 in it")
+            raise NotFound(f"{path} is not a directory: name a server's dataDir or dataLogDir, or the version-2 in it")
         logs: list[tuple[int, Path]] = []
         snapshots: list[tuple[int, Path]] = []
         for file in directory.iterdir():
@@ -57,16 +57,16 @@ def find_files(paths: Sequence[Path]) -> tuple[Files, ...]:
 
 
 class Segment(NamedTuple):
-    """What one server logged without a gap: the transactions from zxid ``first`` to ``last``, of one epoch."""
+    """A part of one server's log without a gap: the transactions from zxid ``first`` to ``last``, of one epoch."""
 
     first: int
     last: int
 
 
 def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
-    """Every transaction once, in the order of zxids; ``notes`` is told of what was passed over, and where.
+    """Yields every transaction once, in the order of zxids; ``notes`` receives what was skipped, and where.
 
-    Raises :class:`MalformedValue` for what cannot be read.
+    Raises :class:`MalformedValue` if a file cannot be read.
     """
     logged = [files for files in sources if files.logs]
     if len(logged) == 1:
@@ -83,7 +83,7 @@ def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
             yield next(found)
     if never:
         notes.append(
-            f"{len(never)} proposals from zxid {never[0]:#x} on stand at the end of a dead leader's epoch only:"
+            f"{len(never)} proposals from zxid {never[0]:#x} on are only at the end of a dead leader's epoch:"
             " they never took effect"
         )
 
@@ -91,14 +91,14 @@ def in_order(sources: Sequence[Files], notes: list[str]) -> Iterator[Txn]:
 def never_committed(
     servers: Sequence[Sequence[Segment]], snapshots: Sequence[Sequence[int]] | None = None
 ) -> list[Segment]:
-    """Transactions that stand in some server's log and never took effect, of ``servers``' logs as segments in order.
+    """The transactions in some server's log that never took effect. ``servers`` are the logs as segments in order.
 
-    A leader that dies, or loses its followers, may leave behind proposals at the end of its log that nobody else ever
-    had. When it follows the next leader ZooKeeper truncates them, or sends it a snapshot and leaves them where they
-    are, in the middle of its log by now. A server whose log goes on with the very first transaction of the next epoch
-    had the whole history before it: what others have beyond its last of the epoch before was never committed. A server
-    that was sent a snapshot right between two epochs looks the same, and has less; the others outvote it, and where
-    none does, more is believed rather than less.
+    A leader that dies, or loses its followers, may leave proposals at the end of its log that no other server has. When
+    it follows the next leader, ZooKeeper either truncates them, or sends it a snapshot and leaves them in the middle of
+    its log. A server whose log continues with the first transaction of the next epoch had the whole history before it.
+    So any later transactions of the previous epoch in other logs were never committed. A server that was sent a
+    snapshot exactly between two epochs looks the same but has fewer transactions; the other servers outvote it. If no
+    server does, the transactions count as committed.
     """
     ends: dict[int, Counter[int]] = {}
     for segments, taken in zip(servers, snapshots or [()] * len(servers), strict=True):
@@ -137,18 +137,18 @@ def _of_one(files: Files, torn: list[str]) -> Iterator[Txn]:
     last = -1
     for _, path in files.logs:
         for txn in read_log(path, torn):
-            if txn.zxid > last:  # a server that starts again may write its last records a second time
+            if txn.zxid > last:  # a restarted server may write its last records a second time
                 last = txn.zxid
                 yield txn
 
 
 def missing_between(last: int, following: int) -> bool:
-    """Whether transactions must have stood between two that follow each other in what was found."""
+    """Whether transactions must be missing between two neighbours of the sequence."""
     if last >> 32 == following >> 32:
         return following != last + 1
     return following & _COUNTER > 1
 
 
 def begins_everything(zxid: int) -> bool:
-    """Whether nothing can have been written before this transaction."""
+    """Whether this is certainly the first transaction."""
     return zxid & _COUNTER <= 1 and zxid >> 32 <= 1

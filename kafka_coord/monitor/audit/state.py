@@ -1,4 +1,4 @@
-"""What the coordinator and the consumers had written at one point of the log, decoded."""
+"""The decoded state of all groups at one point of the log."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from kafka_coord.zk import layout
 from kafka_coord.zk import store as zk
 
 MAX_PASS_MS = 60_000
-"""A pass of a coordinator whose session timeout is not known is over after this time."""
+"""The longest a coordinator's pass can last if its session timeout is unknown."""
 
 
 class Instant(NamedTuple):
-    """When something was written: the transaction, and the server's wall clock (ms since 1970, 0 where not known)."""
+    """The time of a write: its transaction, and the server's wall clock (ms since 1970, 0 if unknown)."""
 
     zxid: int
     time_ms: int
@@ -41,7 +41,7 @@ NEVER = Instant(0, 0)
 
 
 class Registered(NamedTuple):
-    """A live registration: its incarnation is its czxid. ``member`` is ``None`` where its value cannot be decoded."""
+    """A live registration. Its incarnation is its czxid. ``member`` is ``None`` if its value cannot be decoded."""
 
     incarnation: int
     session_id: int
@@ -49,7 +49,7 @@ class Registered(NamedTuple):
 
 
 class Outstanding(NamedTuple):
-    """A command znode; ``command`` is ``None`` where its value cannot be decoded."""
+    """A command znode. ``command`` is ``None`` if its value cannot be decoded."""
 
     id: CommandId
     command: Command | None
@@ -66,47 +66,47 @@ class GroupState:
     commands: dict[str, dict[str, Outstanding]] = field(default_factory=dict)
     """consumer → znode name → command"""
     holders: dict[TopicPartition, tuple[str, ...]] = field(default_factory=dict)
-    """Whose ledgers name the partition, whether their incarnation lives or not."""
+    """partition → the consumers whose ledgers name it, alive or not"""
     target: Assignment | None = None
     generation: int = 0
-    """The highest a target had."""
+    """The highest generation of any target."""
     told: dict[str, int] = field(default_factory=dict)
     """consumer → generation of the newest command written for it"""
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    """What is stored, where it can be read"""
+    """The stored offsets that can be read"""
     unreadable_offsets: dict[TopicPartition, Instant] = field(default_factory=dict)
-    """What is stored and cannot be read, and since when"""
+    """The stored offsets that cannot be read, and since when"""
     earlier_offsets: set[TopicPartition] = field(default_factory=set)
     """Stored offsets that belong to a deleted topic of the same name"""
     identities: dict[str, str] = field(default_factory=dict)
     """topic → identity of the topic to which its stored offsets belong"""
     unreadable_ledgers: set[str] = field(default_factory=set)
     deleted_by_hand: dict[str, Ledger] = field(default_factory=dict)
-    """Ledgers that somebody deleted: the coordinator may write them back."""
+    """Ledgers that somebody deleted by hand. The coordinator may write them back."""
     freed: dict[TopicPartition, int] = field(default_factory=dict)
-    """The transaction in which a partition's stop was last acknowledged, or its holder's registration went"""
+    """The transaction that last freed a partition: its stop was acknowledged, or its holder's registration ended"""
     gone_since: dict[tuple[str, int], Instant] = field(default_factory=dict)
-    """(consumer, incarnation) → since when its registration is gone, where a ledger keeps a place for it. A gateway
-    registers several consumers in one transaction: these have one incarnation."""
+    """(consumer, incarnation) → since when its registration is gone, if a ledger keeps a place for it. A gateway
+    registers several consumers in one transaction, which gives them the same incarnation."""
     unreadable_until: dict[str, Instant] = field(default_factory=dict)
-    """Consumers whose registration could not be read, and when it was put right or went"""
+    """Consumers whose registration could not be read, and when it was repaired or removed"""
     given_up: set[str] = field(default_factory=set)
-    """Consumers whose place an operator, or they themselves, asked not to keep"""
+    """Consumers that gave up their place, or whose place an operator gave up"""
     paused_since: Instant | None = None
     target_since: Instant = NEVER
     settings: GroupSettings | None = field(default_factory=GroupSettings)
     """``None`` where they cannot be decoded"""
     shortest_timeout_ms: int = GroupSettings().rebalance_timeout_ms
-    """The shortest rebalance timeout there was: a coordinator learns of another one only some time later."""
+    """The shortest rebalance timeout so far, because a coordinator learns of a changed one only later."""
     removing: bool = False
-    """The coordinator has begun to remove the group."""
+    """Whether the coordinator has begun to remove the group."""
 
     @property
     def paused(self) -> bool:
         return self.paused_since is not None
 
     def live(self, consumer: str) -> Ledger | None:
-        """The consumer's ledger, if it is of the incarnation that is registered."""
+        """The consumer's ledger, if it belongs to the registered incarnation."""
         ledger, registered = self.ledgers.get(consumer), self.registrations.get(consumer)
         if ledger is None or registered is None or ledger.incarnation != registered.incarnation:
             return None
@@ -133,7 +133,7 @@ class GroupState:
             self.ledgers[consumer] = ledger
 
     def note_offset(self, tp: TopicPartition, offset: int | None, written: Instant | None) -> None:
-        """``offset``: what is stored from now on, where it can be read; ``written`` is ``None`` if it was deleted."""
+        """Records a changed offset. ``offset`` is the readable new value; ``written`` is ``None`` if it was deleted."""
         self.earlier_offsets.discard(tp)
         self.unreadable_offsets.pop(tp, None)
         self.offsets.pop(tp, None)
@@ -150,7 +150,7 @@ class GroupState:
 
 
 class Names:
-    """Who a session is: the instance or the consumers that made their ephemerals in it."""
+    """Maps a session to its owner: the instance or the consumers that created their ephemerals in it."""
 
     def __init__(self) -> None:
         self._known: dict[int, list[str]] = {}
@@ -161,7 +161,7 @@ class Names:
             known.append(name)
 
     def is_instance(self, session_id: int) -> bool:
-        """Whether it is the session of an instance of the service."""
+        """Whether the session belongs to an instance of the service."""
         return any(name.startswith("instance ") for name in self._known.get(session_id, ()))
 
     def of(self, session_id: int) -> str:
@@ -176,26 +176,26 @@ class ZooKeeperState:
     groups: dict[str, GroupState] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
     epoch: int = 0
-    """The highest that was won."""
+    """The highest epoch that was won."""
     epoch_known: bool = False
     epoch_version: int = -1
     epoch_session: int | None = None
-    """Who won the newest epoch; ``None`` while that is not known."""
+    """The session that won the newest epoch; ``None`` while unknown."""
     incarnations: dict[tuple[int, str, str], int] = field(default_factory=dict)
     """(session, group, consumer) → the newest incarnation it registered"""
     all_paused_since: Instant | None = None
     topics: dict[str, TopicInfo] = field(default_factory=dict)
-    """Kafka's topics, as far as their znodes can be decoded"""
+    """Kafka's topics whose znodes can be decoded"""
     topics_since: dict[str, Instant] = field(default_factory=dict)
-    """topic → when the one of this name was created"""
+    """topic → when the present topic of this name was created"""
     deleted_topics: set[str] = field(default_factory=set)
     requests: dict[str, Request] = field(default_factory=dict)
-    """By name of the znode: what operators asked and the coordinator has not answered before this step"""
+    """znode name → the operator's request, if the coordinator had not answered it before this step"""
     answered: list[str] = field(default_factory=list)
     """Names of requests that this step answers"""
     session_timeouts_ms: dict[int, int] = field(default_factory=dict)
     clock_set_back: int = 0
-    """The last transaction whose wall clock was behind the one before: durations across it are not known."""
+    """The last transaction whose wall clock went backwards. Durations across it are unknown."""
 
     def group(self, name: str) -> GroupState:
         found = self.groups.get(name)
@@ -208,7 +208,7 @@ class ZooKeeperState:
         return self.all_paused_since is not None
 
     def set_topic(self, name: str, node: Node | None) -> None:
-        """Raises :class:`MalformedValue`, and then the topic counts as absent."""
+        """Records a topic. If it cannot be decoded, raises :class:`MalformedValue`, and the topic counts as absent."""
         self.topics.pop(name, None)
         if node is None:
             return
@@ -216,11 +216,11 @@ class ZooKeeperState:
         self.topics[name] = decode_topic(name, zk.Node(node.data, stat), {})
 
     def asked(self, group: str, kind: RequestType) -> Iterator[Request]:
-        """Requests of one kind for one group that are not answered."""
+        """The unanswered requests of one kind for one group."""
         return (request for request in self.requests.values() if request.group == group and request.type is kind)
 
     def elapsed_ms(self, since: Instant, step: Step) -> int | None:
-        """How long ago, by the servers' wall clock; ``None`` where that cannot be known."""
+        """The time since then, by the servers' wall clock; ``None`` if unknown."""
         if not since.time_ms or since.zxid < self.clock_set_back:
             return None
         return step.time_ms - since.time_ms
@@ -228,8 +228,8 @@ class ZooKeeperState:
     def must_have_seen(self, since: Instant, step: Step) -> bool:
         """Whether a coordinator that writes ``step`` cannot have looked before ``since``.
 
-        It decides and writes under one lease of its session. A pass that began before ``since`` is over when twice the
-        session's timeout has passed.
+        A coordinator decides and writes under one lease of its session. So a pass that began before ``since`` ends at
+        most twice the session timeout later.
         """
         elapsed = self.elapsed_ms(since, step)
         return elapsed is not None and elapsed > 2 * self.session_timeouts_ms.get(step.session_id, MAX_PASS_MS // 2)
@@ -237,36 +237,36 @@ class ZooKeeperState:
 
 @dataclass(slots=True)
 class StepContext:
-    """One step being judged, and what of it every rule needs."""
+    """The step that is being judged, prepared for the rules."""
 
     step: Step
     fence: Checked | None = None
     checked: dict[str, int] = field(default_factory=dict)
     """path → version"""
     gone: set[tuple[str, str]] = field(default_factory=set)
-    """(group, consumer): registrations this step removed"""
+    """(group, consumer): the registrations that this step removed"""
     registered: set[tuple[str, str]] = field(default_factory=set)
-    """(group, consumer): registrations this step made; a gateway also replaces one by the consumer's next"""
+    """(group, consumer): the registrations this step made; a gateway can replace a registration in one step"""
     removed: set[str] = field(default_factory=set)
-    """paths of commands this step removed"""
+    """The paths of the commands that this step removed"""
     commanded: list[tuple[str, str, Outstanding]] = field(default_factory=list)
-    """(group, consumer, command) this step wrote, where it can be decoded"""
+    """(group, consumer, command): the decodable commands that this step wrote"""
     ledgers_before: dict[tuple[str, str], Ledger | None] = field(default_factory=dict)
-    """(group, consumer): the ledgers this step wrote or removed, as they were"""
+    """(group, consumer): the previous values of the ledgers that this step wrote or removed"""
     evicted: dict[tuple[str, str], Ledger | None] = field(default_factory=dict)
-    """(group, consumer): members the coordinator evicts in this step, and the live ledgers they had"""
+    """(group, consumer): the members that the coordinator evicts in this step, and their live ledgers"""
     gone_incarnations: dict[tuple[str, str], int] = field(default_factory=dict)
     oldest_command: dict[tuple[str, str], Instant] = field(default_factory=dict)
     """(group, consumer): since when the oldest command of an evicted member was outstanding"""
     dropped: dict[tuple[str, str], list[Outstanding]] = field(default_factory=dict)
     """(group, consumer): the commands the coordinator removed in this step"""
     freed: set[tuple[str, TopicPartition]] = field(default_factory=set)
-    """(group, partition) that nobody who lives held before this step, of those it grants"""
+    """(group, partition): the granted partitions that no live consumer held before this step"""
     granted: list[tuple[str, str, PartitionSet]] = field(default_factory=list)
-    """(group, consumer, partitions): what its ledger names since this step"""
+    """(group, consumer, partitions): the partitions that are new in its ledger"""
     elected: bool = False
     committers: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """group → the member whose checks the step holds, once somebody asked"""
+    """group → the member whose checks are in the step; a cache"""
 
     @classmethod
     def of(cls, step: Step) -> StepContext:
@@ -282,7 +282,7 @@ class StepContext:
         return Instant(self.step.zxid, self.step.time_ms)
 
     def told(self, group: str, consumer: str, kind: type[StartFetcher] | type[StopFetcher]) -> PartitionSet:
-        """What the consumer is told to start, or to stop, in this step."""
+        """The partitions that this step tells the consumer to start, or to stop."""
         return PartitionSet.union(
             written.command.partitions
             for in_group, name, written in self.commanded
@@ -290,9 +290,9 @@ class StepContext:
         )
 
     def fences_a_member_of(self, group: str) -> bool:
-        """Whether it checks the token of some consumer of the group."""
+        """Whether the step checks the token of a consumer of the group."""
         return any(path.startswith(f"{layout.channels(group)}/") for path in self.checked)
 
     def fenced_as(self, group: str, consumer: str) -> bool:
-        """Whether it holds both checks of docs/protocol.md, section 4."""
+        """Whether the step contains both checks of docs/protocol.md, section 4."""
         return layout.registration(group, consumer) in self.checked and layout.channel(group, consumer) in self.checked

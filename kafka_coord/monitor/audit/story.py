@@ -29,12 +29,12 @@ from kafka_coord.monitor.audit.tree import Change, Node, Step
 from kafka_coord.zk import layout
 
 MAX_EVENTS = 100_000
-"""The last so many are kept."""
+"""A history keeps this many events, the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a history is wanted of; empty is everything."""
+    """The partition, group or consumer of a history; empty selects everything."""
 
     group: str = ""
     consumer: str = ""
@@ -45,7 +45,7 @@ class Selection:
 
 
 def parse_partition(written: str) -> TopicPartition:
-    """``flights-3``; raises :class:`SettingsError`."""
+    """Reads a partition written as ``flights-3``. Raises :class:`SettingsError`."""
     topic, _, number = written.rpartition("-")
     if not topic or not (number.isascii() and number.isdigit() and len(number) <= 10):
         raise SettingsError(f"{written!r} is not a partition such as flights-3")
@@ -54,7 +54,7 @@ def parse_partition(written: str) -> TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. ``who`` is the writer, ``why`` the reason it gave (or "")."""
+    """One event of a history. ``who`` is the writer, ``why`` its reason, or ""."""
 
     zxid: int
     time_ms: int
@@ -85,11 +85,11 @@ class Scene:
 
 
 Told = tuple[str, str]
-"""What happened, and why."""
+"""The events of a history."""
 
 
 class Story:
-    """Told each step before it is judged, keeps what the selection is about."""
+    """Receives each step before it is judged, and keeps the events of the selection."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -117,7 +117,7 @@ class Story:
             try:
                 told = list(teller(Scene(auditor.state, context, place, change)))
             except MalformedValue as error:
-                told = [(f"a value that cannot be read: {error}", "")]
+                told = [(f"unreadable value: {error}", "")]
             for what, why in told:
                 who = auditor.state.names.of(step.session_id)
                 if place.kind is Kind.REGISTRATION and change.old is None:
@@ -127,14 +127,14 @@ class Story:
     # --- what is asked for -------------------------------------------------------------------------------------------
 
     def _about(self, consumer: str, partitions: PartitionSet | None = None) -> bool:
-        """Whether something of ``consumer``, about ``partitions`` (``None``: about none), belongs to the history."""
+        """Whether the history covers this consumer and these partitions (``None``: the event has no partitions)."""
         wanted = self._selection
         if wanted.consumer and consumer != wanted.consumer:
             return False
         return wanted.partition is None or (partitions is not None and wanted.partition in partitions)
 
     def _shown(self, partitions: PartitionSet) -> str:
-        """A partition's history names that one only."""
+        """Shows the partitions; a partition's history shows only that partition."""
         wanted = self._selection.partition
         return str(wanted) if wanted is not None else str(partitions)
 
@@ -164,7 +164,7 @@ class Story:
         elif at.change.old is not None:
             holding = f", holding {self._shown(held)}" if held else ""
             over_socket = at.change.old.session_id == 0 and at.context.fenced_as(at.place.group, consumer)
-            why = "it left, or was not heard of" if over_socket else self._departure(at.context, at.change.old)
+            why = "it left, or fell silent" if over_socket else self._departure(at.context, at.change.old)
             yield f"{consumer} is gone{holding}", why
 
     def _departure(self, context: StepContext, old: Node) -> str:
@@ -251,7 +251,7 @@ class Story:
         name = f"{at.place.name}-{at.place.leaf}"
         old, new = (_number(at.change.old), _number(at.change.new))
         if at.context.fence is not None and not at.context.fences_a_member_of(at.place.group):
-            why = "an operator's request" if new is not None else "reset, deleted, or its topic was made anew"
+            why = "an operator's request" if new is not None else "reset, deleted, or its topic was created again"
             yield f"the offset of {name} was set from {_said(old)} to {_said(new)} by the coordinator", why
         elif new is None:
             yield f"the offset of {name} was deleted", ""
@@ -261,7 +261,7 @@ class Story:
     def _paused(self, at: Scene) -> Iterator[Told]:
         where = f"group {at.place.group}" if at.place.group else "every group"
         if at.change.new is None:
-            yield f"{where} goes on", ""
+            yield f"{where} is resumed", ""
         elif at.change.new.data:
             pause = Pause.from_json(fields.load(at.change.new.data, at.change.path), at.change.path)
             yield f"{where} is paused", f"{pause.reason} ({pause.by})" if pause.by else pause.reason
@@ -283,7 +283,7 @@ class Story:
         if request.answered:
             yield f"{at.place.name}: {request.type} {about} is {request.result}: {request.message}", by
         else:
-            yield f"{at.place.name}: {request.type} {about} is asked for", by
+            yield f"{at.place.name}: {request.type} {about} is requested", by
 
 
 def _assignment(path: str, node: Node) -> Assignment:

@@ -1,4 +1,4 @@
-"""The znode tree as the log builds it, and what each transaction changed in it."""
+"""The znode tree, rebuilt from the log, and the changes of each transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kafka_coord.monitor.audit.txnlog import CHECK, CLOSE_SESSION, CREATE, DELET
 
 
 class Node(NamedTuple):
-    """A znode: its data and data version, the transactions that made and last wrote it, its session (0: persistent)."""
+    """A znode: its data and version, the transactions that created and last wrote it, its session (0: persistent)."""
 
     data: bytes
     version: int
@@ -19,7 +19,7 @@ class Node(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a transaction did to one znode: ``old`` is ``None`` where it made it, ``new`` where it removed it."""
+    """A transaction's change to one znode. ``old`` is ``None`` for a new znode, ``new`` for a removed one."""
 
     path: str
     old: Node | None
@@ -27,7 +27,7 @@ class Change(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A multi's condition: the znode was there, at this version."""
+    """A condition of a multi: the znode exists at this version."""
 
     path: str
     version: int
@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
 
 class ZnodeTree:
-    """The znodes below ``chroot`` whose path begins with one of ``roots``; everything else is passed over."""
+    """The znodes below ``chroot`` whose path begins with one of ``roots``; the tree ignores all others."""
 
     def __init__(self, chroot: str, roots: tuple[str, ...]) -> None:
         self._cut = len(chroot)
@@ -55,20 +55,20 @@ class ZnodeTree:
         self._ephemerals: dict[int, set[str]] = {}
 
     def wants(self, path: str) -> bool:
-        """Whether ``path``, as the server knows it, belongs to this tree."""
+        """Whether ``path``, chroot included, belongs to this tree."""
         return path.startswith(self._below) or path in self._roots
 
     def put(self, path: str, node: Node) -> None:
-        """A znode of a snapshot, by the path the server knows it under."""
+        """Adds a znode of a snapshot; ``path`` includes the chroot."""
         if self.wants(path):
             self._put(path[self._cut :], node)
 
     def as_changes(self) -> Iterator[Change]:
-        """The whole tree, parents first, as if it were made now."""
+        """The whole tree, parents first, as creations."""
         return (Change(path, None, self.nodes[path]) for path in sorted(self.nodes))
 
     def apply(self, txn: Txn) -> Step | None:
-        """Carries out ``txn``; ``None`` where it touched nothing of this tree."""
+        """Applies ``txn``; returns ``None`` if it did not touch this tree."""
         if txn.type == CLOSE_SESSION:
             return self._end_session(txn)
         changes: list[Change] = []
@@ -96,9 +96,9 @@ class ZnodeTree:
         return Step(txn.zxid, txn.time_ms, txn.session_id, tuple(changes), tuple(checks))
 
     def catch_up(self, txn: Txn) -> None:
-        """Carries out a transaction whose effects a snapshot may hold already, in part or whole, and more besides.
+        """Applies a transaction whose effects, and even later ones, the snapshot may already contain.
 
-        A snapshot is taken while the server works on: a znode in it is as new as its own zxids say.
+        The server continues to work while it writes a snapshot, so only a znode's own zxids tell how new it is.
         """
         if txn.type == CLOSE_SESSION:
             self._end_session(txn)
@@ -114,7 +114,7 @@ class ZnodeTree:
             self._put(path, node)
 
     def _end_session(self, txn: Txn) -> Step:
-        """A session's end removes its ephemerals, whether or not the record lists them (it does from 3.6 on)."""
+        """Removes the ephemerals of an ended session, listed in the record (from 3.6 on) or not."""
         changes = []
         for path in sorted(self._ephemerals.pop(txn.session_id, ())):
             old = self.nodes.pop(path)

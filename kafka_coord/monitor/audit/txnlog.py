@@ -1,4 +1,4 @@
-"""ZooKeeper's transaction log, read record by record: ``version-2/log.<zxid in hex>``.
+"""Reads ZooKeeper's transaction log record by record: ``version-2/log.<zxid in hex>``.
 
 The format is that of ``org.apache.zookeeper.server.persistence.FileTxnLog`` and ``…server.util.SerializeUtils`` (3.4
 to 3.9), the records those of ``zookeeper.jute``, module ``txn``:
@@ -9,10 +9,10 @@ to 3.9), the records those of ``zookeeper.jute``, module ``txn``:
                  and from 3.6 on a digest that is of no use here
     the rest:    zeros, to the length the file was preallocated to
 
-What a server logs is what it decided, not what it was asked: sequential names are resolved, a ``setData`` holds the
-version it leads to, and so does a ``check`` (``PrepRequestProcessor.checkAndIncVersion``): the version that was checked
-is one less. A multi that failed is logged too, with at least one operation of type ``error``, and has no effect
-(``DataTree.processTxn``), whatever stands beside the error.
+A server logs the results of requests, not the requests: sequential names are resolved, and a ``setData`` holds the new
+version. So does a ``check`` (``PrepRequestProcessor.checkAndIncVersion``): the checked version is one less. A server
+also logs a failed multi, with at least one operation of type ``error``. None of its operations has an effect
+(``DataTree.processTxn``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RECORD_HEADER = Struct(">qi")
 _TXN_HEADER = Struct(">qiqqi")
 _END_OF_RECORD = b"B"
 MAX_RECORD_BYTES = 1 << 27
-"""More than any server can be made to accept in one request; a larger length is garbage."""
+"""More than any server accepts in one request. A larger length is garbage."""
 
 # org.apache.zookeeper.ZooDefs.OpCode
 CREATE = 1
@@ -56,8 +56,8 @@ _CREATES = frozenset({CREATE, CREATE2, CREATE_CONTAINER, CREATE_TTL})
 
 
 class Operation(NamedTuple):
-    """One change or check. ``kind`` is ``CREATE``, ``SET_DATA``, ``DELETE`` or ``CHECK``; ``version`` is that which a
-    ``SET_DATA`` leads to, and that which a ``CHECK`` found."""
+    """One change or check. ``kind`` is ``CREATE``, ``SET_DATA``, ``DELETE`` or ``CHECK``. ``version`` is the new
+    version for ``SET_DATA``, and the checked version for ``CHECK``."""
 
     kind: int
     path: str
@@ -69,7 +69,7 @@ class Operation(NamedTuple):
 class Txn(NamedTuple):
     """One transaction. ``time_ms`` is the wall clock of the leading server, ms since 1970.
 
-    ``operations`` is empty for what changes no znode by itself: a failed one, a session's beginning or end.
+    ``operations`` is empty for a failed transaction, and for the beginning or end of a session.
     """
 
     zxid: int
@@ -82,9 +82,8 @@ class Txn(NamedTuple):
 def read_log(path: Path, torn: list[str] | None = None) -> Iterator[Txn]:
     """The transactions of one log file, in order, one record in memory at a time.
 
-    A last record that was not written whole, which a killed server leaves behind and a running one has all the time,
-    ends the file and is told in ``torn``. Raises :class:`MalformedValue` (file and byte offset) for anything else that
-    cannot be read.
+    An incomplete last record ends the file and is reported in ``torn``: a killed server leaves one behind, and the log
+    of a running server may end with one. Raises :class:`MalformedValue` (file and byte offset) for any other fault.
     """
     for offset, payload in _payloads(path, torn):
         try:
@@ -95,7 +94,7 @@ def read_log(path: Path, torn: list[str] | None = None) -> Iterator[Txn]:
 
 
 def read_zxids(path: Path) -> Iterator[int]:
-    """The zxids of one log file, in order, at a fraction of what :func:`read_log` takes. Raises as that does."""
+    """The zxids of one log file, in order. Much faster than :func:`read_log`; raises the same errors."""
     for offset, payload in _payloads(path, None):
         if len(payload) < _TXN_HEADER.size:
             raise MalformedValue(f"{path}:{offset}", "a transaction without its header")
@@ -121,7 +120,7 @@ def _payloads(path: Path, torn: list[str] | None) -> Iterator[tuple[int, bytes]]
             try:
                 payload = _next_payload(file, path, offset, torn)
             except MalformedValue:
-                # A running server that wrote between two of our reads looks the same: zeros, then records.
+                # A running server that wrote between two reads looks the same: zeros, then records.
                 file = opened.enter_context(path.open("rb"))
                 file.seek(offset)
                 payload = _next_payload(file, path, offset, torn)
@@ -148,14 +147,14 @@ def _next_payload(file: BinaryIO, path: Path, offset: int, torn: list[str] | Non
         _torn(torn, path, offset, f"the last record has {len(payload)} of {length} bytes")
         return None
     if end != _END_OF_RECORD:
-        # ZooKeeper reads this as the end of the file; so do we, provided that nothing was written behind it.
+        # ZooKeeper takes this for the end of the file. So does this reader, if nothing follows it.
         _only_zeros_follow(file, path, offset, torn, began=True)
         return None
     found = zlib.adler32(payload)
     if found != checksum:
         raise MalformedValue(
             f"{path}:{offset}",
-            f"checksum {found:#x} of a record of {length} bytes, {checksum:#x} was written: the log is damaged here",
+            f"checksum {found:#x} of a record of {length} bytes, not {checksum:#x} as written: the log is damaged here",
         )
     return payload
 
@@ -164,10 +163,10 @@ def _only_zeros_follow(file: BinaryIO, path: Path, offset: int, torn: list[str] 
     while block := file.read(1 << 20):
         if block.strip(b"\0"):
             raise MalformedValue(
-                f"{path}:{offset}", "a record without its end, and more behind it: the log is damaged here"
+                f"{path}:{offset}", "a record without its end, followed by more data: the log is damaged here"
             )
     if began:
-        _torn(torn, path, offset, "the last record was not written whole")
+        _torn(torn, path, offset, "the last record is incomplete")
 
 
 def _torn(torn: list[str] | None, path: Path, offset: int, what: str) -> None:
@@ -199,7 +198,7 @@ def _multi(reader: JuteReader) -> tuple[Operation, ...]:
         end = reader.at + length
         operation = _operation(kind, reader)
         if reader.at > end:
-            raise Truncated("an operation of a multi is longer than it says")
+            raise Truncated("an operation of a multi is longer than its stated length")
         reader.at = end
         if operation is not None:
             found.append(operation)
@@ -207,7 +206,7 @@ def _multi(reader: JuteReader) -> tuple[Operation, ...]:
 
 
 def _operation(kind: int, reader: JuteReader) -> Operation | None:
-    """None for what changes neither a znode's data nor its being there."""
+    """Decodes an operation; ``None`` if it neither creates, writes nor deletes a znode."""
     if kind in (SET_DATA, RECONFIG):
         return Operation(SET_DATA, reader.text(), reader.buffer(), reader.int32())
     if kind == CHECK:

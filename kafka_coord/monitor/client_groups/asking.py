@@ -18,13 +18,13 @@ from kafka_coord.zk.store import Store
 T = TypeVar("T")
 
 TIMEOUT_S = 3.0
-"""For one answer."""
+"""Seconds to wait for one answer."""
 _AGAIN_S = 0.2
 _MOVING = frozenset({Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR})
 
 
 def named(code: int) -> str:
-    """An error of Kafka's by name, where it is one a coordinator answers with."""
+    """The name of a Kafka error code that a coordinator can return; otherwise the code."""
     return Error(code).name if code in Error.__members__.values() else f"error {code}"
 
 
@@ -33,14 +33,14 @@ Ask = Callable[[str, int, Any], Awaitable[Any]]
 
 
 class Moving(Exception):
-    """The group's coordinator is about to change, or loads the group."""
+    """The group's coordinator is changing, or still loads the group."""
 
     def __init__(self, error: int) -> None:
         super().__init__(named(error))
 
 
 def unless_moving(code: int) -> int:
-    """The code, where it is final. Raises :class:`Moving`."""
+    """Returns the error code if it is final. Otherwise raises :class:`Moving`."""
     if code in _MOVING:
         raise Moving(code)
     return code
@@ -56,20 +56,21 @@ class Silent:
 
 
 class Instances:
-    """The running instances, as operators' commands ask them. ``properties`` are librdkafka's: of these the security
-    settings count."""
+    """The running instances, as operators' commands ask them. ``properties`` are librdkafka's; only the security
+    settings are used."""
 
     def __init__(self, store: Store, properties: Mapping[str, str]) -> None:
         self.store, self._properties = store, properties
 
     def front(self) -> Front:
-        """Where they are. Raises :class:`StoreUnavailable`."""
+        """Reads their addresses. Raises :class:`StoreUnavailable`."""
         return read_front(self.store)
 
     def ask_each(
         self, addresses: Mapping[int, str], conversation: Callable[[Ask], Awaitable[T]]
     ) -> tuple[dict[int, T], tuple[Silent, ...]]:
-        """Holds the conversation with each at once; the results by broker id, and who could not be asked."""
+        """Runs the conversation with all instances at once. Returns results by broker id, and the unreachable
+        instances."""
 
         async def hold(address: str) -> T | str:
             try:
@@ -92,10 +93,10 @@ class Instances:
     def ask_coordinator(
         self, group: str, conversation: Callable[[Ask], Awaitable[T]], timeout_s: float = 10.0
     ) -> tuple[int, T]:
-        """Holds the conversation with the instance that coordinates the group: its broker id, and the result.
+        """Runs the conversation with the group's coordinator. Returns its broker id and the result.
 
-        While the conversation raises :class:`Moving`, the coordinator is looked for again and asked anew. Raises
-        :class:`BrokerError` where it cannot be asked, or still moves after ``timeout_s``.
+        If the conversation raises :class:`Moving`, finds the coordinator again and repeats. Raises
+        :class:`BrokerError` if the coordinator cannot be asked, or still moves after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         while True:

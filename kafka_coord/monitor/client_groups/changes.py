@@ -1,4 +1,4 @@
-"""What operators change about client-assigned groups: their offsets, and whether they are there."""
+"""Operators' changes to client-assigned groups: sets and deletes offsets, evicts members, deletes groups."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _REFUSED = {
 
 
 def write_offsets(instances: Instances, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float) -> str:
-    """Sets committed offsets of a group without members; a sentence about it. Raises :class:`RequestRefused`,
-    :class:`BrokerError`."""
+    """Sets committed offsets of a group without members. Returns a sentence for the operator. Raises
+    :class:`RequestRefused`, :class:`BrokerError`."""
     request = _by_topic(
         "OffsetCommitRequest",
         group,
@@ -37,14 +37,15 @@ def write_offsets(instances: Instances, group: str, offsets: Mapping[TopicPartit
 
 
 def delete_offsets(instances: Instances, group: str, partitions: PartitionSet, timeout_s: float) -> str:
-    """Forgets committed offsets; a sentence about it. Raises as :func:`write_offsets`."""
+    """Deletes committed offsets. Returns a sentence for the operator. Raises like :func:`write_offsets`."""
     request = _by_topic("OffsetDeleteRequest", group, dict.fromkeys(partitions, 0), lambda _: {})
     _ask_about_partitions(instances, group, "OffsetDelete", _DELETE_OFFSETS, request, timeout_s)
     return f"offsets of {len(partitions)} partitions of group {group} deleted"
 
 
 def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
-    """Removes a group without members; a sentence about it. Raises as :func:`write_offsets`, and :class:`NotFound`."""
+    """Deletes a group without members, and returns a sentence. Raises like :func:`write_offsets`, or
+    :class:`NotFound`."""
 
     async def delete(ask: Ask) -> int:
         answer = await ask("DeleteGroups", _DELETE, message("DeleteGroupsRequest")(groups_names=(group,)))
@@ -56,7 +57,7 @@ def delete_group(instances: Instances, group: str, timeout_s: float) -> str:
 
 
 def evict_member(instances: Instances, group: str, consumer: str, timeout_s: float) -> str:
-    """Removes a member, by its instance id or member id; a sentence about it. It joins again once it hears of it.
+    """Removes a member, by its instance id or member id. It joins again once it learns of that. Returns a sentence.
 
     Raises as :func:`delete_group`."""
 

@@ -1,4 +1,4 @@
-"""Which instance coordinates which client-assigned groups, as ZooKeeper says."""
+"""Reads from ZooKeeper which instance coordinates which client-assigned groups."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ENDPOINT = "kafka"
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """``addresses`` are where the running instances serve Kafka clients, by broker id; ``leaders`` the brokers that
-    lead the partitions of the groups log, by partition (-1: nobody does)."""
+    """``addresses`` (by broker id) are the addresses at which running instances serve Kafka clients. ``leaders`` (by
+    partition) are the brokers that lead the partitions of the groups log (-1: none)."""
 
     addresses: Mapping[int, str]
     leaders: Mapping[int, int]
@@ -30,11 +30,11 @@ class Front:
 
     @property
     def is_used(self) -> bool:
-        """Whether Kafka clients are served, or ever were."""
+        """Whether any instance serves Kafka clients, or ever did."""
         return bool(self.addresses or self.leaders)
 
     def coordinator_of(self, group: str) -> tuple[int, str]:
-        """Broker id and address of the instance that coordinates the group. Raises :class:`BrokerError`."""
+        """The broker id and address of the instance that coordinates the group. Raises :class:`BrokerError`."""
         partition = partition_of(group)
         problem = self.problem(partition)
         if problem:
@@ -43,7 +43,7 @@ class Front:
         return leader, self.addresses[leader]
 
     def problem(self, partition: int) -> str:
-        """Why nobody coordinates the groups of a partition; "" where somebody does."""
+        """Why no instance coordinates the groups of a partition; "" if one does."""
         leader = self.leaders.get(partition)
         if leader is None:
             return f"partition {partition} of {TOPIC} does not exist"
@@ -55,7 +55,7 @@ class Front:
 
 
 def read_front(store: Store) -> Front:
-    """Two rounds of reads."""
+    """Reads it from ZooKeeper, in two rounds."""
     reading = Reading(store)
     log = f"{layout.broker_topic(TOPIC)}/partitions"
     instances, partitions = reading.many([GetChildren(layout.COORDINATORS), GetChildren(log)])

@@ -20,7 +20,7 @@ from kafka_coord.wire.consumer_protocol import assignment, subscription
 from kafka_coord.wire.messages import message
 
 CONSUMER = "consumer"
-"""The protocol type of consumers: only their metadata can be read here."""
+"""The protocol type of consumers. Only their metadata can be decoded here."""
 _LIST, _DESCRIBE, _FETCH_OFFSETS, _FETCH_OF_SEVERAL = 4, 5, 7, 8
 _IN_ONE_REQUEST = 200
 _STATES = {
@@ -59,11 +59,11 @@ class ClientGroup:
 
     @property
     def held(self) -> dict[TopicPartition, str]:
-        """Which member each assigned partition belongs to."""
+        """The owner of each assigned partition."""
         return {tp: member.consumer for member in self.members for tp in member.owned}
 
     def partitions(self, topics: Mapping[str, TopicInfo]) -> PartitionSet:
-        """Every partition it has to do with: subscribed to, assigned, or with an offset."""
+        """Every partition of the group: subscribed to, assigned, or with a committed offset."""
         wanted = {topic for member in self.members for topic in member.subscription.split(", ")} & topics.keys()
         subscribed = PartitionSet({topic: topics[topic].partitions for topic in wanted})
         return PartitionSet.of(self.committed) | PartitionSet.of(self.held) | subscribed
@@ -98,8 +98,8 @@ class ClientGroups:
 
 
 def list_client_groups(instances: Instances) -> ClientGroups:
-    """All of them, in order of name and without their offsets: asked of all instances at once. None where no Kafka
-    client was ever served."""
+    """Lists all client-assigned groups by name, without offsets. Asks all instances at once. Empty if no instance ever
+    served Kafka clients."""
     front = instances.front()
     told, silent = instances.ask_each(front.addresses, _list)
     found: dict[str, ClientGroup] = {}
@@ -108,7 +108,7 @@ def list_client_groups(instances: Instances) -> ClientGroups:
         if loading:
             missing.append(f"instance {broker_id} still loads groups: some may be missing, look again in a moment")
         for group in groups:
-            # While a partition changes hands two instances may name its groups: the leader's is right.
+            # While a partition moves, two instances may list its groups; the leader's answer is right.
             if group.group_id not in found or front.leaders.get(partition_of(group.group_id)) == broker_id:
                 found[group.group_id] = _group(group, broker_id, {})
     missing += _unserved(front, silent)
@@ -116,7 +116,7 @@ def list_client_groups(instances: Instances) -> ClientGroups:
 
 
 def with_offsets(instances: Instances, groups: Sequence[ClientGroup]) -> tuple[ClientGroup, ...]:
-    """The groups with what they have committed, as far as their coordinators can be asked."""
+    """Adds the committed offsets to the groups whose coordinators can be asked."""
     form = message("OffsetFetchRequest")
     names = tuple(form.struct("OffsetFetchRequestGroup")(group_id=one.group, topics=None) for one in groups)
 
@@ -130,7 +130,7 @@ def with_offsets(instances: Instances, groups: Sequence[ClientGroup]) -> tuple[C
 
 
 async def _list(ask: Ask) -> tuple[bool, list[Any]]:
-    """Whether it still loads groups, and those it has, described."""
+    """Returns whether the instance still loads groups, and the descriptions of its groups."""
     listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")())
     names = [group.group_id for group in listed.groups]
     groups = []
@@ -141,7 +141,7 @@ async def _list(ask: Ask) -> tuple[bool, list[Any]]:
 
 
 def _unserved(front: Front, silent: tuple[Silent, ...]) -> Iterator[str]:
-    """Why the groups of some partitions of the log are not shown."""
+    """Sentences that say why the groups of some partitions of the log are not shown."""
     reasons: dict[str, list[int]] = {}
     unreached = {one.broker_id: f"instance {one.broker_id} cannot be asked: {one.reason}" for one in silent}
     for partition, leader in front.leaders.items():
@@ -171,7 +171,7 @@ def _row(found: ClientGroup) -> GroupRow:
 
 
 def read_client_group(instances: Instances, group: str) -> ClientGroup:
-    """The group and its offsets. Raises :class:`NotFound` where there is none, :class:`BrokerError`."""
+    """The group and its offsets. Raises :class:`NotFound` if there is no such group, :class:`BrokerError`."""
 
     async def read(ask: Ask) -> tuple[Any, Any]:
         found = await ask("DescribeGroups", _DESCRIBE, message("DescribeGroupsRequest")(groups=(group,)))
@@ -199,7 +199,7 @@ def _committed(answer: Any) -> dict[TopicPartition, int]:
 
 
 def is_client_group(instances: Instances, group: str) -> bool:
-    """Whether there is such a group. Raises :class:`BrokerError` where its coordinator cannot be asked."""
+    """Whether the group exists. Raises :class:`BrokerError` if its coordinator cannot be asked."""
     try:
         read_client_group(instances, group)
     except NotFound:
@@ -210,7 +210,7 @@ def is_client_group(instances: Instances, group: str) -> bool:
 def describe_client_group(
     instances: Instances, group: str, topics: Mapping[str, TopicInfo], end_offsets: EndOffsets | None
 ) -> GroupDescription:
-    """As :func:`~kafka_coord.monitor.groups.describe_group` describes a managed one."""
+    """Describes the group in the form that :func:`~kafka_coord.monitor.groups.describe_group` gives a managed one."""
     found = read_client_group(instances, group)
     partitions = found.partitions(topics)
     ends, note = end_offsets(partitions) if end_offsets is not None else ({}, "")
@@ -256,7 +256,7 @@ def _group(described: Any, broker_id: int, committed: Mapping[TopicPartition, in
 
 
 def _member(one: Any, assignor: str, *, is_consumer: bool) -> MemberRow:
-    """Consumers only: what members of another type subscribe to and own is theirs to know."""
+    """Decodes the members, if they are consumers. The metadata of other member types is opaque."""
     subscribed = subscription(one.member_metadata) if is_consumer else None
     owned = owned_by(one.member_assignment) if is_consumer else PartitionSet()
     return MemberRow(
@@ -282,7 +282,7 @@ def _member(one: Any, assignor: str, *, is_consumer: bool) -> MemberRow:
 
 
 def owned_by(data: bytes) -> PartitionSet:
-    """The partitions of a ConsumerProtocol assignment; none where it cannot be read."""
+    """The partitions of a ConsumerProtocol assignment; empty if it cannot be decoded."""
     found = assignment(data)
     return PartitionSet.of(
         (topic.topic, partition)

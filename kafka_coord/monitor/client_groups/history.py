@@ -1,4 +1,4 @@
-"""The history of a client-assigned group, told from its records in the groups log. Pure."""
+"""Builds the history of a client-assigned group from its records in the groups log. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _Owned = Mapping[str, PartitionSet]
 
 
 def decisions(entries: Iterable[LogEntry], group: str) -> tuple[Decision, ...]:
-    """One for each generation that the log still has, oldest first. ``epoch`` is the term in which it was written, 0
-    where its claim is not in the log any more. A generation that never got an assignment is in no record."""
+    """One decision for each generation that the log still has, oldest first. ``epoch`` is the term that wrote it, or 0
+    if that term's claim is no longer in the log. The log has no generation that never got an assignment."""
     found: list[Decision] = []
     before: GroupMetadata | None = None
     term = 0
@@ -62,9 +62,9 @@ def _decision(before: GroupMetadata | None, now: GroupMetadata, term: int, writt
 
 
 def _why(before: GroupMetadata | None, now: GroupMetadata, had: _Owned, has: _Owned) -> list[tuple[Cause | None, str]]:
-    """What differs from the generation before."""
+    """The differences from the previous generation, in words."""
     if before is None and now.generation_id > 1:
-        return [(None, "earlier generations are not in the log any more")]
+        return [(None, "earlier generations are no longer in the log")]
     old, new = _subscribed(before), _subscribed(now)
     why: list[tuple[Cause | None, str]] = []
     if joined := sorted(new.keys() - old.keys()):
@@ -81,18 +81,18 @@ def _why(before: GroupMetadata | None, now: GroupMetadata, had: _Owned, has: _Ow
 
 
 def _members(group: GroupMetadata | None) -> dict[str, MemberMetadata]:
-    """By instance id, or member id."""
+    """The members by instance id, or else by member id."""
     return {one.instance_id or one.member_id: one for one in (group.members.values() if group is not None else ())}
 
 
 def _subscribed(group: GroupMetadata | None) -> dict[str, frozenset[str]]:
-    """What each member subscribes to; nothing of members that are not consumers."""
+    """The topics each member subscribes to; empty for members that are not consumers."""
     protocol = group.protocol_name if group is not None and group.protocol_type == CONSUMER else None
     return {name: subscribed_topics([one.metadata(protocol)]) for name, one in _members(group).items()}
 
 
 def owned_in(group: GroupMetadata | None) -> dict[str, PartitionSet]:
-    """What each member owns, by instance id or member id; nothing where the members are not consumers."""
+    """The partitions each member owns, by instance id or member id; empty if the members are not consumers."""
     if group is None or group.protocol_type != CONSUMER:
         return {}
     return {name: owned_by(one.assignment) for name, one in _members(group).items()}

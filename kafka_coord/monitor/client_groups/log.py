@@ -1,4 +1,4 @@
-"""The records of the groups log, as a plain consumer reads them."""
+"""Reads the records of the groups log with a plain consumer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 
 SILENCE_S = 15.0
-"""After so long without a record, reading fails."""
+"""Reading fails after this many seconds without a record."""
 _REPORT_S = 2.0
 _AT_ONCE = 1_000
 _VERSION = struct.Struct(">h")
@@ -50,7 +50,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One record. ``entry`` is ``None`` where there is nothing to read in it, or ``problem`` says why it cannot be."""
+    """One record. ``entry`` is ``None`` for an empty or undecodable record; for the latter, ``problem`` says why."""
 
     offset: int
     timestamp_ms: int
@@ -64,7 +64,7 @@ class LogEntry:
 
 
 def entry_of(record: LogRecord) -> LogEntry:
-    """What a record says."""
+    """Decodes a record."""
     key = record.key or b""
     kind = _KINDS.get(_VERSION.unpack_from(key)[0], EntryKind.UNKNOWN) if len(key) >= _VERSION.size else None
     try:
@@ -75,8 +75,7 @@ def entry_of(record: LogRecord) -> LogEntry:
 
 
 def about_group(group: str, *, offsets: bool = True) -> Callable[[LogRecord], bool]:
-    """Which records are about the group (without ``offsets``: about its generations), or are claims: told from their
-    keys alone."""
+    """Selects claims and the group's records (without ``offsets``: only its generations) by their keys alone."""
     name = group.encode("utf-8", "surrogatepass")
     versions = (0, OFFSET_KEY, GROUP_KEY) if offsets else (GROUP_KEY,)
     starts = tuple(struct.pack(">hh", version, len(name)) + name for version in versions)
@@ -86,7 +85,7 @@ def about_group(group: str, *, offsets: bool = True) -> Callable[[LogRecord], bo
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The offsets of a partition's log: the first there is, and the one the next record will get."""
+    """The bounds of a partition's log: the first offset, and the offset of the next record."""
 
     first: int
     end: int
@@ -95,7 +94,7 @@ class Extent:
 class LogReader:
     """Reads one partition of the groups log. Close it after use.
 
-    ``properties`` are librdkafka's (security and the like). Raises :class:`NotFound` where there is no such log, and
+    ``properties`` are librdkafka's (security and the like). Raises :class:`NotFound` if there is no such log, and
     :class:`BrokerError`.
     """
 
@@ -108,7 +107,7 @@ class LogReader:
             "log_level": 0,
             **properties,
             "bootstrap.servers": bootstrap,
-            "group.id": "kafka-coord-reads-the-log",  # librdkafka asks for one; it is never joined, and commits nothing
+            "group.id": "kafka-coord-reads-the-log",  # librdkafka requires one; it is never joined
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
@@ -123,7 +122,7 @@ class LogReader:
             raise BrokerError(f"partition {partition} of {TOPIC} cannot be read: {_words(error)}") from error
 
     def records(self, first: int, progress: Callable[[int], None]) -> Iterator[LogRecord]:
-        """Those from ``first`` to the end there was when this was made. ``progress`` hears the offset, now and then."""
+        """Yields the records from ``first`` to the end as of the opening. Calls ``progress`` with the offset."""
         from confluent_kafka import TopicPartition
 
         end = self.extent.end
@@ -138,7 +137,7 @@ class LogReader:
             if messages:
                 heard = now
             elif self._position() >= end:
-                return  # what is left is no record: compacted, or a transaction's marker
+                return  # the remaining offsets have no records: compacted, or a transaction's markers
             elif now - heard > SILENCE_S:
                 raise BrokerError(f"no record of partition {self._partition} of {TOPIC} came within {SILENCE_S:g} s")
             for one in messages:

@@ -11,13 +11,13 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.copies.places import Place, Position, Positions, Seen
 
 _AT_ONCE = 500
-"""Groups between two reports of progress."""
+"""The number of groups between two reports of progress."""
 
 OnProgress = Callable[[str], None]
 
 
 class Verdict(StrEnum):
-    """What is to become of one partition's offset."""
+    """What copying does with one partition's offset."""
 
     COPY = "copy"
     SAME = "same"
@@ -28,7 +28,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One partition: its offset at the source and, where there is one, at the target."""
+    """One partition: its offset at the source, and at the target if it has one there."""
 
     partition: TopicPartition
     source: Position
@@ -38,7 +38,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class GroupCopy:
-    """One group. ``problem`` is why nothing of it is written, ``warning`` what an operator should know."""
+    """One group. ``problem`` says why its offsets are not written, ``warning`` what an operator should know."""
 
     group: str
     rows: tuple[Row, ...] = ()
@@ -46,7 +46,7 @@ class GroupCopy:
     warning: str = ""
 
     def wanted(self) -> Positions:
-        """What is to be written."""
+        """The offsets to write."""
         return {row.partition: row.source for row in self.rows if row.verdict is Verdict.COPY and not self.problem}
 
 
@@ -59,7 +59,7 @@ def compare(
     *,
     overwrite: bool = False,
 ) -> tuple[GroupCopy, ...]:
-    """What copying each group would do. ``overwrite``: also where the target is ahead."""
+    """Plans the copy of each group. ``overwrite``: also replaces a later offset at the target."""
     found: list[GroupCopy] = []
     for at in range(0, len(groups), _AT_ONCE):
         some = groups[at : at + _AT_ONCE]
@@ -114,7 +114,7 @@ def _verdict(
 
 
 def copy(target: Place, found: Sequence[GroupCopy], on_progress: OnProgress) -> dict[str, str]:
-    """Writes what is wanted and reads it back from the target; what went wrong, by group. Safe to repeat."""
+    """Writes the planned offsets and reads them back from the target. Returns problems by group. Safe to repeat."""
     due = [one for one in found if one.wanted()]
     problems: dict[str, str] = {}
     for at in range(0, len(due), _AT_ONCE):

@@ -1,4 +1,4 @@
-"""Where committed offsets are: behind a Kafka group coordinator, the brokers' own or an instance, or in ZooKeeper."""
+"""The places of committed offsets: a Kafka group coordinator (a broker's or an instance's), and ZooKeeper."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 _AT_ONCE = 100
-"""Groups asked for at the same time."""
+"""The number of groups that are requested at the same time."""
 _ANSWER_S = 10.0
 _AGAIN_S = 0.2
 _IN_ONE_REQUEST = 2_000
-"""Partitions of a managed group: the coordinator writes each request as one multi."""
+"""Partitions in one request for a managed group, because the coordinator writes each request as one multi."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A committed offset, with what the consumer wrote beside it."""
+    """A committed offset with its metadata."""
 
     offset: int
     metadata: str = ""
@@ -40,7 +40,7 @@ Positions = Mapping[TopicPartition, Position]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A group in one place. ``problem`` says why it could not be read, "" where it was."""
+    """A group in one place. ``problem`` says why it could not be read; otherwise it is ""."""
 
     members: tuple[str, ...] = ()
     positions: Positions = field(default_factory=dict)
@@ -53,17 +53,17 @@ class Place(Protocol):
     name: str
 
     def groups(self) -> list[str]:
-        """All of them. Raises :class:`BrokerError` where some cannot be listed."""
+        """Lists all groups. Raises :class:`BrokerError` if it cannot list them all."""
 
     def look(self, groups: Sequence[str]) -> dict[str, Seen]:
-        """Each of the groups; one that is not there has no members and no positions."""
+        """Reads each of the groups. A group that does not exist has no members and no positions."""
 
     def write(self, wanted: Mapping[str, Positions]) -> dict[str, str]:
-        """Commits these; what went wrong, by group."""
+        """Commits these offsets. Returns problems by group."""
 
 
 class KafkaPlace:
-    """Behind Kafka's own protocol. ``bootstrap`` decides whose groups they are: the brokers' or the instances'."""
+    """A place reached over Kafka's protocol. ``bootstrap`` decides whose groups: the brokers' or the instances'."""
 
     def __init__(self, name: str, bootstrap: str, properties: Mapping[str, str], timeout_s: float) -> None:
         from confluent_kafka.admin import AdminClient
@@ -92,7 +92,7 @@ class KafkaPlace:
         return {TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions}
 
     def addresses(self) -> list[str]:
-        """Where its clients are sent."""
+        """The addresses to which it sends its clients."""
         return [f"{broker.host}:{broker.port}" for broker in self._metadata().brokers.values()]
 
     def _metadata(self) -> Any:
@@ -113,7 +113,7 @@ class KafkaPlace:
             return asked
 
         def fetch(some: Sequence[str]) -> Mapping[str, Future[Any]]:
-            # librdkafka takes one group in a request; many requests may be under way.
+            # librdkafka takes one group per request, but allows many requests at once.
             return {
                 group: self._admin.list_consumer_group_offsets(
                     [ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=_ANSWER_S
@@ -160,7 +160,8 @@ class KafkaPlace:
     def _each(
         self, groups: Sequence[str], asking: Callable[[Sequence[str]], Mapping[str, Future[Any]]]
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Answers and problems by group. A coordinator that moves or loads is asked again until the time is over."""
+        """Returns answers and problems by group. Asks again, until the time is over, while a coordinator moves or
+        loads."""
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + self._timeout_s
@@ -185,7 +186,7 @@ class KafkaPlace:
 
 
 class ZooKeeperPlace:
-    """Managed groups. What is written goes through the elected coordinator, as ``groups reset-offsets`` does."""
+    """Managed groups. Writes go through the elected coordinator, as with ``groups reset-offsets``."""
 
     name = "ZooKeeper"
 
@@ -232,7 +233,7 @@ class ZooKeeperPlace:
 
 
 class OwnPlace:
-    """All groups that instances coordinate. Of two groups with one name the managed one is meant."""
+    """All groups that instances coordinate. If two have one name, the managed group is used."""
 
     name = "the instances"
 
@@ -266,7 +267,7 @@ def _positions(found: Iterable[Any]) -> dict[TopicPartition, Position]:
 
 
 def _passes(error: Exception) -> bool:
-    """Whether the same question may soon be answered."""
+    """Whether the same request may soon succeed."""
     from confluent_kafka import KafkaError
 
     if not error.args or not isinstance(error.args[0], KafkaError):

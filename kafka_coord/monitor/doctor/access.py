@@ -1,4 +1,4 @@
-"""Checks of access: what anybody may change, which ACLs deviate from the plan, what is sent in clear text."""
+"""Checks access: znodes that anybody may change, ACLs that deviate from the plan, passwords in clear text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.zk.acl_tree import AclStore, Survey, compare, survey
 from kafka_coord.zk.store import Store
 
 MOST_OF_A_KIND = 500
-"""At most so many znodes of each kind are checked; ``acl check`` checks all of them."""
+"""The most znodes of each kind that are checked; ``acl check`` checks all of them."""
 
 _CHECK = "acls"
 _DOC = "docs/operations.md, Security"
@@ -35,7 +35,7 @@ def check_access(store: Store) -> Iterator[Finding]:
 
 def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
     found = compare(store, plan, MOST_OF_A_KIND)
-    todo = "kafka-coord acl check tells all of them, kafka-coord acl apply sets them right"
+    todo = "kafka-coord acl check lists all of them, kafka-coord acl apply corrects them"
     wide = [one.path for one in found.deviations if one.open]
     other = [one.path for one in found.deviations if not one.open]
     if wide:
@@ -46,7 +46,7 @@ def _check_plan(store: AclStore, plan: AclPlan) -> Iterator[Finding]:
         yield warning(_CHECK, f"{_listed(found.missing)} is missing: consumers of that group may not make it", todo)
     yield from _check_hidden(found.survey)
     if not (found.deviations or found.missing):
-        yield ok(_CHECK, f"{found.survey.looked_at} znodes looked at, all as planned")
+        yield ok(_CHECK, f"{found.survey.looked_at} znodes checked, all as planned")
 
 
 def _check_open(found: Survey) -> Iterator[Finding]:
@@ -75,7 +75,7 @@ def _check_hidden(found: Survey) -> Iterator[Finding]:
 
 
 def _check_kafka(store: AclStore) -> Iterator[Finding]:
-    """Kafka's own znodes decide who owns what, so write access to them matters as much as to ours."""
+    """Checks Kafka's own znodes. They decide who owns what, so write access to them matters as much."""
     paths = (layout.BROKER_IDS, layout.BROKER_TOPICS)
     wide = [
         path

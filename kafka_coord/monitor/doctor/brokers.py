@@ -41,15 +41,15 @@ def check_brokers(store: Store) -> Iterator[Finding]:
         if problem:
             what = f"broker {broker.broker_id} cannot be reached at {listener.name}://{listener.address}: {problem}"
             todo = "check advertised.listeners, name resolution and firewalls between this host and the broker"
-            # Which listener is meant for whom is not known here: one that answers will do.
+            # The doctor does not know which listener is meant for which clients, so one that answers is enough.
             reachable = any(one is broker and not other for (one, _), other in zip(listeners, problems, strict=True))
             yield info(check, what) if reachable else error(check, what, todo)
     if listeners and not any(problems):
-        yield ok(check, f"{len(brokers)} brokers registered, all of their listeners take connections")
+        yield ok(check, f"{len(brokers)} brokers registered, all of their listeners accept connections")
 
 
 def _refusal(listener: Listener) -> str:
-    """Why no connection could be made, "" where one could."""
+    """Why the connection failed; "" if it succeeded."""
     host, _, port = listener.address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=TIMEOUT_S):
@@ -75,7 +75,7 @@ def check_coordinator(store: Store, hosts: str, cluster: Cluster) -> Iterator[Fi
 
 
 def _remedy(store: Store, hosts: str, cluster: Cluster) -> str:
-    """What an operator does where nobody decides."""
+    """The remedy if no instance decides."""
     if layout.COORDINATOR_EPOCH in cluster.undecided:
         highest = highest_epoch_written(store)
         return (
@@ -85,7 +85,7 @@ def _remedy(store: Store, hosts: str, cluster: Cluster) -> str:
     if cluster.coordinator is not None:
         return f"zkCli.sh -server {hosts} delete {layout.COORDINATOR}"
     running = len(cluster.instances)
-    return f"run 'kafka-coord serve' beside each broker ({running} instances run; if that is enough, see their logs)"
+    return f"run 'kafka-coord serve' beside each broker ({running} instances are running; their logs say more)"
 
 
 def _check_instances(cluster: Cluster) -> Iterator[Finding]:
@@ -93,12 +93,12 @@ def _check_instances(cluster: Cluster) -> Iterator[Finding]:
     alone = sorted(set(cluster.brokers) - cluster.instances.keys())
     lost = sorted(cluster.instances.keys() - set(cluster.brokers))
     if len(cluster.instances) == 1 and len(cluster.brokers) > 1:
-        yield warning(check, "only one instance runs: when it dies, nobody takes over", "run one beside each broker")
+        yield warning(check, "only one instance is running: if it dies, none takes over", "run one beside each broker")
     elif alone and cluster.instances:
         yield info(check, f"no instance runs beside broker {_listed(alone)}", "run 'kafka-coord serve' there as well")
     if lost:
         what = f"instance {_listed(lost)} runs without its broker"
-        yield info(check, what, "it can coordinate all the same; check its --broker-id, and that the broker is up")
+        yield info(check, what, "it can still coordinate; check its --broker-id, and that the broker is up")
     if cluster.instances and not alone and not lost:
         yield ok(check, f"{len(cluster.instances)} run, one beside each broker")
 

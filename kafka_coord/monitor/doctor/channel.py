@@ -29,7 +29,7 @@ def check_channel(cluster: Cluster, snapshots: Mapping[str, GroupSnapshot]) -> I
     }
     deaf = sorted(cluster.instances.keys() - listening.keys())
     if members and not listening:
-        what = f"{members} consumers without ZooKeeper are registered, and no instance listens for them"
+        what = f"{members} consumers without ZooKeeper are registered, but no instance listens for them"
         yield error(CHECK, what, "start the instances with --listen-channel: those consumers are disconnected")
         return
     if not listening:
@@ -59,10 +59,10 @@ def _ask_all(cluster: Cluster, listening: Mapping[int, str], members: int) -> It
         elected = cluster.coordinator
         told = answer.coordinator
         if elected is not None and (told is None or told.epoch < elected.epoch):
-            what = f"instance {number} tells consumers of {_named(answer)}; broker {elected.broker_id} is elected"
-            yield info(CHECK, what, "what it tells may be a moment old: look again")
+            what = f"instance {number} sends consumers to {_named(answer)}, but broker {elected.broker_id} is elected"
+            yield info(CHECK, what, "its answer may be a moment old: run the doctor again")
     if answered == len(answers):
-        yield ok(CHECK, f"{answered} instances answer consumers; {members} are registered that take part over sockets")
+        yield ok(CHECK, f"{answered} instances answer consumers; {members} socket consumers are registered")
 
 
 def _ask(address: str) -> ClusterMetadata | str:

@@ -17,7 +17,7 @@ from kafka_coord.monitor.snapshot import GroupSnapshot, read_groups
 from kafka_coord.zk.store import Store
 
 _MOMENT_S = 1.0
-"""In which a coordinator has done what can be done at once."""
+"""Seconds in which a working coordinator releases the partitions of a departed consumer."""
 
 
 def examine(
@@ -65,8 +65,8 @@ def _check_groups(store: Store, cluster: Cluster) -> Iterator[Finding]:
 
 
 def _seen_twice(store: Store, cluster: Cluster) -> dict[str, GroupSnapshot]:
-    """The groups. Those with a holder that is gone are looked at again a moment later: a coordinator that works has
-    released what it held by then."""
+    """Checks the groups. Looks again a moment later at groups with a departed holder, because a working coordinator
+    releases its partitions by then."""
     snapshots = read_groups(store, cluster.groups, cluster)
     again = [group for group, snapshot in snapshots.items() if groups.gone_holders(snapshot)]
     if again:
@@ -81,4 +81,4 @@ def _made(check: str, findings: Callable[[], Iterator[Finding]]) -> Iterator[Fin
     try:
         yield from findings()
     except StoreError as failure:
-        yield error(check, f"could not be checked: {failure}", "see that ZooKeeper answers, then look again")
+        yield error(check, f"could not be checked: {failure}", "check that ZooKeeper answers, then look again")

@@ -1,4 +1,4 @@
-"""What a check finds."""
+"""The findings of the doctor's checks, and their severity."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """``error``: something does not work. ``warning``: it will not, or not well, unless somebody acts."""
+    """``error``: something does not work. ``warning``: something will fail or work badly unless an operator acts."""
 
     OK = "ok"
     INFO = "info"
@@ -17,7 +17,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``check`` is a few words that stay the same, ``what`` the fact, ``todo`` what to do about it ("" for nothing)."""
+    """``check`` is the check's constant name, ``what`` is the finding, and ``todo`` is the remedy ("" if none)."""
 
     severity: Severity
     check: str

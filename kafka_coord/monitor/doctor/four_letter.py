@@ -1,4 +1,4 @@
-"""ZooKeeper's four-letter words: what a server says of itself, where it is allowed to."""
+"""Asks ZooKeeper servers for their state with four-letter words."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _VERSION = re.compile(r"version:?\s+(\d+)\.(\d+)(?:\.(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What one server says. ``problem`` is why it says nothing; ``metrics`` is empty where it is not allowed to
-    tell them (``srvr`` alone is always allowed)."""
+    """One server's answers. ``problem`` says why it did not answer. ``metrics`` is empty if its whitelist forbids them
+    (``srvr`` alone is always allowed)."""
 
     server: str
     version: tuple[int, int, int] | None = None
@@ -27,7 +27,7 @@ class ServerFacts:
 
 
 def ask_servers(servers: Iterable[str]) -> tuple[ServerFacts, ...]:
-    """All servers (``host:port``) at the same time, each for a few seconds at most."""
+    """Asks all servers (``host:port``) at once, each for a few seconds at most."""
     wanted = tuple(servers)
     with ThreadPoolExecutor(max_workers=min(16, max(1, len(wanted))), thread_name_prefix="doctor") as pool:
         return tuple(pool.map(_ask, wanted))
@@ -47,7 +47,7 @@ def _ask(server: str) -> ServerFacts:
 
 
 def _metrics(server: str) -> dict[str, str]:
-    """``mntr`` and ``conf`` in one mapping; empty where they are not allowed."""
+    """Returns ``mntr`` and ``conf`` in one mapping; empty if the whitelist forbids them."""
     found: dict[str, str] = {}
     for word, separator in (("mntr", "\t"), ("conf", "=")):
         try:

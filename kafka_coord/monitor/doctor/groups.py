@@ -17,13 +17,13 @@ from kafka_coord.zk import layout
 FORGOTTEN_PAUSE_MS = 3_600_000
 OLD_REQUEST_MS = 60_000
 LISTING_WARNING_BYTES = 700_000
-"""A listing of children travels in one answer, which ZooKeeper's jute.maxbuffer bounds to 1 MB."""
+"""ZooKeeper lists children in one response, which jute.maxbuffer limits to 1 MB."""
 
 
 def check_groups(
     cluster: Cluster, snapshots: Mapping[str, GroupSnapshot], waiting: Iterable[WaitingCommand], now_ms: int
 ) -> Iterator[Finding]:
-    """One finding for each thing in any group that an operator should look at."""
+    """Yields a finding for each thing in a group that an operator should look at."""
     found = False
     waits: dict[str, list[WaitingCommand]] = {}
     for command in waiting:
@@ -56,7 +56,7 @@ def _check_group(
         what = f"group {group}: {seen.ledgers[consumer].held} still held by {consumer}, which is gone"
         if cluster.undecided or seen.pause is not None:
             yield warning("ledgers", what, _RELEASED_LATER)
-        else:  # it was still so a while after it had been seen
+        else:  # a second look, a moment later, found the same
             yield error("ledgers", what, _see_the_log(group))
     lost = unowned(snapshot, cluster.topics_changed_ms, now_ms)
     if lost is not None:
@@ -64,7 +64,7 @@ def _check_group(
         yield error("partitions", what, _RELEASED_LATER if cluster.undecided else _see_the_log(group))
     for consumer, channel in sorted(seen.channels.items()):
         if channel.strays:
-            what = f"group {group}: {_names(channel.strays)} in the channel of {consumer} is no command"
+            what = f"group {group}: {_names(channel.strays)} in the channel of {consumer} is not a command"
             yield info("channels", what, f"delete it below {layout.channel(group, consumer)}")
     yield from _check_waiting(snapshot, waiting, now_ms)
     if snapshot.pause is not None and now_ms - snapshot.pause.since_ms > FORGOTTEN_PAUSE_MS:
@@ -77,12 +77,12 @@ def _check_group(
         yield info("subscriptions", f"group {group} subscribes to {_names(missing)}, which does not exist", "create it")
 
 
-_RELEASED_LATER = "nothing is decided until what the other findings say is done"
+_RELEASED_LATER = "nothing is decided until the other findings are resolved"
 
 
 def _see_the_log(group: str) -> str:
     return (
-        f"do what the other findings about {group} say; without any: kafka-coord groups rebalance {group} --wait, and"
+        f"resolve the other findings about {group}; if there are none: kafka-coord groups rebalance {group} --wait, and"
         f" see the coordinator's log for group={group}"
     )
 
@@ -115,7 +115,7 @@ def _check_waiting(snapshot: GroupSnapshot, waiting: list[WaitingCommand], now_m
 
 
 def check_pause(cluster: Cluster, now_ms: int) -> Iterator[Finding]:
-    """The pause of all groups is a warning from its first minute."""
+    """Warns of a pause of all groups at once, however short."""
     if cluster.pause is not None:
         del now_ms
         yield warning("pauses", f"all groups are paused {_by(cluster.pause)}", "kafka-coord groups resume --all")
@@ -124,7 +124,7 @@ def check_pause(cluster: Cluster, now_ms: int) -> Iterator[Finding]:
 def check_requests(
     queued: Iterable[QueuedRequest], unreadable: Iterable[Unreadable], now_ms: int, *, elected: bool
 ) -> Iterator[Finding]:
-    """Requests without an answer."""
+    """Warns of old unanswered requests."""
     check = "requests"
     old = [one for one in queued if not one.request.answered and now_ms - one.since_ms > OLD_REQUEST_MS]
     for one in old[:20]:
@@ -132,7 +132,7 @@ def check_requests(
         about = f" for group {one.request.group}" if one.request.group else ""
         by = one.request.by or "somebody"
         what = f"{one.request.request_id} ({one.request.type}{about}) by {by} waits for {age_s} s"
-        todo = f"withdraw it if nobody wants it any more: kafka-coord coordinator withdraw {one.request.request_id}"
+        todo = f"if it is no longer wanted, withdraw it: kafka-coord coordinator withdraw {one.request.request_id}"
         yield (error if elected else warning)(check, what, todo)
     if len(old) > 20:
         yield warning(check, f"{len(old) - 20} more requests wait", "kafka-coord coordinator requests")

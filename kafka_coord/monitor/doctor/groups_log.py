@@ -21,14 +21,14 @@ _SETTINGS = ("cleanup.policy", "compression.type", "min.insync.replicas", "uncle
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What a broker says of it: its settings, and how many replicas and how many in sync each partition has."""
+    """A broker's description of the topic: its settings, and each partition's replicas, in all and in sync."""
 
     settings: Mapping[str, str]
     replicas: Mapping[int, tuple[int, int]]
 
 
 def check_log(instances: Instances, front: Front, brokers: int, listeners: Sequence[Listener]) -> Iterator[Finding]:
-    """Nothing where there is no such topic: the instance beside the controller makes it. ``listeners`` are brokers'."""
+    """Yields nothing if the topic does not exist: an instance creates it. ``listeners`` are those of the brokers."""
     if not front.leaders:
         return
     told, _ = instances.ask_each(front.addresses, _read)
@@ -42,7 +42,7 @@ def check_log(instances: Instances, front: Front, brokers: int, listeners: Seque
 
 
 def check_topic(topic: Topic, front: Front, brokers: int, address: str) -> Iterator[Finding]:
-    """``address`` is a broker's, for the commands that the remedies are."""
+    """Checks the topic's settings. ``address`` is a broker's, for the commands in the remedies."""
     yield from _check_partitions(topic, front, address)
     wanted = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
     why = {
@@ -77,12 +77,12 @@ def _check_partitions(topic: Topic, front: Front, address: str) -> Iterator[Find
     missing = [number for number in range(PARTITIONS) if number not in front.leaders]
     extra = [number for number in front.leaders if number >= PARTITIONS]
     if missing:
-        what = f"{TOPIC} has no partition {ranges(missing)}: the groups of these have no coordinator"
+        what = f"{TOPIC} has no partition {ranges(missing)}: their groups have no coordinator"
         todo = f"kafka-topics.sh --bootstrap-server {address} --alter --topic {TOPIC} --partitions {PARTITIONS}"
         yield error(CHECK, what, todo)
     if extra:
         what = f"{TOPIC} has {len(front.leaders)} partitions; only the first {PARTITIONS} are used"
-        yield warning(CHECK, what, "nothing: Kafka cannot remove partitions, and nobody writes to the others")
+        yield warning(CHECK, what, "nothing: Kafka cannot remove partitions, and the others stay empty")
     leaderless = [number for number, leader in front.leaders.items() if leader < 0]
     if leaderless:
         what = f"partition {ranges(leaderless)} of {TOPIC} has no live leader: its groups have no coordinator"

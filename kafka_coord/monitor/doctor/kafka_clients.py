@@ -1,4 +1,4 @@
-"""Checks of what stock Kafka clients need: listeners, instances, and groups that are in two coordinators."""
+"""Checks for stock Kafka clients: listeners, instances, and groups that are in two coordinators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ASKING_S = 5.0
 
 
 def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str, str]) -> Iterator[Finding]:
-    """Nothing where no instance serves Kafka clients and none ever did. ``properties`` are librdkafka's."""
+    """Yields nothing if no instance ever served Kafka clients. ``properties`` are librdkafka's."""
     instances = Instances(store, properties)
     front = instances.front()
     for one in front.unreadable:
@@ -36,13 +36,13 @@ def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str,
     findings = [*_check_listeners(front, brokers), *_check_instances(instances, front)]
     yield from findings
     if not findings:
-        yield ok(CHECK, f"{len(front.addresses)} instances serve them, and every broker names its instance")
+        yield ok(CHECK, f"{len(front.addresses)} instances serve them, and every broker advertises its instance")
     yield from check_log(instances, front, len(brokers), _bootstrap(front, brokers))
     yield from _check_native_groups(instances, cluster, _bootstrap(front, brokers), properties)
 
 
 def _check_listeners(front: Front, brokers: Sequence[Broker]) -> Iterator[Finding]:
-    """Whether every broker advertises its instance, all on the listener of one name."""
+    """Checks that every broker advertises its instance, on listeners of the same name."""
     names: dict[int, set[str]] = {}
     for broker in brokers:
         number = broker.broker_id
@@ -68,7 +68,7 @@ def _check_listeners(front: Front, brokers: Sequence[Broker]) -> Iterator[Findin
 
 
 def _check_instances(instances: Instances, front: Front) -> Iterator[Finding]:
-    """Whether every instance answers, and names only instances to its clients."""
+    """Checks that every instance answers, and sends clients only to instances."""
 
     async def names(ask: Ask) -> list[tuple[int, str]]:
         answer = await ask("Metadata", _METADATA, message("MetadataRequest")(topics=()))
@@ -76,7 +76,7 @@ def _check_instances(instances: Instances, front: Front) -> Iterator[Finding]:
 
     told, silent = instances.ask_each(front.addresses, names)
     for one in silent:
-        todo = "see that it runs, and that this host reaches its --listen-kafka; its log says more"
+        todo = "check that it runs, and that this host reaches its --listen-kafka; its log says more"
         yield error(CHECK, f"instance {one.broker_id} cannot be asked: {one.reason}", todo)
     for number, nodes in told.items():
         past = {
@@ -92,7 +92,7 @@ def _check_instances(instances: Instances, front: Front) -> Iterator[Finding]:
 
 
 def _bootstrap(front: Front, brokers: Sequence[Broker]) -> tuple[Listener, ...]:
-    """The listeners that lead to brokers and not to instances."""
+    """The listeners whose addresses lead to brokers instead of instances."""
     instances = set(front.addresses.values())
     return tuple(
         one for broker in brokers for one in broker.listeners if not any(_is_same(one.address, at) for at in instances)
@@ -102,7 +102,7 @@ def _bootstrap(front: Front, brokers: Sequence[Broker]) -> tuple[Listener, ...]:
 def _check_native_groups(
     instances: Instances, cluster: Cluster, listeners: Sequence[Listener], properties: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Whether a group has live members in the broker's own coordinator, and is here as well."""
+    """Checks that no group of the instances has members in the brokers' own coordinator."""
     check = "native groups"
     ours = {row.group for row in list_client_groups(instances).rows} | set(cluster.groups)
     try:
@@ -114,7 +114,7 @@ def _check_native_groups(
         return
     both = {group: len(found.members) for group, found in seen.items() if found.members}
     for group, members in list(both.items())[:20]:
-        what = f"group {group} has {members} members in the brokers' own coordinator, and is coordinated here too"
+        what = f"group {group} has {members} members in the brokers' own coordinator, but is also coordinated here"
         todo = "stop the clients whose bootstrap.servers names brokers, and start them with the instances' addresses"
         yield error(check, what, todo)
     if len(both) > 20:
@@ -132,7 +132,7 @@ def _own_coordinator(listeners: Sequence[Listener], properties: Mapping[str, str
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two ``host:port`` lead to the same place, as far as this host's resolver knows."""
+    """Whether two ``host:port`` resolve to the same address on this host."""
     if one == other:
         return True
     (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")

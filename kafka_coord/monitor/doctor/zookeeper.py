@@ -19,7 +19,7 @@ _SCRATCH = "/doctor-"
 
 
 def check_servers(hosts: str, *, tls: bool) -> Iterator[Finding]:
-    """What each server of the connect string says of itself."""
+    """Checks each server of the connect string by its own answers."""
     check = "zookeeper servers"
     if tls:
         yield info(check, "reached over TLS, where servers do not answer four-letter words: versions are not known")
@@ -32,7 +32,7 @@ def check_servers(hosts: str, *, tls: bool) -> Iterator[Finding]:
     if len(found) == 1 and reached and reached[0].mode == "standalone":
         yield info(check, "a single server: while it is down, nothing is rebalanced", "in production run three or five")
     elif reached and not leaders and len(reached) == len(found):
-        yield warning(check, "none of the servers named leads", "name all servers of the ensemble in --zookeeper")
+        yield warning(check, "none of the named servers leads", "name all servers of the ensemble in --zookeeper")
 
 
 def _check_server(server: ServerFacts) -> Iterator[Finding]:
@@ -42,7 +42,7 @@ def _check_server(server: ServerFacts) -> Iterator[Finding]:
         yield error(check, f"{server.server} cannot be reached: {server.problem}", todo)
         return
     if server.version is None:
-        yield info(check, f"{server.server} {server.problem}", "see that it is ZooKeeper's plain client port")
+        yield info(check, f"{server.server} {server.problem}", "check that this is ZooKeeper's plain client port")
         return
     shown = ".".join(map(str, server.version))
     if server.version < MULTI_READ_SINCE:
@@ -58,13 +58,13 @@ def _check_server(server: ServerFacts) -> Iterator[Finding]:
 def _check_limits(server: ServerFacts) -> Iterator[Finding]:
     check = "zookeeper limits"
     if not server.metrics:
-        todo = "allow it to tell: 4lw.commands.whitelist=srvr,mntr,conf in zoo.cfg"
+        todo = "allow that with 4lw.commands.whitelist=srvr,mntr,conf in zoo.cfg"
         yield info(check, f"{server.server} does not tell its load and limits", todo)
         return
     outstanding, latency = _number(server, "zk_outstanding_requests"), _number(server, "zk_avg_latency")
     if outstanding is not None and outstanding > 100:
         yield warning(
-            check, f"{server.server} has {outstanding:.0f} requests outstanding", "it is overloaded: see its disk"
+            check, f"{server.server} has {outstanding:.0f} requests outstanding", "it is overloaded: check its disk"
         )
     if latency is not None and latency > 100:
         yield warning(
@@ -76,7 +76,7 @@ def _check_limits(server: ServerFacts) -> Iterator[Finding]:
     connections, alive = _number(server, "maxClientCnxns"), _number(server, "zk_num_alive_connections")
     if connections is not None and 0 < connections < 60:
         what = f"{server.server} allows {connections:.0f} connections from one host"
-        yield warning(check, what, "every consumer is one: set maxClientCnxns=0, or higher than consumers on a host")
+        yield warning(check, what, "every consumer needs one: set maxClientCnxns=0, or above the consumers per host")
     elif alive is not None:
         yield ok(check, f"{server.server} carries {alive:.0f} connections")
 
@@ -89,7 +89,7 @@ def _number(server: ServerFacts, name: str) -> float | None:
 
 
 def check_session(store: Store, asked_ms: int) -> Iterator[Finding]:
-    """The session timeout that was granted: how soon a dead consumer or coordinator is noticed."""
+    """Checks the granted session timeout, after which a dead consumer or coordinator is noticed."""
     granted, check = store.session.timeout_ms, "zookeeper limits"
     if granted > asked_ms:
         todo = "lower minSessionTimeout in zoo.cfg (default: two ticks), or ask for more"
@@ -102,7 +102,7 @@ def check_session(store: Store, asked_ms: int) -> Iterator[Finding]:
 
 
 def check_clock(store: Store) -> Iterator[Finding]:
-    """How far this host's clock is from ZooKeeper's, by the creation time of an ephemeral znode of our own."""
+    """Compares this host's clock with ZooKeeper's, by the creation time of an ephemeral znode that it creates."""
     check = "clocks"
     before_s = store.clock.time()
     try:
@@ -119,12 +119,12 @@ def check_clock(store: Store) -> Iterator[Finding]:
         created_ms = store.get(path).stat.ctime_ms
     finally:
         store.delete(path)
-    # The server stamped it somewhere between; within that, nothing can be said.
+    # The server stamped it between the two moments, so a smaller difference cannot be seen.
     early, late = created_ms - after_s * 1000, created_ms - before_s * 1000
     difference_ms = round(early if early > 0 else late if late < 0 else 0)
     whose = "ahead of" if difference_ms > 0 else "behind"
     what = f"ZooKeeper's clock is {abs(difference_ms)} ms {whose} this host's"
-    todo = "synchronise clocks (chrony, ntpd): ages, histories and offsets retention are judged by them"
+    todo = "synchronise clocks (chrony, ntpd): ages, histories and offsets retention depend on them"
     if abs(difference_ms) >= CLOCK_ERROR_MS:
         yield error(check, what, todo)
     elif abs(difference_ms) >= CLOCK_WARNING_MS:
