@@ -223,4 +223,4 @@ def test_watch_shows_owners_and_lag(coord: Run, loaded: str, group: str) -> None
 def test_doctor_finds_nothing_wrong_with_three_brokers(coord: Run) -> None:
     ran = coord("doctor", "--all")
     assert ran.code == 0, ran.out
-    assert "3 brokers registered, all of their listeners take connections" in ran.out
+    assert "3 brokers registered, all of their listeners accept connections" in ran.out

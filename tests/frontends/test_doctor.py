@@ -62,9 +62,7 @@ def test_nothing_is_said_where_nobody_takes_part_over_sockets(world: World, deaf
 def test_an_instance_that_listens_and_answers_is_fine(world: World, instance: Instances, connect: Connect) -> None:
     consumer = connect(instance(1).start_elected())
     consumer.register("delays", "c1")
-    assert checked(world) == [
-        (Severity.OK, "1 instances answer consumers; 1 are registered that take part over sockets")
-    ]
+    assert checked(world) == [(Severity.OK, "1 instances answer consumers; 1 socket consumers are registered")]
 
 
 def test_an_instance_that_does_not_listen_is_told_of(world: World, instance: Instances, deaf: Deaf) -> None:

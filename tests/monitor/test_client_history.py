@@ -96,7 +96,7 @@ def test_what_changes_without_a_member_that_comes_or_goes() -> None:
 def test_a_generation_written_again_is_told_once_and_one_whose_past_is_compacted_says_so() -> None:
     found = decisions([written(9, {"a": assigned(0)}), written(9, {"a": assigned(0)})], "delays")
     assert [(one.generation, one.epoch, one.causes) for one in found] == [(9, 0, ())]
-    assert found[0].reason == "earlier generations are not in the log any more"
+    assert found[0].reason == "earlier generations are no longer in the log"
 
 
 def test_a_group_that_was_removed_begins_anew_and_others_are_left_out() -> None:
