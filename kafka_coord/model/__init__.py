@@ -1,4 +1,4 @@
-"""The frozen values everything else speaks in; each knows its JSON. Nothing here talks to anything."""
+"""The frozen values that all other packages use, each with its JSON form. No module here does I/O."""
 
 from kafka_coord.model.broker import Broker, Listener
 from kafka_coord.model.command import (

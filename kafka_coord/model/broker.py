@@ -17,7 +17,7 @@ _NOT_IN_A_HOST = re.compile(r"[\s,/@\[\]:\x00-\x20\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address of a broker: its listener name, the security protocol spoken there, and ``host:port``."""
+    """One listener of a broker: its name, its security protocol, and its ``host:port``."""
 
     name: str
     protocol: str
@@ -31,7 +31,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A live broker. Every address in it can be given to a resolver and to librdkafka as it is."""
+    """A live broker. Resolvers and librdkafka accept every address in it unchanged."""
 
     broker_id: int
     listeners: tuple[Listener, ...]
@@ -41,14 +41,14 @@ class Broker:
     def from_znode(cls, data: bytes, broker_id: int, where: str) -> Broker:
         """Reads every version Kafka has written: ``host``/``port`` only (0.8) up to named listeners (since 0.10.2).
 
-        Raises :class:`MalformedValue`, also where one of several hosts cannot be used. Kafka's rule:
-        ``kafka.zk.BrokerIdZNode.decode``.
+        Follows ``kafka.zk.BrokerIdZNode.decode``. Raises :class:`MalformedValue`, also if only one of several hosts
+        cannot be used.
         """
         return cls.from_json(fields.load_object(data, where), broker_id, where)
 
     @classmethod
     def from_json(cls, value: fields.Json, broker_id: int, where: str) -> Broker:
-        """As :meth:`from_znode`, of the decoded object."""
+        """Like :meth:`from_znode`, but takes the decoded object."""
         rack = value.get("rack")
         return cls(broker_id, _listeners(value, where), rack if isinstance(rack, str) and rack else None)
 
@@ -87,7 +87,7 @@ def _address(host: str, port: int, where: str) -> str:
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if ":" in bare:
         if not _IPV6.fullmatch(bare) or len(bare) > _MAX_HOST_CHARS:
-            raise MalformedValue(where, f"host {fields.shown(host, 80)} is no IPv6 address")
+            raise MalformedValue(where, f"host {fields.shown(host, 80)} is not an IPv6 address")
         return f"[{bare}]:{port}"
     if wrong := _no_host(bare):
         raise MalformedValue(where, f"host {fields.shown(host, 80)} {wrong}")
@@ -95,14 +95,15 @@ def _address(host: str, port: int, where: str) -> str:
 
 
 def _no_host(host: str) -> str:
-    """Why no resolver takes it; "" where one does. The codec is what Python's resolver encodes names with: it refuses
-    an empty label and one longer than 63 characters. It is quadratic, hence the length first."""
+    """Returns the reason why a resolver would reject the host, or "" if it would not. Python's resolver encodes names
+    with the codec used here, which rejects empty labels and labels longer than 63 characters. The codec takes quadratic
+    time, so the function checks the length first."""
     if len(host) > _MAX_HOST_CHARS:
         return f"is longer than {_MAX_HOST_CHARS} characters"
     if _NOT_IN_A_HOST.search(host):
-        return "has a character that no host name has"
+        return "has a character that is not allowed in a host name"
     try:
         host.encode("idna")
     except UnicodeError:
-        return "is no host name: a label of it is empty, longer than 63 characters, or no text"
+        return "is not a host name: one of its labels is empty, longer than 63 characters, or not valid text"
     return ""

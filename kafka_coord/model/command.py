@@ -1,4 +1,5 @@
-"""Commands: what the coordinator tells a consumer, and the only thing it tells it (docs/design.md, section 4)."""
+"""The commands stop-fetcher and start-fetcher: all that the coordinator sends to a consumer (docs/design.md, section
+4)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from kafka_coord.model.partitions import MAX_PARTITION, MAX_PARTITIONS_PER_VALUE
 from kafka_coord.model.streams import MAX_STREAMS
 
 NO_OFFSET = -1
-"""Nothing is committed: the consumer's own ``auto.offset.reset`` decides where to begin."""
+"""No offset is committed: the consumer's own ``auto.offset.reset`` decides where to begin."""
 
 
 class CommandType(StrEnum):
@@ -23,7 +24,7 @@ class CommandType(StrEnum):
 
 
 class StartPoint(NamedTuple):
-    """Where a fetcher begins: the offset of the next record to read (``NO_OFFSET``: none stored), and the stream."""
+    """The point where a fetcher starts: the next record's offset (``NO_OFFSET``: none stored), and the stream."""
 
     offset: int
     stream: int = 0
@@ -31,7 +32,8 @@ class StartPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StopFetcher:
-    """Stop fetching exactly these; finish or drop what is queued; commit what was consumed; acknowledge."""
+    """Tells the consumer: stop fetching exactly these partitions, finish or drop queued records, commit the consumed
+    offsets, and acknowledge."""
 
     generation: int
     epoch: int
@@ -52,7 +54,8 @@ class StopFetcher:
 
 @dataclass(frozen=True, slots=True)
 class StartFetcher:
-    """Begin to fetch exactly these, each from its offset and on its stream; acknowledge."""
+    """Tells the consumer: start fetching exactly these partitions, each from its offset and on its stream, and
+    acknowledge."""
 
     generation: int
     epoch: int
@@ -89,7 +92,7 @@ def _envelope(command: Command) -> dict[str, Any]:
 
 
 def command_from_json(value: fields.Json, where: str) -> Command:
-    """Strict inverse of ``to_json``; raises :class:`MalformedValue`, for an unknown type too."""
+    """The strict inverse of ``to_json``. Raises :class:`MalformedValue`, also for an unknown type."""
     written = fields.text(value, "type", where)
     partitions = fields.mapping(value, "partitions", where)
     for topic in partitions:
@@ -142,7 +145,7 @@ def _start_point(point: Any, where: str) -> StartPoint:
 
 
 class CommandId(NamedTuple):
-    """A command's znode name: ``stop-0000000012``. Ordered by ``sequence``, which ZooKeeper gives."""
+    """A command's znode name: ``stop-0000000012``. Ordered by ``sequence``, which ZooKeeper assigns."""
 
     sequence: int
     type: CommandType
@@ -150,14 +153,14 @@ class CommandId(NamedTuple):
 
 
 NODE_PREFIX = {CommandType.STOP_FETCHER: "stop-", CommandType.START_FETCHER: "start-"}
-"""The type is in the name, so that a listing alone tells what is outstanding."""
+"""The name contains the type, so that a listing alone shows which commands are outstanding."""
 
 
 MAX_SEQUENCE_DIGITS = 19
 
 
 def parse_command_id(name: str) -> CommandId | None:
-    """``None`` for a name that is not a command's."""
+    """Parses a command's znode name. Returns ``None`` for any other name."""
     for command_type, prefix in NODE_PREFIX.items():
         digits = name.removeprefix(prefix)
         if digits != name and digits.isascii() and digits.isdigit() and len(digits) <= MAX_SEQUENCE_DIGITS:

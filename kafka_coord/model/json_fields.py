@@ -10,24 +10,25 @@ from kafka_coord.errors import MalformedValue, UnknownVersion
 
 VERSION = 1
 MAX_VALUE_BYTES = 900_000
-"""The limit for every value of this project (jute.maxbuffer is 1 MB for the whole request)."""
+"""The largest value this project stores (jute.maxbuffer is 1 MB for the whole request)."""
 
 Json = Mapping[str, Any]
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
-"""``json.dumps`` with any option builds one for every value."""
+"""One encoder for all values, because ``json.dumps`` with options builds a new one for each."""
 
 
 def dump(value: Json) -> bytes:
-    """Compact UTF-8 JSON. Field order is kept: people read these with zkCli."""
+    """Encodes compact UTF-8 JSON. Keeps the order of fields, because people read these values with zkCli."""
     return _ENCODER.encode(value).encode()
 
 
 def load(raw: bytes, where: str) -> dict[str, Any]:
-    """A JSON object of version 1, or :class:`MalformedValue` / :class:`UnknownVersion`. Unknown fields stay in it."""
+    """Reads a JSON object of version 1 and keeps unknown fields. Raises :class:`MalformedValue` or
+    :class:`UnknownVersion`."""
     if len(raw) > MAX_VALUE_BYTES:
-        raise MalformedValue(where, f"{len(raw)} bytes, more than the {MAX_VALUE_BYTES} a value may have")
+        raise MalformedValue(where, f"{len(raw)} bytes, but a value may have at most {MAX_VALUE_BYTES}")
     value = load_object(raw, where)
     version = value.get("version")
     if not isinstance(version, int) or isinstance(version, bool):
@@ -38,20 +39,21 @@ def load(raw: bytes, where: str) -> dict[str, Any]:
 
 
 def load_object(raw: bytes, where: str) -> dict[str, Any]:
-    """A JSON object of any version and size, such as Kafka's own. Raises :class:`MalformedValue`."""
+    """Reads a JSON object of any version and size, such as Kafka's own. Raises :class:`MalformedValue`."""
     try:
         value = json.loads(raw.decode())  # json alone lets surrogates and other encodings through
         if b"\\u" in raw:
-            dump(value)  # "\ud800" is valid JSON but no valid text: it could never be written again
+            dump(value)  # "\ud800" is valid JSON but not valid text: it could never be written again
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise MalformedValue(where, f"not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise MalformedValue(where, f"a JSON {type(value).__name__} where an object belongs")
+        raise MalformedValue(where, f"a JSON {type(value).__name__}, not an object")
     return value
 
 
 def text(value: Json, field: str, where: str, default: str | None = None) -> str:
-    """A string field; ``default`` where it is absent, :class:`MalformedValue` where it is no string."""
+    """Reads a string field; returns ``default`` if it is absent. Raises :class:`MalformedValue` if it is not a
+    string."""
     found = value.get(field, default)
     if not isinstance(found, str):
         raise MalformedValue(where, f"field {field!r} is {shown(found)}, not a string", field)
@@ -59,7 +61,7 @@ def text(value: Json, field: str, where: str, default: str | None = None) -> str
 
 
 def number(value: Json, field: str, where: str, default: int | None = None, *, at_least: int | None = None) -> int:
-    """An integer field within 64 bits; bounds are checked as well."""
+    """Reads an integer field of at most 64 bits and checks its lower bound."""
     found = value.get(field, default)
     if not isinstance(found, int) or isinstance(found, bool) or abs(found) >= 1 << 63:
         raise MalformedValue(where, f"field {field!r} is {shown(found)}, not a 64-bit integer", field)
@@ -69,7 +71,7 @@ def number(value: Json, field: str, where: str, default: int | None = None, *, a
 
 
 def mapping(value: Json, field: str, where: str, default: Json | None = None) -> Json:
-    """An object field."""
+    """Reads an object field."""
     found = value.get(field, default)
     if not isinstance(found, dict):
         raise MalformedValue(where, f"field {field!r} is {shown(found)}, not an object", field)
@@ -77,7 +79,7 @@ def mapping(value: Json, field: str, where: str, default: Json | None = None) ->
 
 
 def shown(value: object, most: int = 60) -> str:
-    """A value as error messages quote it. JSON can nest deeper than ``repr`` can follow."""
+    """Quotes a value for an error message. JSON can nest deeper than ``repr`` can follow."""
     try:
         written = repr(value)
     except RecursionError:
@@ -86,5 +88,5 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def plain(value: object) -> str:
-    """A value as a string, whatever it is: for fields that only people read, into which some have written numbers."""
+    """Converts any value to a string, for fields that only people read: some tools wrote numbers there."""
     return value if isinstance(value, str) else shown(value)

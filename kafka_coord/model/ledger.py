@@ -1,4 +1,4 @@
-"""The ledger: what each consumer holds, written by the coordinator alone, together with the command that causes it."""
+"""The ledger: the partitions each consumer holds. Only the coordinator writes it, together with the causing command."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from kafka_coord.model.streams import Streams, streams_from_json, streams_to_jso
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What one consumer holds, under which incarnation.
+    """The partitions one consumer holds, and its incarnation.
 
-    A partition is *held* from the write of its start-fetcher command (``owned``) until its stop-fetcher command was
-    written (``stopping``) and acknowledged, or until the incarnation is gone. ``generation`` is that of the newest
-    command written for the consumer. ``place`` is the registration kept for a member with a ``rejoin_grace_ms``, so
-    that its place in the group outlives its registration. ``znode_version`` is of the read, not of the value.
+    A partition is *held* from the write of its start-fetcher command (``owned``) until its stop-fetcher command is
+    written (``stopping``) and acknowledged, or until the incarnation is gone. ``generation`` is the generation of the
+    newest command written for the consumer. ``place`` is a copy of the registration of a member with a
+    ``rejoin_grace_ms``: it keeps the member's place in the group after the registration is gone. ``znode_version``
+    comes from the read, not from the value.
     """
 
     consumer: str
@@ -32,12 +33,12 @@ class Ledger:
     streams: Streams = field(default_factory=dict)
     place: Member | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """topic → identity under which its partitions here were started: a recreated topic is another one."""
+    """Maps a topic to its identity when its partitions were started: a recreated topic has another identity."""
     znode_version: int = 0
 
     @property
     def held(self) -> PartitionSet:
-        """Owned or still stopping: nobody else may be given these."""
+        """The partitions owned or still stopping. No other consumer may start them."""
         return self.owned | self.stopping
 
     def stream_of(self, partition: TopicPartition) -> int:
@@ -64,7 +65,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, value: fields.Json, consumer: str, znode_version: int, where: str) -> Ledger:
-        """Strict; raises :class:`MalformedValue`."""
+        """Reads the value strictly; raises :class:`MalformedValue`."""
         incarnation = fields.number(value, "incarnation", where)
         owned = PartitionSet.from_json(value.get("owned", {}), where)
         stopping = PartitionSet.from_json(value.get("stopping", {}), where)
@@ -95,10 +96,11 @@ def _topic_ids(value: fields.Json, where: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The target of a group: who should own what. Made of consumer names, not incarnations.
+    """The target of a group: which consumer should own which partitions. It names consumers, not incarnations.
 
-    ``inputs`` is the digest of what it was computed from; ``streams`` says, per consumer, which stream a partition is
-    started on where the assignor decides that (``range``). ``timestamp_ms`` is the wall clock of the decision.
+    ``inputs`` is the digest of the inputs it was computed from. If the assignor decides the streams (``range`` does),
+    ``streams`` holds, for each consumer, the stream of each partition. ``timestamp_ms`` is the wall-clock time of the
+    decision.
     """
 
     generation: int
@@ -129,7 +131,7 @@ class Assignment:
 
     @classmethod
     def from_json(cls, value: fields.Json, znode_version: int, where: str) -> Assignment:
-        """Strict; raises :class:`MalformedValue`."""
+        """Reads the value strictly; raises :class:`MalformedValue`."""
         members = _disjoint(fields.mapping(value, "members", where), where)
         streams = {
             consumer: streams_from_json(found, members.get(consumer, NO_PARTITIONS), where)
@@ -149,7 +151,8 @@ class Assignment:
 
 
 def _disjoint(value: fields.Json, where: str) -> dict[str, PartitionSet]:
-    """One owner for each partition; which also bounds what a small value can make us allocate."""
+    """Reads the owners and checks that each partition has only one. This also limits the memory that a small value can
+    take."""
     taken: dict[str, set[int]] = {}
     members = {}
     total = 0

@@ -1,4 +1,4 @@
-"""A consumer's registration: what it subscribes to and how it wants to be treated (docs/design.md, section 3)."""
+"""A consumer's registration: its subscription and its settings for rebalances (docs/design.md, section 3)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SubscriptionKind(StrEnum):
 
 
 class Mode(StrEnum):
-    """How a member rebalances: ``eager`` members stop everything before anything of theirs starts, as in 0.8."""
+    """How a member rebalances. An ``eager`` member stops all its partitions before it starts any, as in 0.8."""
 
     INCREMENTAL = "incremental"
     EAGER = "eager"
@@ -31,10 +31,10 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a consumer subscribes to.
+    """The topics a consumer subscribes to.
 
-    ``topics`` maps topic → number of streams for a static subscription; ``pattern`` is the regular expression of a
-    white or black list (full match on topic names, comma means ``|``), run in ``streams`` streams per topic.
+    For a static subscription, ``topics`` maps topic → number of streams. For a white or black list, ``pattern`` is its
+    regular expression (full match on topic names, comma means ``|``), and each topic gets ``streams`` streams.
     """
 
     kind: SubscriptionKind
@@ -44,7 +44,7 @@ class Subscription:
 
     @classmethod
     def to(cls, topics: Iterable[str] | Mapping[str, int], streams: int = 1) -> Subscription:
-        """A static subscription; raises :class:`InvalidName`."""
+        """Returns a static subscription. Raises :class:`InvalidName`."""
         counted = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, streams)
         for topic in counted:
             legal("topic", topic)
@@ -52,7 +52,7 @@ class Subscription:
 
     @classmethod
     def matching(cls, pattern: str, *, black_list: bool = False, streams: int = 1) -> Subscription:
-        """A pattern subscription; raises :class:`InvalidPattern`."""
+        """Returns a pattern subscription. Raises :class:`InvalidPattern`."""
         topic_pattern(pattern)
         kind = SubscriptionKind.BLACK_LIST if black_list else SubscriptionKind.WHITE_LIST
         return cls(kind, pattern=pattern, streams=streams)
@@ -62,7 +62,8 @@ class Subscription:
         return self.kind is not SubscriptionKind.STATIC
 
     def wants(self, topic: str) -> bool:
-        """Whether ``topic`` is subscribed to. Black lists never take Kafka's internal topics (``__…``)."""
+        """Whether the consumer subscribes to ``topic``. A black list never includes Kafka's internal topics
+        (``__…``)."""
         if self.kind is SubscriptionKind.STATIC:
             return topic in self.topics
         matched = topic_pattern(self.pattern).matches(topic)
@@ -71,11 +72,11 @@ class Subscription:
         return not matched and not topic.startswith("__")
 
     def knows(self, topic: str) -> bool:
-        """Whether :meth:`wants` will answer without matching a pattern, which may take tens of milliseconds."""
+        """Whether :meth:`wants` can answer without matching the pattern, which may take tens of milliseconds."""
         return self.kind is SubscriptionKind.STATIC or topic_pattern(self.pattern).knows(topic)
 
     def streams_for(self, topic: str) -> int:
-        """In how many streams the consumer runs this topic (0 where it does not subscribe to it)."""
+        """The number of streams in which the consumer reads this topic (0 if it does not subscribe to it)."""
         if self.kind is SubscriptionKind.STATIC:
             return self.topics.get(topic, 0)
         return self.streams if self.wants(topic) else 0
@@ -118,9 +119,9 @@ class Member:
     """One live registration of a consumer, as of one read.
 
     ``incarnation`` is the czxid of its znode: a consumer that comes back under the same name is another incarnation.
-    Durations are in ms; ``capacity`` is a weight (the ``weighted`` assignor), ``rack`` as in Kafka's ``broker.rack``.
-    ``gateway`` is the broker id of the instance that registered it and ``address`` where it was, for one that takes
-    part over a socket; ``None`` for one with a ZooKeeper session of its own.
+    Durations are in ms. ``capacity`` is a weight (for the ``weighted`` assignor); ``rack`` is as in Kafka's
+    ``broker.rack``. For a consumer over a socket, ``gateway`` is the broker id of the instance that registered it, and
+    ``address`` is the consumer's address at that time. Both are ``None`` for a consumer with its own ZooKeeper session.
     """
 
     consumer: str
@@ -139,7 +140,7 @@ class Member:
     address: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The registration's value; what is at its default is left out."""
+        """The registration's value, without fields that have their default."""
         value: dict[str, Any] = {"version": fields.VERSION, **self.subscription.to_json(), "timestamp": self.timestamp}
         optional = {
             "assignor": self.assignor,
@@ -157,7 +158,8 @@ class Member:
 
     @classmethod
     def from_json(cls, value: fields.Json, consumer: str, incarnation: int, where: str) -> Member:
-        """Strict; raises :class:`MalformedValue`. ``value`` is what :func:`json_fields.load` gave."""
+        """Reads a registration's value, strictly; raises :class:`MalformedValue`. ``value`` comes from
+        :func:`json_fields.load`."""
         try:
             mode = Mode(fields.text(value, "mode", where, "incremental"))
         except ValueError:

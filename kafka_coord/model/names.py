@@ -1,4 +1,4 @@
-"""Which names are legal: Kafka's rule for topics, kept for groups and consumers too."""
+"""The rule for legal names: Kafka's rule for topics, applied to groups and consumers too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one look at a group gives: everything ``plan`` may know, frozen."""
+"""The result of one look at a group, frozen: everything that ``plan`` may know."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kafka_coord.model.operations import GroupSettings, Pause, Request
 class TopicInfo:
     """A topic as Kafka's own znode describes it.
 
-    ``identity`` tells a recreated topic from its predecessor (:func:`same_topic`): Kafka's topic id, where Kafka is new
-    enough to write one, and the czxid of the topic's znode. ``replica_racks`` maps a partition to the racks its
-    replicas are in, where racks are known.
+    ``identity`` tells a recreated topic from its predecessor (:func:`same_topic`). It consists of Kafka's topic id, if
+    Kafka is new enough to write one, and the czxid of the topic's znode. ``replica_racks`` maps a partition to the
+    racks of its replicas, if racks are known.
     """
 
     name: str
@@ -27,20 +27,20 @@ class TopicInfo:
 
 
 def same_topic(identity: str, other: str) -> bool:
-    """Whether two identities are of one topic: of the same topic id, or of the same znode.
+    """Whether two identities belong to one topic: they have the same topic id, or the same znode.
 
-    One of them is enough. A topic gets its first id when Kafka is upgraded to 2.8, and another one when an older tool
-    wrote its znode (KAFKA-14190); its znode is another one when ZooKeeper's content was moved to other servers.
+    Either is enough. A topic gets its first id when Kafka is upgraded to 2.8, and another id when an older tool writes
+    its znode (KAFKA-14190). Its znode gets another czxid when ZooKeeper's content is moved to other servers.
     """
     return (identity == other and bool(identity)) or not set(identity.split()).isdisjoint(other.split())
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A znode that could not be decoded: reported and left alone.
+    """A znode that could not be decoded. It is reported and left alone.
 
-    ``incarnation`` is the czxid of an unreadable registration (0: not known), so that a consumer that came back with
-    a registration nobody can read is told from the one whose ledger is still there.
+    ``incarnation`` is the czxid of an unreadable registration (0: not known). It tells a consumer that came back with
+    an unreadable registration from its previous incarnation, whose ledger still exists.
     """
 
     path: str
@@ -50,7 +50,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """The channel of one consumer: its outstanding commands in order, and the znodes in it that are none."""
+    """The channel of one consumer: its outstanding commands in order, and the znodes in it that are not commands."""
 
     commands: tuple[CommandId, ...] = ()
     strays: tuple[str, ...] = ()
@@ -58,15 +58,15 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at one group. All maps are by consumer name unless said otherwise.
+    """One look at one group. All maps are keyed by consumer name unless stated otherwise.
 
-    ``topics`` are all topics Kafka has (the registry's view, kept by its listeners). ``in_grace`` are consumers whose
-    registration is gone but whose place is kept, ``overdue`` those with a command unacknowledged past the rebalance
-    timeout, ``retired`` those gone so long that their channel may be removed, and ``expired`` says that the group has
-    been empty past its offsets retention. ``coordinator.deadlines`` finds these four, so ``plan`` needs no clock.
-    ``generation_floor`` is the highest generation known from elsewhere where the stored target was lost.
-    ``unreadable`` are all znodes that could not be read. One below ``offsets`` keeps its partition or topic from being
-    started.
+    ``topics`` are all of Kafka's topics (as the topic registry knows them from its listeners). ``in_grace`` are
+    consumers whose registration is gone but whose place is kept. ``overdue`` are consumers with a command that is
+    unacknowledged past the rebalance timeout. ``retired`` are consumers gone for so long that their channel may be
+    removed. ``expired`` says that the group has been empty for longer than its offsets retention.
+    ``coordinator.deadlines`` computes these four, so ``plan`` needs no clock. ``generation_floor`` is, if the stored
+    target was lost, the highest generation found anywhere else. ``unreadable`` are all znodes that could not be read.
+    While one below ``offsets`` is unreadable, its partition or topic is not started.
     """
 
     group: str

@@ -1,4 +1,4 @@
-"""What operators write and read: requests, pauses, group settings, who coordinates, and what was decided."""
+"""The values that operators write and read: requests, pauses, group settings, the coordinator, and past decisions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kafka_coord.model.partitions import NO_PARTITIONS, PartitionSet, TopicParti
 DEFAULT_ASSIGNOR = "sticky"
 DEFAULT_REBALANCE_TIMEOUT_MS = 60_000
 DEFAULT_OFFSETS_RETENTION_MS = 7 * 24 * 3600 * 1000
-"""Kafka's ``offsets.retention.minutes`` of 10080."""
+"""Kafka's default ``offsets.retention.minutes`` of 10080, in ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """The value of a group's znode: what differs from the defaults. Durations in ms."""
+    """The value of a group's znode: the settings that differ from the defaults. Durations in ms."""
 
     assignor: str | None = None
     rebalance_timeout_ms: int = DEFAULT_REBALANCE_TIMEOUT_MS
@@ -49,7 +49,8 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """No rebalance while it exists: who asked for it, why, and since when (ms since 1970)."""
+    """A pause: the group does not rebalance while it exists. Holds who asked for it, why, and since when (ms since
+    1970)."""
 
     by: str = ""
     reason: str = ""
@@ -69,13 +70,13 @@ class Pause:
 
 class RequestType(StrEnum):
     REBALANCE = "rebalance"
-    """A new target for the group even where nothing changed."""
+    """Compute a new target for the group, even if nothing changed."""
     EVICT = "evict"
-    """Delete one consumer's registration; it must register again."""
+    """Delete one consumer's registration, so that it must register again."""
     RESIGN = "resign"
     """The elected coordinator steps down."""
     LOOK = "look"
-    """Look at the group now (after a pause was set or lifted, or settings were changed)."""
+    """Look at the group now (after setting or lifting a pause, or changing settings)."""
     RESET_OFFSETS = "reset-offsets"
     """Write ``offsets``; refused while a member holds one of the partitions."""
     DELETE_OFFSETS = "delete-offsets"
@@ -89,10 +90,10 @@ GROUP_REQUESTS = frozenset(RequestType) - {RequestType.RESIGN}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What an operator asks, as ``/consumers/requests/request-<seq>``.
+    """An operator's request, stored as ``/consumers/requests/request-<seq>``.
 
-    The coordinator answers by writing ``result`` ("done" or "refused") and ``message`` into the same znode; whoever
-    asked reads the answer and deletes the znode. Answers nobody fetched are removed after a while.
+    The coordinator answers by writing ``result`` ("done" or "refused") and ``message`` into the same znode. The
+    requester reads the answer and deletes the znode. The coordinator later removes answers that nobody fetched.
     """
 
     type: RequestType
@@ -106,7 +107,7 @@ class Request:
     result: str = ""
     message: str = ""
     request_id: str = ""
-    """The znode's name. Like ``znode_version`` it is of the read, not of the value."""
+    """The znode's name. Like ``znode_version``, it comes from the read, not from the value."""
     znode_version: int = 0
 
     @property
@@ -151,7 +152,9 @@ class Request:
                 raise MalformedValue(where, f"offsets of topic {topic[:60]!r} are not an object")
             checked = PartitionSet.from_json({topic: ",".join(found)}, where)
             if len(checked) != len(found):
-                raise MalformedValue(where, f"offsets of topic {topic[:60]!r} do not name one partition each")
+                raise MalformedValue(
+                    where, f"offsets of topic {topic[:60]!r}: each key must be exactly one partition number"
+                )
             for partition in found:
                 offsets[TopicPartition(topic, int(partition))] = fields.number(found, partition, where, at_least=0)
         return cls(
@@ -172,7 +175,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorInfo:
-    """Who coordinates: the value of ``/consumers/coordinator`` (and, without an epoch, of ``coordinators/<id>``).
+    """The elected instance: the value of ``/consumers/coordinator`` (and, without an epoch, of ``coordinators/<id>``).
 
     ``endpoints`` maps a name ("channel", "http") to ``host:port``; ``timestamp`` is ms since 1970, as a string.
     """
@@ -202,33 +205,33 @@ class CoordinatorInfo:
 
 
 class Cause(StrEnum):
-    """Why a group got a new target."""
+    """The reason why a group got a new target."""
 
     OPERATOR = "operator-rebalance"
     """An operator asked for it."""
     MEMBER_JOINED = "member-joined"
     MEMBER_EVICTED = "member-evicted"
-    """It did not obey in time, or an operator evicted it."""
+    """A member did not acknowledge a command in time, or an operator evicted it."""
     GRACE_ENDED = "grace-ended"
-    """A member that had vanished did not come back while its place was kept."""
+    """A member vanished and did not come back while its place was kept."""
     MEMBER_LEFT = "member-left"
-    """Its registration is gone: it left, or its session expired. ZooKeeper does not tell one from the other."""
+    """A member's registration is gone: it left, or its session expired. ZooKeeper does not tell which."""
     TOPIC_CHANGED = "topic-changed"
-    """A subscribed topic was made, deleted, made again, or has another number of partitions."""
+    """A subscribed topic was created, deleted or recreated, or has another number of partitions."""
     ASSIGNOR_CHANGED = "assignor-changed"
-    """By the group's settings, or because its members ask for another one."""
+    """The assignor changed: by the group's settings, or because its members ask for another one."""
     MEMBER_CHANGED = "member-changed"
-    """A member registered anew with another subscription, capacity or rack."""
+    """A member registered again with another subscription, capacity or rack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One entry of a group's history: a generation, why it came, what moved, and how long each step took.
+    """One entry of a group's history: a generation, its reason, the partitions that moved, and how long each step took.
 
-    ``causes`` is what ``reason`` says in words: every cause that was found at the same look, the weightiest first. It
-    is empty in entries of earlier releases.
+    ``causes`` lists every cause found in the same look, the weightiest first; ``reason`` says the same in words.
+    ``causes`` is empty in entries of earlier releases.
 
-    Durations are ms from the decision, ``None`` until (or unless) the step was seen: ``stopped_ms`` every stop was
+    Durations are ms from the decision; each is ``None`` until its step was seen: ``stopped_ms`` every stop was
     acknowledged, ``settled_ms`` everything was owned and acknowledged again.
     """
 
@@ -240,18 +243,18 @@ class Decision:
     members: int
     partitions: int
     moved: int
-    """Partitions that somebody owned and somebody else was given (neither new ones nor those left to nobody)."""
+    """Partitions that moved from one consumer to another (not those that got their first owner or lost their last)."""
     started: int = 0
     stopped: int = 0
     stopped_ms: int | None = None
     settled_ms: int | None = None
     moves: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """consumer → gained/lost → "flights[0-3]" (cut where it would grow long)."""
+    """Maps consumer → gained/lost → "flights[0-3]" (truncated if long)."""
     causes: tuple[Cause, ...] = ()
 
     @property
     def cause(self) -> Cause | None:
-        """The weightiest cause; ``None`` where it was not recorded."""
+        """The weightiest cause; ``None`` if none was recorded."""
         return self.causes[0] if self.causes else None
 
     def to_json(self) -> dict[str, Any]:
@@ -301,7 +304,7 @@ class Decision:
 
 
 def _causes(value: fields.Json, where: str) -> tuple[Cause, ...]:
-    """Causes that a later release may have added are left out."""
+    """Reads the causes, and skips any that a later release added."""
     written = value.get("causes", [])
     if not isinstance(written, list):
         raise MalformedValue(where, "field 'causes' is not a list")
@@ -312,7 +315,7 @@ MAX_HISTORY = 50
 
 
 def history_to_json(decisions: tuple[Decision, ...]) -> dict[str, Any]:
-    """The newest :data:`MAX_HISTORY` decisions, oldest first."""
+    """Writes the newest :data:`MAX_HISTORY` decisions, oldest first."""
     return {"version": fields.VERSION, "decisions": [d.to_json() for d in decisions[-MAX_HISTORY:]]}
 
 

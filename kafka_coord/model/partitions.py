@@ -1,4 +1,4 @@
-"""Partitions, alone and in sets, and the compact way they are written: ``{"flights": "0-3,7"}``."""
+"""Partitions and sets of partitions, and their compact form in JSON: ``{"flights": "0-3,7"}``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.model.names import is_legal
 
 MAX_PARTITION = (1 << 31) - 1
 MAX_PARTITIONS_PER_VALUE = 1_000_000
-"""Bounds what a hostile range such as "0-2147483647" can make us allocate."""
+"""The limit on the partitions in one value: a hostile range such as "0-2147483647" would take all memory."""
 
 _RANGES = re.compile(r"\d{1,10}(?:-\d{1,10})?(?:,\d{1,10}(?:-\d{1,10})?)*")
 
@@ -39,7 +39,7 @@ class PartitionSet:
 
     @classmethod
     def _of_sets(cls, topics: dict[str, frozenset[int]]) -> PartitionSet:
-        """Of sets none of which is empty, taken as they are: what set algebra is left with."""
+        """Makes a set from non-empty sets, without copying them. The set operations use it for their results."""
         made = cls.__new__(cls)
         made._topics = topics
         made._count = sum(map(len, topics.values()))
@@ -47,7 +47,7 @@ class PartitionSet:
 
     @classmethod
     def of(cls, partitions: Iterable[tuple[str, int]]) -> PartitionSet:
-        """From single partitions."""
+        """Makes a set from single partitions."""
         topics: dict[str, set[int]] = {}
         for topic, partition in partitions:
             topics.setdefault(topic, set()).add(partition)
@@ -68,19 +68,19 @@ class PartitionSet:
         return tuple(sorted(self._topics))
 
     def of_topic(self, topic: str) -> frozenset[int]:
-        """The partitions of one topic, empty where there are none."""
+        """The partitions of one topic; empty if there are none."""
         return self._topics.get(topic, frozenset())
 
     def by_topic(self) -> Iterator[tuple[str, frozenset[int]]]:
-        """(topic, partitions), topics sorted."""
+        """Yields (topic, partitions), sorted by topic."""
         return ((topic, self._topics[topic]) for topic in sorted(self._topics))
 
     def unordered(self) -> ItemsView[str, frozenset[int]]:
-        """As :meth:`by_topic`, in no order and cheaper."""
+        """Like :meth:`by_topic`, but unsorted and cheaper."""
         return self._topics.items()
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        """In order of topic and partition."""
+        """Yields the partitions in order of topic and number."""
         return (TopicPartition(topic, p) for topic in sorted(self._topics) for p in sorted(self._topics[topic]))
 
     def __contains__(self, item: tuple[str, int]) -> bool:
@@ -141,7 +141,7 @@ class PartitionSet:
         return all(numbers.isdisjoint(other.of_topic(topic)) for topic, numbers in self._topics.items())
 
     def filter(self, keep: Callable[[str], bool]) -> PartitionSet:
-        """Only the topics for which ``keep`` is true."""
+        """The subset with the topics for which ``keep`` is true."""
         return PartitionSet._of_sets({topic: numbers for topic, numbers in self._topics.items() if keep(topic)})
 
     def __repr__(self) -> str:
@@ -157,9 +157,9 @@ class PartitionSet:
 
     @classmethod
     def from_json(cls, value: Any, where: str) -> PartitionSet:
-        """Strict inverse of :meth:`to_json`; raises :class:`MalformedValue`."""
+        """The strict inverse of :meth:`to_json`; raises :class:`MalformedValue`."""
         if not isinstance(value, dict):
-            raise MalformedValue(where, f"partitions are {fields.shown(value)}, not an object of topics")
+            raise MalformedValue(where, f"partitions are {fields.shown(value)}, not an object keyed by topic")
         topics = {}
         total = 0
         for topic, written in value.items():
@@ -176,7 +176,7 @@ NO_PARTITIONS = PartitionSet()
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """``{0,1,2,3,7}`` → ``"0-3,7"``."""
+    """Writes numbers as ranges: ``{0,1,2,3,7}`` → ``"0-3,7"``."""
     parts: list[str] = []
     first = last = None
     for n in sorted(numbers):
@@ -192,7 +192,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def parse_ranges(written: object, where: str) -> frozenset[int]:
-    """``"0-3,7"`` → ``{0,1,2,3,7}``; raises :class:`MalformedValue`."""
+    """Reads ranges: ``"0-3,7"`` → ``{0,1,2,3,7}``. Raises :class:`MalformedValue`."""
     if not isinstance(written, str) or (written and not _RANGES.fullmatch(written)):
         raise MalformedValue(where, f"{fields.shown(written)} is not a list of partitions such as '0-3,7'")
     numbers: set[int] = set()

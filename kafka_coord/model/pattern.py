@@ -12,10 +12,11 @@ from kafka_coord.errors import InvalidPattern
 
 MAX_PATTERN_CHARS = 10_000
 MAX_PROGRAM_BYTES = 256 << 10
-"""What a compiled pattern may take: some 14,000 instructions, which bounds one match to tens of ms at worst. A list of
-topic names of ``MAX_PATTERN_CHARS`` fits; ``.{0,999}.{0,999}`` does not."""
+"""The memory limit of a compiled pattern: some 14,000 instructions, so one match takes tens of ms at worst. A list of
+topic names with ``MAX_PATTERN_CHARS`` characters fits; ``.{0,999}.{0,999}`` does not."""
 _MATCHING_BYTES = 4 << 20
-"""How much RE2 may cache while it matches. With less it starts over for each topic, a hundred times slower."""
+"""The memory RE2 may use as a cache while it matches. With less, it starts over for each topic and is a hundred times
+slower."""
 
 _UNKNOWN, _NO, _YES = 0, 1, 2
 
@@ -26,14 +27,14 @@ _next_number = itertools.count()
 class TopicPattern:
     """One compiled pattern, made by :func:`topic_pattern`. Thread-safe.
 
-    Linear time can still be long: a pattern made to be slow takes a minute for some thousand topics. So each answer is
-    kept, in one byte a topic, and :meth:`knows` tells whether :meth:`matches` will cost anything.
+    Linear time can still be long: a pattern designed to be slow takes a minute for a few thousand topics. So the class
+    keeps each answer, in one byte per topic, and :meth:`knows` tells whether :meth:`matches` can answer from memory.
     """
 
     __slots__ = ("_answers", "_written")
 
     def __init__(self, pattern: str) -> None:
-        # kafka.consumer.TopicFilter: a comma means |, and quotes around it are dropped
+        # as in kafka.consumer.TopicFilter: a comma means |, and surrounding quotes are dropped
         self._written = pattern.strip().replace(",", "|").replace(" ", "").strip("\"'")
         options = re2.Options()
         options.log_errors = False
@@ -62,16 +63,16 @@ class TopicPattern:
         found = _compiled(self._written).fullmatch(topic) is not None
         number = _topic_numbers.setdefault(topic, next(_next_number)) if number is None else number
         missing = number + 1 - len(self._answers)
-        if missing > 0:  # another thread may do so too: then it is longer than need be
+        if missing > 0:  # if another thread extends it too, it only becomes longer than necessary
             self._answers.extend(bytes(missing))
         self._answers[number] = _YES if found else _NO
         return found
 
 
 def topic_pattern(pattern: str) -> TopicPattern:
-    """The compiled pattern; raises :class:`InvalidPattern`, which costs nothing the second time either."""
+    """Returns the compiled pattern. Raises :class:`InvalidPattern`. A repeated call costs nothing in either case."""
     if len(pattern) > MAX_PATTERN_CHARS:
-        raise InvalidPattern(f"topic pattern of {len(pattern)} characters; the limit is {MAX_PATTERN_CHARS}")
+        raise InvalidPattern(f"topic pattern has {len(pattern)} characters; the limit is {MAX_PATTERN_CHARS}")
     found = _remembered(pattern)
     if isinstance(found, InvalidPattern):
         raise InvalidPattern(str(found))
@@ -88,7 +89,7 @@ def _remembered(pattern: str) -> TopicPattern | InvalidPattern:
 
 @lru_cache(maxsize=256)
 def _compiled(written: str) -> Any:
-    """Few at a time: together they may keep 1 GB while they match."""
+    """Compiles a pattern. Few stay cached, because together they may use 1 GB while they match."""
     options = re2.Options()
     options.log_errors = False
     options.max_mem = _MATCHING_BYTES

@@ -20,8 +20,9 @@ class Zxids:
     ``channel`` are the zxids of the last child that was created or deleted there (pzxid). ZooKeeper never uses a zxid
     twice, so equal zxids mean an equal state of members and incarnations, ledgers, channels, settings and target.
 
-    They do not cover the values of registrations, which never change, nor the values of ledgers and the znodes below
-    channels. Only the coordinator changes those, and only after a member came or went or the target changed.
+    They do not cover the values of registrations, which never change. Nor do they cover the values of ledgers and the
+    znodes below channels: only the coordinator changes those, and only after a member came or went or the target
+    changed.
     """
 
     group: int
@@ -31,7 +32,7 @@ class Zxids:
     assignment: int
 
     def hold(self, ids: int, now: Zxids | None = None) -> bool:
-        """Whether nothing has changed since: ``ids`` is the same, and so are all of ``now`` where they are known."""
+        """Whether nothing has changed since: ``ids`` is the same and, if given, so are all zxids of ``now``."""
         return self.ids == ids and now in (None, self)
 
     @classmethod
@@ -41,11 +42,11 @@ class Zxids:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Nothing was to be done for a group in the state ``zxids``, with topics whose digest is ``topics``.
+    """The record that a group in the state ``zxids`` needed no action, with topics whose digest is ``topics``.
 
-    ``subscriptions`` is what its ``members`` subscribe to: each pattern once, and all topics subscribed to by name in
-    one subscription. A coordinator that reads this need not read the registrations. A group with socket consumers is
-    never written down so, because the next coordinator has to know each of them.
+    ``subscriptions`` combines the subscriptions of its ``members``: each pattern once, and all topics subscribed to by
+    name in one subscription. A coordinator that reads this need not read the registrations. A group with socket
+    consumers never gets such a record, because the next coordinator must know each of them.
     """
 
     zxids: Zxids
@@ -65,7 +66,7 @@ class Settled:
 
     @classmethod
     def from_json(cls, value: json_fields.Json, where: str) -> Settled:
-        """Strict; raises :class:`MalformedValue`."""
+        """Reads the value strictly; raises :class:`MalformedValue`."""
         wanted, patterns = value.get("wanted"), value.get("patterns")
         if not isinstance(wanted, list) or not all(isinstance(topic, str) and is_legal(topic) for topic in wanted):
             raise MalformedValue(where, f"field 'wanted' is {json_fields.shown(wanted)}, not a list of topics")
@@ -81,7 +82,7 @@ class Settled:
 
 
 def interests(subscriptions: Iterable[Subscription]) -> tuple[Subscription, ...]:
-    """The same interests in the fewest subscriptions, in a fixed order."""
+    """Combines subscriptions into the fewest with the same meaning, in a fixed order."""
     given = tuple({id(one): one for one in subscriptions}.values())
     topics = {topic for one in given if not one.is_wildcard for topic in one.topics}
     by_name = (Subscription(SubscriptionKind.STATIC, dict.fromkeys(sorted(topics), 1)),) if topics else ()
@@ -94,5 +95,5 @@ def _pattern(found: object, where: str) -> Subscription:
         raise MalformedValue(where, f"pattern {json_fields.shown(found)} is not a kind and an expression")
     kind, pattern = found
     if kind == SubscriptionKind.STATIC:
-        raise MalformedValue(where, "a static subscription is no pattern")
+        raise MalformedValue(where, "a static subscription is not a pattern")
     return Subscription.from_json({"subscription": {pattern: 1}, "pattern": kind}, where)

@@ -1,4 +1,4 @@
-"""Which stream of a consumer fetches a partition (0.8's consumer threads). Stream 0 is implied and never written."""
+"""The stream of a consumer that fetches each partition (0.8's consumer threads). Stream 0 is implied, never written."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kafka_coord.model.names import is_legal
 from kafka_coord.model.partitions import PartitionSet, TopicPartition, parse_ranges, ranges
 
 Streams = Mapping[TopicPartition, int]
-"""Only partitions on a stream other than 0 are in it."""
+"""Contains only partitions on a stream other than 0."""
 
 MAX_STREAMS = 1_000
 
 
 def streams_to_json(streams: Streams) -> dict[str, dict[str, str]]:
-    """``{"flights": {"1": "4-7"}}``: topic, stream, its partitions."""
+    """Writes ``{"flights": {"1": "4-7"}}``: topic, stream, partitions of the stream."""
     numbers: dict[str, dict[int, set[int]]] = {}
     for (topic, partition), stream in streams.items():
         if stream:
@@ -28,10 +28,10 @@ def streams_to_json(streams: Streams) -> dict[str, dict[str, str]]:
 
 
 def streams_from_json(value: Any, among: PartitionSet, where: str) -> dict[TopicPartition, int]:
-    """Strict inverse of :func:`streams_to_json`. Raises :class:`MalformedValue`, also for a partition that is not
-    ``among`` the given ones: a small value must not make us allocate a large one."""
+    """The strict inverse of :func:`streams_to_json`. Raises :class:`MalformedValue`, also for a partition that is not
+    ``among`` the given ones, because a small value must not expand into a large set."""
     if not isinstance(value, dict):
-        raise MalformedValue(where, "field 'streams' is not an object of topics")
+        raise MalformedValue(where, "field 'streams' is not an object keyed by topic")
     streams: dict[TopicPartition, int] = {}
     named = 0
     for topic, by_stream in value.items():
@@ -45,7 +45,9 @@ def streams_from_json(value: Any, among: PartitionSet, where: str) -> dict[Topic
             numbers = parse_ranges(written, where)
             named += len(numbers)
             if named > len(among) or not numbers <= among.of_topic(topic):
-                raise MalformedValue(where, f"'streams' names partitions of {topic[:60]!r} twice, or that are not here")
+                raise MalformedValue(
+                    where, f"'streams' names partitions of {topic[:60]!r} twice, or partitions not listed here"
+                )
             for partition in numbers:
                 streams[TopicPartition(topic, partition)] = int(stream)
     return streams

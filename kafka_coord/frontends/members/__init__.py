@@ -1,1 +1,1 @@
-"""Members from outside: their registrations, timers, commands and offsets, on behalf of a front end."""
+"""Members without a ZooKeeper session: their registrations, timers, commands and offsets, for any front end."""

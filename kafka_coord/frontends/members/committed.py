@@ -1,4 +1,4 @@
-"""Reads stored offsets for consumers, a part at a time, so that one large request keeps nobody else waiting."""
+"""Reads stored offsets for consumers, some at a time, so that one large request does not delay the others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class CommittedReader:
         wanted: Callable[[], Sequence[TopicPartition]],
         then: Callable[[Committed | StoreError | MalformedValue], None],
     ) -> None:
-        """Calls ``wanted`` when the request's turn comes. ``then`` receives what it raises, like a failed read."""
+        """Queues a request. Calls ``wanted`` when its turn comes. ``then`` receives any exception it raises, like a
+        failed read."""
         self._questions.append(_Question(ConsumerChannel(self._store, group, consumer), wanted, then))
 
     def step(self) -> bool:

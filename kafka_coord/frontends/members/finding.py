@@ -1,4 +1,4 @@
-"""Finds the members from outside that registered with an earlier coordinator, after an election."""
+"""Finds, after an election, the members without a ZooKeeper session that registered with an earlier coordinator."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Found = tuple[Registration, Terms]
 
 
 def find_members(store: Store, groups: Iterable[str]) -> tuple[list[Found], dict[str, str]]:
-    """The members of these groups; and by group, what could not be read of it: look there again later. Raises
-    :class:`StoreUnavailable`."""
+    """Returns the members of these groups, and the groups that could not be read completely, each with the reason:
+    search them again later. Raises :class:`StoreUnavailable`."""
     groups = list(groups)
     reads = [read for group in groups for read in (GetData(layout.settled(group)), GetData(layout.ids(group)))]
     answers = read_each(store, reads)
-    groups = [  # of a group with members from outside it is never written down that it is at rest
+    groups = [  # a group with such members never has a record that it is at rest
         group
         for number, group in enumerate(groups)
         if settled_as_of(layout.settled(group), *answers[2 * number : 2 * number + 2]) is None
@@ -53,7 +53,8 @@ def find_members(store: Store, groups: Iterable[str]) -> tuple[list[Found], dict
 
 
 def _member(group: str, consumer: str, node: ReadResult | Unreadable, channel: ReadResult | Unreadable) -> Found | None:
-    """``None`` for one that is not from outside, or gone. Raises :class:`MalformedValue` for one nobody can read."""
+    """Returns ``None`` for a member with its own ZooKeeper session, or one that is gone. Raises
+    :class:`MalformedValue` for an unreadable one."""
     for read in (node, channel):
         if isinstance(read, Unreadable):
             raise MalformedValue(read.path, read.reason)

@@ -1,4 +1,4 @@
-"""What happens to members from outside, for the log: a line for each, or one for all where they are many."""
+"""Logs the events of members without a ZooKeeper session: one line for each, or one line for many."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kafka_coord.frontends.members.machine.instructions import Happening, Tell
 log = logging.getLogger(__name__)
 
 _TOLD_ONE_BY_ONE = 10
-"""Nobody reads thousands of lines, and they take as long as much of what they are about."""
+"""The most lines of one kind in a step. Nobody reads thousands, and writing them would take too long."""
 
 
 class Journal:
-    """Collects what happens in a step. ``address`` names the other end of a connection."""
+    """Collects the events of a step. ``address`` returns the address of a connection's other end."""
 
     def __init__(self, address: Callable[[int | None], str]) -> None:
         self._address = address

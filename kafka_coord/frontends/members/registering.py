@@ -1,7 +1,7 @@
-"""Registers members from outside, many at once: it creates the znodes that a ZooKeeper consumer creates for itself.
+"""Registers members without a ZooKeeper session: creates the znodes that other consumers create for themselves.
 
-The registration is persistent and names the instance that looks after it. So it outlives that instance, and the next
-elected one gives the member its whole session timeout again (docs/design.md, section 8).
+The registration is persistent and names the instance that serves it. So it outlives that instance, and the next elected
+instance gives the member its whole session timeout again (docs/design.md, section 8).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a registration was refused, for the reply."""
+    """The reason why a registration was refused, for the reply."""
 
     code: Code
     message: str
@@ -78,7 +78,8 @@ class Registering:
 
 
 def too_large(value: bytes) -> Refusal | None:
-    """Refuses a registration longer than a coordinator reads, because it would block every decision about its group."""
+    """Refuses a registration that is too long for a coordinator to read: it would block all decisions about its
+    group."""
     if len(value) <= fields.MAX_VALUE_BYTES:
         return None
     message = f"the registration takes {len(value)} bytes, more than the {fields.MAX_VALUE_BYTES} allowed"
@@ -93,7 +94,7 @@ def registration_value(register: Register, gateway: int, address: str, now_ms: i
 
 
 def made_id(group: str, address: str, now_ms: int) -> str:
-    """``<group>_<host>-<epoch ms>-<8 hex>``, the form in which consumers name themselves."""
+    """Generates ``<group>_<host>-<epoch ms>-<8 hex>``, the form of the names that consumers generate."""
     host = re.sub(r"[^a-zA-Z0-9._-]", "-", address.rpartition(":")[0])
     tail = f"-{now_ms}-{secrets.token_hex(4)}"
     return f"{group}_{host}"[: 249 - len(tail)] + tail
@@ -129,7 +130,7 @@ def _register(store: FencedStore, wanted: Sequence[Registering]) -> None:
 
 
 def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
-    """Those that can be written now; tells the others their outcome."""
+    """Returns the registrations that can be written now; tells the other requesters their outcome."""
     paths = [layout.registration(one.group, one.consumer) for one in wanted]
     channels = [layout.channel(one.group, one.consumer) for one in wanted]
     nodes = store.read_many([GetData(path) for path in (*paths, *channels)])
@@ -150,7 +151,8 @@ def _look_at_all(store: FencedStore, wanted: Sequence[Registering]) -> list[Regi
 
 
 def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Registration | Refusal | None:
-    """``None`` if it can be written; then ``one.ops`` has the operations."""
+    """Returns ``None`` if the registration can be written (``one.ops`` then has the operations), otherwise its
+    outcome."""
     if node is None:
         has_channel = channel is not None
         one.ops = register_ops(one.group, one.consumer, one.wanted.value, has_channel=has_channel, ephemeral=False)
@@ -194,7 +196,7 @@ def _who(node: Node) -> str:
 
 
 def _write(store: FencedStore, wanted: Sequence[Registering]) -> list[Registering]:
-    """Writes the registrations and tells their outcomes; returns those that failed, to be looked at again."""
+    """Writes the registrations and tells their outcomes. Returns those that failed and must be examined again."""
     again: list[Registering] = []
     left = iter(wanted)
     for units in packed([one.ops for one in wanted], store.acl_bytes, MAX_REQUEST_BYTES):

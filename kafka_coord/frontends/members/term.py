@@ -1,7 +1,7 @@
-"""One term of office: the machine of members from outside, and ZooKeeper around it.
+"""One term of office: connects the machine of members without a ZooKeeper session to ZooKeeper.
 
-What came from clients is handed to the machine at the beginning of a step, and only while it is certain that this
-instance leads: nothing is said to a client that a deposed instance may not say.
+At the start of each step, the term passes the clients' input to the machine, but only while this instance certainly
+leads. So a deposed instance never tells a client anything that only the coordinator may say.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.1
 _FIND_AGAIN_S = 5.0
-"""How soon a group is searched again of which a registration could not be read: somebody may mend it."""
+"""How soon to search a group again after one of its registrations was unreadable: somebody may repair it."""
 
 
 class Term:
@@ -56,8 +56,8 @@ class Term:
         offers_every_s: float = 0.1,
         validate: bool = False,
     ) -> None:
-        """``say`` carries out instructions to a client, ``tell`` counts events; neither raises. ``wake`` is called, on
-        any thread, when there is work."""
+        """``say`` sends a client what an instruction says, ``tell`` counts events; neither raises. The term calls
+        ``wake``, on any thread, when there is work."""
         self.leadership = leadership
         self.store = FencedStore(store, leadership.fence)
         self.machine = MembershipMachine(store.clock.monotonic(), offers_every_s=offers_every_s, validate=validate)
@@ -76,8 +76,8 @@ class Term:
     # --- beginning and end -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Finds the members of earlier coordinators, and gives each its whole session timeout again. Raises
-        :class:`StoreUnavailable`: begin again."""
+        """Finds the members of earlier coordinators, and gives each its whole session timeout again. After
+        :class:`StoreUnavailable`, call it again."""
         self._find([name for name in self.store.children(layout.GROUPS) if is_legal(name)])
         if self.machine.members:
             log.info(
@@ -108,11 +108,11 @@ class Term:
     # --- what came, and what is to be done about it ------------------------------------------------------------------
 
     def arrived(self, stimulus: Stimulus) -> None:
-        """Something came from a client: it is dealt with in the next step."""
+        """Takes in a client's input, which the next step handles."""
         self._arrived.append(stimulus)
 
     def has_room(self, group: str, consumer: str, most: int) -> bool:
-        """Whether one more may register, of ``most``."""
+        """Whether one more consumer may register, if there may be ``most``."""
         machine = self.machine
         asking = sum(isinstance(stimulus, was.RegistrationWanted) for stimulus in self._arrived)
         return (group, consumer) in machine.members or len(machine.members) + len(machine.registering) + asking < most
@@ -132,9 +132,9 @@ class Term:
             connection = getattr(stimulus, "connection", None)
             if connection is None:
                 raise
-            # What one client brings about ends that one's membership on its connection, and nobody else's.
+            # A failure that one client causes ends only the membership on that client's connection.
             log.exception("failed to handle a client's request: %r (a defect)", stimulus)
-            dismissed = do.Dismiss(connection, "the coordinator failed on what it was sent")
+            dismissed = do.Dismiss(connection, "the coordinator failed on this request (a defect): register again")
             return [dismissed, *self.machine.handle(now, was.Disconnected(connection))]
 
     def _carry_out(self, instruction: do.Instruction) -> None:
@@ -198,8 +198,8 @@ class Term:
     # --- the step ----------------------------------------------------------------------------------------------------
 
     def step(self, *, leads: bool) -> float:
-        """Carries on with everything; the monotonic time at which to come again. Raises :class:`Fenced` and
-        :class:`StoreUnavailable`. While it is not certain that this instance leads, nothing is said to anybody."""
+        """Does all the work that is due; returns the monotonic time for the next step. Raises :class:`Fenced` and
+        :class:`StoreUnavailable`. Says nothing to any client while it is uncertain whether this instance leads."""
         began_at = self.store.clock.monotonic()
         self._handle(was.StepBegan(leads))
         if not leads:
@@ -290,10 +290,10 @@ class Term:
 
 
 def _held(member: MemberId, node: Node, *, stops: bool) -> frozenset[TopicPartition]:
-    """The partitions in its ledger, which it may commit. Stopping partitions are its own only while the stop is
-    outstanding: after the acknowledgement they belong to the next owner, even before the coordinator releases them.
+    """Returns the partitions in the member's ledger, which it may commit. Stopping partitions count only while the stop
+    is outstanding: after the acknowledgement they belong to the next owner, even before the coordinator releases them.
 
-    Raises :class:`MalformedValue`: nobody can tell what it holds.
+    Raises :class:`MalformedValue` if the ledger is unreadable.
     """
     path = layout.ledger(member.group, member.consumer)
     ledger = Ledger.from_json(fields.load(node.data, path), member.consumer, node.stat.version, path)

@@ -1,4 +1,4 @@
-"""Commits, acknowledgements and leaves of members from outside, written for many of them at once."""
+"""Writes commits, acknowledgements and leaves of members without a ZooKeeper session, many in one request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kafka_coord.zk.store import Delete, GetData, Node, Op
 
 @dataclass(slots=True, eq=False)
 class MemberFile:
-    """What is needed to write for a member. ``stored`` are partitions whose offset znodes are known to exist."""
+    """The facts needed to write for a member. ``stored`` are partitions whose offset znodes are known to exist."""
 
     registration: Registration
     channel: ConsumerChannel
@@ -37,8 +37,8 @@ class MemberFile:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One write of a member. ``also`` is written when it leaves. ``alone``: it failed, or may have taken effect: it is
-    written by itself, by the rules of the ZooKeeper channel."""
+    """One write of a member. A leave also writes ``also``. A write is ``alone`` after it failed or may have taken
+    effect: it then gets its own request, by the rules of the ZooKeeper channel."""
 
     file: MemberFile
     wanted: Store
@@ -68,10 +68,10 @@ class Write:
 
 
 class Writer:
-    """Writes as many to a request as fit. One thread.
+    """Puts as many writes into each request as fit. One thread.
 
-    It is given one write of a member at a time, so a request never holds two, and a write whose outcome is unknown is
-    repeated before anything later of that member is written.
+    It receives one write of a member at a time. So a request never holds two writes of one member, and a write with an
+    unknown outcome is resolved before any later write of that member.
     """
 
     def __init__(self, store: FencedStore, told: Callable[[Stored], None]) -> None:
@@ -96,7 +96,7 @@ class Writer:
             self._write_together([write for write in together if not write.alone])
 
     def _find_stored(self, writes: Sequence[Write]) -> None:
-        """Which offset znodes exist, asked for once for all that nobody knows of."""
+        """Finds out which offset znodes exist, in one read for all that are not known yet."""
         unknown = [(write, tp) for write in writes for tp in write.wanted.offsets if tp not in write.file.stored]
         if not unknown:
             return
@@ -105,7 +105,7 @@ class Writer:
             nodes = self._store.read_many([GetData(path) for path in paths])
         except StoreUnavailable:
             raise
-        except StoreError:  # somebody's may not be read: each finds out by itself
+        except StoreError:  # some znodes may not be read: each write finds out by itself
             for write, _ in unknown:
                 write.alone = True
             return
@@ -123,13 +123,15 @@ class Writer:
         ops = [op for _, unit in batch for op in unit]
         try:
             if len(batch) == 1 and sum(op_size(op, acl=self._store.acl_bytes) for op in ops) > MAX_REQUEST_BYTES:
-                batch[0][0].alone = True  # it is divided there
+                batch[0][0].alone = True  # that path splits it
                 return
             self._store.multi(ops)
         except Fenced:
             raise
         except MultiFailed as error:
-            _at_fault(batch, error.index).alone = True  # nothing was written: the others again, and this one by itself
+            _at_fault(
+                batch, error.index
+            ).alone = True  # nothing was written: retry the others together, and this one alone
             return
         except StoreError as error:
             for write, _ in batch:

@@ -1,7 +1,7 @@
-"""Members from outside as a pure machine: stimuli in, instructions out, time an argument.
+"""The pure state machine of members without a ZooKeeper session: it turns stimuli into instructions.
 
-Nothing here talks, waits or looks at a clock. A front end says what came from its clients and carries out what is to be
-said to them; :mod:`kafka_coord.frontends.members.term` does the same for ZooKeeper.
+It does no I/O, never waits, and takes the time as an argument. A front end passes in what its clients send, and sends
+them what the instructions say. :mod:`kafka_coord.frontends.members.term` does the same for ZooKeeper.
 """
 
 from kafka_coord.frontends.members.machine.machine import MembershipMachine

@@ -1,4 +1,4 @@
-"""Commands on the way from a member's channel to its client: one at a time, in their order."""
+"""Delivers the commands in a member's channel to its client, one at a time and in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Commands:
-    """A part of the machine."""
+    """The delivery of commands to all members."""
 
     def __init__(self, machine: MembershipMachine) -> None:
         self._machine = machine
@@ -29,7 +29,7 @@ class Commands:
         self.go_on(member)
 
     def go_on(self, member: MemberState) -> None:
-        """Reads its next command, if it can take one."""
+        """Reads the member's next command, if it can take one."""
         is_free = member.delivered is None and member.reading is None
         if is_free and member.queue and member.connection is not None and self._machine.is_current(member):
             member.reading = member.queue.popleft()
@@ -41,7 +41,8 @@ class Commands:
             return
         member.reading = None
         if read.fault:
-            # It cannot be obeyed, nor what follows it. It is read again at the next probe: somebody may mend it.
+            # The member can carry out neither this command nor a later one. The next probe reads it again: somebody may
+            # have repaired it.
             member.queue.appendleft(read.command_id)
             if member.stuck != read.fault:
                 member.stuck = read.fault
@@ -49,7 +50,7 @@ class Commands:
             return
         member.stuck = ""
         command = read.command
-        if command is None:  # taken back, or acknowledged by somebody
+        if command is None:  # withdrawn, or acknowledged by somebody else
             self.go_on(member)
         elif command.incarnation < member.id.incarnation:
             machine.emit(do.DropCommand(member.id, read.command_id))

@@ -1,4 +1,4 @@
-"""What the machine wants done: to be said to a client (:data:`ToClient`), or done on ZooKeeper (:data:`ToStore`)."""
+"""The machine's instructions: messages to a client (:data:`ToClient`), and work on ZooKeeper (:data:`ToStore`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kafka_coord.model import Command, CommandId
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """It is registered, and a member on this connection from here on."""
+    """Tells the client that it is registered, and a member on this connection from now on."""
 
     connection: int
     request: Request
@@ -36,7 +36,8 @@ class RefuseRegistration:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """It goes on over this connection. ``outstanding`` are the commands it has not acknowledged."""
+    """Tells the client that its membership continues on this connection. ``outstanding`` are the commands it has not
+    acknowledged."""
 
     connection: int
     request: Request
@@ -46,7 +47,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class RefuseResume:
-    """It is not, or no longer, the member it wants to go on as."""
+    """Tells the client that it is not, or no longer, the member it wants to resume as."""
 
     connection: int
     request: Request
@@ -55,8 +56,8 @@ class RefuseResume:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Asks it whether it lives. ``heard``: the answers to that probe and all before are stored; ``done``: so is the
-    acknowledgement of that command."""
+    """Asks the member whether it lives. The answers to probe ``heard`` and to all earlier ones are stored, and so is
+    the acknowledgement of command ``done``."""
 
     connection: int
     number: int
@@ -66,7 +67,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Sends it a command."""
+    """Sends the member a command."""
 
     connection: int
     member: MemberId
@@ -75,7 +76,7 @@ class Deliver:
 
 
 class Refused(StrEnum):
-    """Why a commit or leave was refused."""
+    """The reasons for refusing a commit or a leave."""
 
     NOT_HELD = "not held"
     FAILED = "failed"
@@ -83,7 +84,8 @@ class Refused(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerCommit:
-    """``topics`` exist no more; ``refused``: nothing was written, for the reason in ``message``."""
+    """Answers a commit. ``topics`` no longer exist. If ``refused`` is set, nothing was written, for the reason in
+    ``message``."""
 
     connection: int
     request: Request
@@ -94,7 +96,7 @@ class AnswerCommit:
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """It has left."""
+    """Tells the client that it has left."""
 
     connection: int
     request: Request
@@ -103,7 +105,7 @@ class Farewell:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """The member on this connection is one no longer, or not over this connection."""
+    """Tells the client that the member on this connection is no longer a member, or is now on another connection."""
 
     connection: int
     message: str
@@ -121,21 +123,21 @@ class WriteRegistration:
 
 @dataclass(frozen=True, slots=True)
 class WatchRegistration:
-    """Says when it is deleted."""
+    """Watches the registration and reports when it is deleted."""
 
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True)
 class WatchCommands:
-    """Lists its commands, now and whenever they change."""
+    """Lists the member's commands, now and whenever they change."""
 
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Drop everything known about the member."""
+    """Drops everything known about the member."""
 
     member: MemberId
 
@@ -161,8 +163,8 @@ class DropCommand:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Writes offsets, and with them in one step the acknowledgement of a command, or the end of the registration. At
-    most one write of a member is under way: its outcome is :class:`~.stimuli.Stored` with this number."""
+    """Writes offsets and, in the same multi, the acknowledgement of a command or the end of the registration. At most
+    one write of a member is outstanding. :class:`~.stimuli.Stored` with this number reports its outcome."""
 
     member: MemberId
     number: int
@@ -178,7 +180,7 @@ ToStore = (
 
 
 class Happening(StrEnum):
-    """What people want to know of."""
+    """The events that operators want to see."""
 
     REGISTERED = "registered"
     RESUMED = "resumed"
@@ -191,7 +193,7 @@ class Happening(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Something for the log and the counters; ``detail`` is the reason where there is one."""
+    """Reports an event to the log and the counters; ``detail`` is the reason, if there is one."""
 
     happening: Happening
     member: MemberId

@@ -1,4 +1,4 @@
-"""What is true of the machine after every stimulus."""
+"""The invariants of the machine, which hold after every stimulus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class InvariantBroken(AssertionError):
-    """The machine is wrong; the message ends with what led to it."""
+    """An invariant is broken, so the machine has a defect. The message ends with the events that led to it."""
 
 
 def check(machine: MembershipMachine) -> None:

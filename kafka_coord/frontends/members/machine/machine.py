@@ -1,4 +1,4 @@
-"""The machine: members from outside, from their registration to their end."""
+"""The state machine of members without a ZooKeeper session, from their registration to their end."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kafka_coord.frontends.members.machine.timers import AttentiveClock, Timers
 from kafka_coord.frontends.members.machine.writes import Writes
 
 MAX_UNANSWERED_PROBES = 3
-"""One that does not answer is not asked more: its session timeout is running."""
+"""The most unanswered probes. A silent member gets no more of them; its session timeout is running."""
 READ_AGAIN_S = 0.5
-"""How soon a member is read again whose ledger cannot be read: somebody may mend it."""
+"""How soon to read a member again after its ledger was unreadable: somebody may repair it."""
 MAX_STORY = 5_000
 
 Key = tuple[str, str]
@@ -31,20 +31,21 @@ class MembershipMachine:
     :meth:`handle` takes stimuli in the order in which they happened and returns the resulting instructions in order.
     It relies on these properties:
 
-    - *Safety of time.* A member is expired only when nothing came from it for its whole session timeout, in seconds in
-      which the gateway looked after its members (:class:`AttentiveClock`). A probe is called heard only once what was
-      reported with it and before it is stored.
-    - *Safety of offsets.* At most one write of a member is under way; the next goes out when the outcome of that one is
-      known. So no repetition of a write can undo a later one, or what the next owner of a partition committed. A member
-      of which it cannot be told what it holds waits to resume: without that, its offsets would be dropped.
-    - *Order.* A member obeys one command at a time, in the order of its channel.
+    - *Safety of time.* A member expires only after it sent nothing for its whole session timeout, counted in seconds in
+      which the gateway served its members (:class:`AttentiveClock`). The machine confirms a probe's answer only after
+      it has stored everything reported with that answer and before.
+    - *Safety of offsets.* At most one write of a member is outstanding; the next starts once the outcome of that one is
+      known. So a repeated write can undo neither a later one nor a commit by the partition's next owner. A member whose
+      held partitions are unknown must wait to resume: otherwise its offsets would be dropped.
+    - *Order.* A member carries out one command at a time, in the order of its channel.
 
-    With ``validate`` every invariant is checked after every stimulus; :meth:`story` tells what led to it.
+    With ``validate``, the machine checks every invariant after every stimulus; :meth:`story` tells what led to a
+    violation.
     """
 
     def __init__(self, now: float, *, offers_every_s: float = 0.1, validate: bool = False) -> None:
-        """``now`` is in monotonic seconds; ``offers_every_s``: how long reported offsets are collected before they are
-        written together."""
+        """``now`` is in monotonic seconds. ``offers_every_s`` is how long the machine collects reported offsets before
+        it writes them together."""
         self.members: dict[Key, MemberState] = {}
         self.connections: dict[int, MemberState] = {}
         self.registering: dict[int, was.RegistrationWanted] = {}
@@ -93,13 +94,14 @@ class MembershipMachine:
         return out
 
     def due(self) -> float:
-        """The monotonic time at which :class:`~.stimuli.TimersDue` has an effect next."""
+        """The monotonic time at which :class:`~.stimuli.TimersDue` next has an effect."""
         timers = (self._deadlines, self._probe_timers, self._reread_timers)
         at = min(self._writes.offers_due, *(timer.next_at() for timer in timers))
         return self.clock.monotonic(at)
 
     def story(self, group: str, consumer: str) -> list[str]:
-        """What happened to a consumer and what was done about it, oldest first; of all, only the newest is kept."""
+        """The recent stimuli and instructions of a consumer, oldest first. The machine keeps only the newest of all
+        members."""
         return [f"{at:.3f} {what}" for at, key, what in self._story if key == (group, consumer)]
 
     # --- for the machine's own parts ---------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ class MembershipMachine:
         self._story.append((self.now, self._key_of(instruction), instruction))
 
     def current(self, member: MemberId) -> MemberState | None:
-        """The state of this very incarnation, if it is a member."""
+        """The state of exactly this incarnation, if it is a member."""
         found = self.members.get((member.group, member.consumer))
         return found if found is not None and found.id == member else None
 
@@ -117,13 +119,13 @@ class MembershipMachine:
         return self.members.get(member.key) is member
 
     def end(self, member: MemberState, message: str) -> None:
-        """It is a member no longer: its client is told."""
+        """Ends the membership and tells the client."""
         if member.connection is not None:
             self.emit(do.Dismiss(member.connection, message))
         self.forget(member)
 
     def forget(self, member: MemberState) -> None:
-        """It is a member no longer, for whatever reason; its connection goes on without one."""
+        """Forgets a member, for any reason. Its connection stays open without a member."""
         self.detach(member)
         if not self.is_current(member):
             return
@@ -144,7 +146,7 @@ class MembershipMachine:
             member.delivered = None
 
     def probe(self, member: MemberState, *, confirms: bool = False) -> None:
-        """Asks it whether it lives; ``confirms``: only to say that the one before was heard."""
+        """Asks the member whether it lives. ``confirms``: this probe only says that the previous one was heard."""
         if member.connection is None or (confirms and len(member.probes) >= MAX_UNANSWERED_PROBES):
             return
         member.last_probe += 1
@@ -154,11 +156,11 @@ class MembershipMachine:
         self.emit(do.Probe(member.connection, member.last_probe, member.heard, member.done))
 
     def go_on(self, member: MemberState) -> None:
-        """Sends it its next command, if it can take one."""
+        """Sends the member its next command, if it can take one."""
         self._commands.go_on(member)
 
     def written(self, member: MemberState) -> None:
-        """The member has no more pending writes: a client that waits to resume as it can now be answered."""
+        """Answers a client that waits to resume as this member, which has no more pending writes."""
         if any(wanted.member == member.id for wanted in self.resuming.values()):
             self.emit(do.ReadMember(member.id))
 
@@ -182,7 +184,7 @@ class MembershipMachine:
         return state
 
     def _attach(self, member: MemberState, connection: int) -> None:
-        """From here on it is spoken to over this connection."""
+        """Attaches the member to this connection: the machine sends to it there from now on."""
         member.connection = connection
         self.connections[connection] = member
         member.heard = member.last_probe = member.newest_answer = 0
@@ -202,7 +204,7 @@ class MembershipMachine:
         self.emit(do.WriteRegistration(wanted))
 
     def _registration_written(self, written: was.RegistrationWritten) -> None:
-        """Its connection may be gone meanwhile: then its session timeout runs."""
+        """Admits the new member. If its connection has ended meanwhile, its session timeout is running."""
         wanted = written.wanted
         is_there = self.registering.pop(wanted.connection, None) is not None
         before = self.members.get((wanted.group, wanted.consumer))
@@ -238,7 +240,7 @@ class MembershipMachine:
             self.written(member)
 
     def _member_read(self, read: was.MemberRead) -> None:
-        """Not before what it has settled is written: it would be asked for once more."""
+        """Resumes the member, but only once its pending writes are done: otherwise it would be asked for them again."""
         member = self.current(read.member)
         if member is None or member.has_unwritten:
             return
@@ -265,7 +267,8 @@ class MembershipMachine:
             self.emit(do.Tell(Happening.RESUMED, member.id, connection))
 
     def _read_again(self, member: MemberState, fault: str) -> None:
-        """A client that waits to resume as this member waits until its partitions are known, or gives up."""
+        """Reads the member again later. A client that waits to resume as this member goes on waiting until its
+        partitions are known, or gives up."""
         if not any(wanted.member == member.id for wanted in self.resuming.values()):
             return
         if member.stuck != fault:
@@ -305,7 +308,7 @@ class MembershipMachine:
             member.heard = member.answered
             if not confirms:
                 self.probe(member, confirms=True)
-        elif not confirms:  # what little a confirmation brought is written with the next
+        elif not confirms:  # the next answer's write includes the few offsets of a confirmation
             self._writes.offer(member)
 
     def _timers_due(self, _due: was.TimersDue) -> None:
@@ -340,7 +343,7 @@ class MembershipMachine:
             self._writes.add(member, LeaveWrite(None, None, last))
 
     def expire_again(self, member: MemberState) -> None:
-        """Its expiry could not be written: it has its session timeout once more."""
+        """Gives the member its session timeout once more, because its expiry could not be written."""
         member.expiring = False
         self._lives(member)
         self._deadlines.add(member.deadline, member)

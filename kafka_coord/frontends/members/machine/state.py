@@ -1,4 +1,4 @@
-"""One member as the machine knows it."""
+"""The state of one member, as the machine keeps it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kafka_coord.frontends.members.machine.stimuli import MemberId, Request, Ter
 from kafka_coord.model import Command, CommandId, StopFetcher, TopicPartition
 
 PROBES_PER_SESSION = 3
-"""Probes go out at a third of the session timeout."""
+"""The machine probes a member every third of its session timeout."""
 
 
 @dataclass(slots=True, eq=False)
 class Delivered:
-    """A command the client was sent. ``obeyed``: its acknowledgement is on its way to ZooKeeper, and nothing comes
-    after it before that is there."""
+    """A command that was sent to the client. ``obeyed``: its acknowledgement is on its way to ZooKeeper, and no later
+    command is sent before that is written."""
 
     command_id: CommandId
     command: Command
@@ -24,7 +24,8 @@ class Delivered:
 
 @dataclass(slots=True, eq=False)
 class OffersWrite:
-    """The offsets the member has reported by the time this is written; then ``probe`` is heard on ``connection``."""
+    """The offsets that the member has reported by the time of this write. Afterwards ``probe`` counts as heard on
+    ``connection``."""
 
     connection: int | None = None
     probe: int = 0
@@ -33,7 +34,7 @@ class OffersWrite:
 
 @dataclass(slots=True, eq=False)
 class CommitWrite:
-    """Offsets the client waits for."""
+    """The offsets of a commit whose answer the client awaits."""
 
     connection: int
     request: Request
@@ -42,7 +43,7 @@ class CommitWrite:
 
 @dataclass(slots=True, eq=False)
 class AcknowledgeWrite:
-    """The acknowledgement of a delivered command, with the offsets it settles."""
+    """The acknowledgement of a delivered command, with the final offsets of its partitions."""
 
     connection: int
     delivered: Delivered
@@ -50,14 +51,15 @@ class AcknowledgeWrite:
 
     @property
     def gives_up(self) -> frozenset[TopicPartition]:
-        """What belongs to somebody else once it is written."""
+        """The partitions that may belong to another member once this is written."""
         command = self.delivered.command
         return frozenset(command.partitions) if isinstance(command, StopFetcher) else frozenset()
 
 
 @dataclass(slots=True, eq=False)
 class LeaveWrite:
-    """The end of the registration, asked for by the client, or (without ``connection``) because it was not heard of."""
+    """The end of the registration: because the client asked for it or, if ``connection`` is ``None``, because the
+    client fell silent."""
 
     connection: int | None
     request: Request
@@ -70,14 +72,13 @@ PendingWrite = OffersWrite | CommitWrite | AcknowledgeWrite | LeaveWrite
 
 @dataclass(slots=True, eq=False)
 class MemberState:
-    """All times are in the machine's own seconds.
+    """The state of one member. All times are seconds of the machine's own clock.
 
-    ``deadline`` is when it is expired unless something comes from it. ``stuck`` is why it is sent no command, or cannot
-    resume. ``held`` are the partitions it acknowledged to
-    fetch, the only ones it may commit; ``held_known``: whether that is known, which it is not of one that an earlier
-    coordinator registered, until it resumes. ``reported`` are offsets it reported that no write was made of yet;
-    ``newest_answer`` is the newest probe it answered. ``probes`` are unanswered; those in ``confirming`` went out
-    only to say that the one before was heard. ``writes`` wait behind ``writing``, whose outcome is not known.
+    The member expires at ``deadline`` unless it sends something before. ``stuck`` is the reason why it gets no command,
+    or cannot resume. ``held`` are the partitions it acknowledged to fetch; it may commit only these. ``held_known`` is
+    false for a member of an earlier coordinator until it resumes. ``reported`` are reported offsets that are in no
+    write yet. ``newest_answer`` is the newest probe it answered. ``probes`` are unanswered; those in ``confirming``
+    were sent only to say that the previous one was heard. ``writes`` wait for ``writing``, whose outcome is unknown.
     """
 
     id: MemberId
@@ -115,7 +116,7 @@ class MemberState:
 
     @property
     def answered(self) -> int:
-        """The newest probe that is answered together with all before it."""
+        """The newest probe up to which all probes are answered."""
         return min([self.newest_answer, *(probe - 1 for probe in self.probes if probe < self.newest_answer)])
 
     @property

@@ -1,7 +1,7 @@
-"""What happens to members from outside: what came from a client, what was found on ZooKeeper, and that time passed.
+"""The stimuli of the machine: input from a client, news from ZooKeeper, and the passing of time.
 
-A ``connection`` is a number the front end gives each of its connections; a ``request`` is whatever it answers by. A
-stimulus about a connection or a member that is no more has no effect.
+A ``connection`` is the number that the front end gives each of its connections. A ``request`` is the value by which the
+front end matches the answer. A stimulus about a connection or a member that no longer exists has no effect.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kafka_coord.model import Command, CommandId, TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
-"""Per partition the offset of the next record to read."""
+"""Maps each partition to the offset of the next record to read."""
 Request = Hashable
 
 
@@ -28,8 +28,8 @@ class MemberId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of a registration. A client with the same ``resume_key`` may resume it. ``auto_commit``: offsets that
-    the member only reports are committed."""
+    """The terms of a registration. A client with the same ``resume_key`` may resume it. With ``auto_commit``, offsets
+    that the member only reports are committed."""
 
     session_timeout_s: float
     auto_commit: bool = True
@@ -41,7 +41,8 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationWanted:
-    """``value`` is what goes into the registration's znode: unique to this request, which is recognised by it."""
+    """A client asks to register. ``value`` is the content of the registration's znode. It is unique, so it identifies
+    this request."""
 
     connection: int
     request: Request
@@ -53,7 +54,7 @@ class RegistrationWanted:
 
 @dataclass(frozen=True, slots=True)
 class ResumeWanted:
-    """It wants to go on, over this connection, as the incarnation it was."""
+    """A client asks to continue, over this connection, as its earlier incarnation."""
 
     connection: int
     request: Request
@@ -63,14 +64,14 @@ class ResumeWanted:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Anything at all came from it: its session timeout begins again."""
+    """A client sent anything at all: its session timeout starts again."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswered:
-    """It lives, and reports offsets; ``probe`` is the number it was asked under."""
+    """A client answers a probe and reports offsets; ``probe`` is the probe's number."""
 
     connection: int
     probe: int
@@ -79,7 +80,8 @@ class ProbeAnswered:
 
 @dataclass(frozen=True, slots=True)
 class CommandObeyed:
-    """The acknowledgement of a command that was delivered over this connection, with the offsets it settles."""
+    """A client acknowledges a command that was delivered over this connection, with the final offsets of its
+    partitions."""
 
     connection: int
     command: CommandId
@@ -95,7 +97,7 @@ class CommitWanted:
 
 @dataclass(frozen=True, slots=True)
 class LeaveWanted:
-    """``for_good``: no place is kept for it."""
+    """A client asks to leave. With ``for_good``, the coordinator keeps no place for it."""
 
     connection: int
     request: Request
@@ -105,7 +107,7 @@ class LeaveWanted:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection is gone; the member on it lives on until its session timeout."""
+    """The connection ended; the member on it stays until its session timeout."""
 
     connection: int
 
@@ -115,7 +117,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class MemberFound:
-    """A member that registered with an earlier coordinator was found when the term began."""
+    """At the start of the term, a member was found that had registered with an earlier coordinator."""
 
     member: MemberId
     terms: Terms
@@ -129,7 +131,7 @@ class RegistrationWritten:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationFailed:
-    """``reason`` is passed on unchanged; it is a matter between the front end and the shell that wrote it."""
+    """The registration failed. The machine passes ``reason`` from the shell to the front end unchanged."""
 
     wanted: RegistrationWanted
     reason: object
@@ -137,16 +139,16 @@ class RegistrationFailed:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationDeleted:
-    """Nobody is registered under its name any more."""
+    """The registration was deleted: no member has its name any more."""
 
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRead:
-    """What ZooKeeper says of one that wants to resume: ``held`` is ``None`` where that says nothing new,
-    ``outstanding`` is ``None`` where its channel is gone. ``fault`` says what cannot be read: its ledger, or
-    (without ``outstanding``) all of it."""
+    """The state on ZooKeeper of a member that wants to resume. ``held`` is ``None`` if it is known already, and
+    ``outstanding`` is ``None`` if the channel is gone. ``fault`` names the unreadable part: the ledger or, without
+    ``outstanding``, everything."""
 
     member: MemberId
     held: frozenset[TopicPartition] | None
@@ -156,7 +158,7 @@ class MemberRead:
 
 @dataclass(frozen=True, slots=True)
 class CommandsListed:
-    """The commands in its channel, in the order to obey them."""
+    """The commands in a member's channel, in the order to carry them out."""
 
     member: MemberId
     commands: tuple[CommandId, ...]
@@ -164,7 +166,7 @@ class CommandsListed:
 
 @dataclass(frozen=True, slots=True)
 class CommandRead:
-    """``command`` is ``None`` where it was taken back; ``fault`` says why it cannot be read."""
+    """A command was read. ``command`` is ``None`` if it was withdrawn; ``fault`` says why it is unreadable."""
 
     member: MemberId
     command_id: CommandId
@@ -173,7 +175,7 @@ class CommandRead:
 
 
 class Trouble(StrEnum):
-    """Why a write was not done."""
+    """The reasons why a write was not done."""
 
     MEMBERSHIP_LOST = "membership lost"
     FAILED = "failed"
@@ -181,8 +183,8 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The outcome of the write numbered so: ``refused`` are topics that exist no more. ``trouble``: nothing was
-    written, for this ``reason``."""
+    """The outcome of the write with this number. ``refused`` are topics that no longer exist. If ``trouble`` is set,
+    nothing was written, for this ``reason``."""
 
     member: MemberId
     number: int
@@ -196,7 +198,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class StepBegan:
-    """The gateway looks after its members again. ``leads``: it is certain that its instance is the elected one."""
+    """The gateway serves its members again. ``leads``: its instance is certainly the elected one."""
 
     leads: bool
 

@@ -1,4 +1,4 @@
-"""When the machine has something to do, in seconds in which the gateway looked after its members."""
+"""The machine's timers, on a clock that counts only the seconds in which the gateway serves its members."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from kafka_coord.frontends.members.machine.state import MemberState
 
 LONGEST_STEP_S = 0.5
-"""From the beginning of one step to that of the next. What it takes longer, the gateway stood still."""
+"""The longest normal time between the starts of two steps. Beyond it, the gateway counts as stopped."""
 
 
 class AttentiveClock:
-    """Counts the seconds in which the gateway looked after its members: it stands still while the gateway does,
-    whatever keeps it (a frozen process, a slow ZooKeeper in the middle of a step), and while it may be deposed.
+    """Counts the seconds in which the gateway serves its members. The clock stops while the gateway is stopped, for any
+    reason (a frozen process, a slow ZooKeeper in the middle of a step), and while the gateway may be deposed.
 
-    What was sent in that time may not have been read yet: it must count against nobody.
+    The gateway may not have read yet what members sent in that time, so the time must not count against them.
     """
 
     def __init__(self, now: float) -> None:
@@ -30,16 +30,16 @@ class AttentiveClock:
         self._began_at, self.leads = now, leads
 
     def at(self, now: float) -> float:
-        """What this clock shows when a monotonic one shows ``now``."""
+        """Converts the monotonic time ``now`` to this clock."""
         return now - self._stood_still_s
 
     def monotonic(self, at: float) -> float:
-        """When, by a monotonic clock, this one shows ``at`` if the gateway does not stand still."""
+        """The monotonic time at which this clock will show ``at``, if the gateway does not stop until then."""
         return at + self._stood_still_s
 
 
 class Timers:
-    """A moment for each of many members."""
+    """Timers of many members, each with one due time."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, MemberState]] = []
@@ -52,7 +52,7 @@ class Timers:
         return self._heap[0][0] if self._heap else float("inf")
 
     def due(self, now: float) -> Iterator[tuple[float, MemberState]]:
-        """Those whose moment has come, each with that moment; they are timed no more."""
+        """Yields the members whose timers are due, with the due times, and removes those timers."""
         while self._heap and self._heap[0][0] <= now:
             at, _, member = heapq.heappop(self._heap)
             yield at, member

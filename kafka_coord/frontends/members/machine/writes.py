@@ -1,4 +1,4 @@
-"""What a member settles on ZooKeeper, in its order: offsets, acknowledgements, its end. One write at a time."""
+"""Orders each member's writes to ZooKeeper: offsets, acknowledgements, and the end of its registration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Writes:
-    """A part of the machine."""
+    """The queue of each member's writes to ZooKeeper: in order, one outstanding at a time."""
 
     def __init__(self, machine: MembershipMachine, offers_every_s: float) -> None:
         self._machine = machine
@@ -38,12 +38,12 @@ class Writes:
         self._next(member)
 
     def offer(self, member: MemberState) -> None:
-        """What it has reported is written soon, together with what others report."""
+        """Schedules the member's reported offsets to be written soon, together with those of other members."""
         self._offering[member] = None
         self.offers_due = min(self.offers_due, self._machine.now + self._offers_every_s)
 
     def write_offers(self) -> None:
-        """If they are due."""
+        """Queues the writes of reported offsets, if they are due."""
         if self._machine.now < self.offers_due:
             return
         offering, self._offering, self.offers_due = self._offering, {}, float("inf")
@@ -54,7 +54,7 @@ class Writes:
         self._offering.pop(member, None)
 
     def command_obeyed(self, obeyed: was.CommandObeyed) -> None:
-        """The acknowledgement is written with what is known of its offsets."""
+        """Queues the acknowledgement, with the latest known offsets of its partitions."""
         member = self._machine.connections.get(obeyed.connection)
         delivered = member.delivered if member is not None else None
         if member is None or delivered is None or delivered.command_id != obeyed.command or delivered.obeyed:
@@ -94,13 +94,13 @@ class Writes:
     # --- written -----------------------------------------------------------------------------------------------------
 
     def _next(self, member: MemberState) -> None:
-        """Sends the next write on its way, unless the outcome of one is awaited."""
+        """Starts the member's next write, unless one is outstanding."""
         while member.writing is None and member.writes and self._machine.is_current(member):
             write = member.writing = member.writes.popleft()
             if isinstance(write, OffersWrite):
                 write.offsets, member.reported = member.reported, {}
                 write.connection, write.probe = member.connection, member.answered
-                if not write.offsets:  # nothing is left to be stored of what it reported
+                if not write.offsets:  # every reported offset has been settled in another way
                     self._done(member, was.Stored(member.id, member.write_number))
                     continue
             member.write_number += 1
@@ -149,8 +149,8 @@ class Writes:
             self._machine.probe(member, confirms=True)
 
     def _take_back(self, member: MemberState, tp: TopicPartition, offset: int) -> None:
-        """An offset it reported could not be written. It goes with the next report, unless something later settles
-        the partition: what that says counts, and where it says nothing of it, this goes with it."""
+        """Takes back a reported offset that could not be written. If a later write already settles the partition, that
+        write's offset counts, or it takes this offset along if it has none. Otherwise the next report includes it."""
         for later in member.writes:
             if isinstance(later, OffersWrite):
                 continue
@@ -167,7 +167,9 @@ class Writes:
         if member.delivered is delivered:
             member.delivered = None
         if stored.trouble is not None:
-            member.queue.appendleft(delivered.command_id)  # sent again after the next probe, then answered as before
+            member.queue.appendleft(
+                delivered.command_id
+            )  # delivered again after the next probe; the client answers as before
             return
         if member.connection == write.connection:
             member.done = delivered.command_id
@@ -185,9 +187,11 @@ class Writes:
             machine.forget(member)
         elif stored.trouble is None:
             machine.emit(do.Tell(Happening.EXPIRED, member.id, member.connection))
-            machine.end(member, "nothing was heard of it within its session timeout")
+            machine.end(member, "nothing was heard from it within its session timeout")
         elif write.offsets:
-            member.writes.appendleft(LeaveWrite(None, None, {}))  # its offsets may be what cannot be written
+            member.writes.appendleft(
+                LeaveWrite(None, None, {})
+            )  # tried without offsets, which may be the part that cannot be written
         else:
             machine.expire_again(member)
 
