@@ -210,9 +210,15 @@ def test_a_pass_that_began_before_the_pause_may_start_what_was_held_by_one_that_
         assert scribe.rules() == set()
 
 
-def test_a_pass_that_began_before_the_pause_may_aim_at_one_that_has_come_back_since(scribe: Written):
+@pytest.mark.parametrize("had_left_before", [True, False])
+def test_a_pass_that_began_before_the_pause_may_aim_at_one_that_has_come_back_since(
+    scribe: Written, had_left_before: bool
+):
+    if had_left_before:
+        scribe.end("c2")
     scribe.somebody.create(layout.paused(GROUP), b"{}")
-    scribe.end("c2")
+    if not had_left_before:
+        scribe.end("c2")
     scribe.join("c2")
     scribe.write(scribe.target(2, MOVED))
     assert scribe.rules() == set()

@@ -58,6 +58,30 @@ def test_who_resumes_after_its_acknowledgement_and_before_the_release_cannot_com
     assert (house.offset(0), house.offset(1)) == (140, 130)
 
 
+@pytest.mark.parametrize("elected_anew", [False, True])
+def test_who_resumes_before_it_acknowledges_a_start_cannot_commit_an_offset_of_before(elected_anew: bool) -> None:
+    """Between the two the topic may have been made anew: the offset would be one of records that are gone."""
+    house = SimulatedHouse()
+    s1 = house.consumer().register().owning({0: 100, 1: 100})
+    write_ledger(s1, owned=partitions(1), stopping=partitions(0))
+    s1.answer(s1.told_to_stop(0), {0: 140})
+    house.turn(2)
+    write_ledger(s1, owned=partitions(0, 1), stopping=NO_PARTITIONS)
+    s1.told_to_start({0: 0})
+
+    if elected_anew:
+        house.elect_anew()
+    asked = resume(s1)
+    house.turn(2)
+    assert isinstance(s1.answer_to(asked), Answered)
+    early = s1.say_commit({0: 140})
+    house.turn(2)
+    assert isinstance(s1.answer_to(early), Refused)
+    own = s1.say_commit({1: 130})
+    house.turn(2)
+    assert isinstance(s1.answer_to(own), Answered)
+
+
 def test_what_is_being_stopped_can_be_committed_until_the_stop_is_acknowledged() -> None:
     house = SimulatedHouse()
     s1 = house.consumer().register().owning({0: 100})

@@ -238,17 +238,37 @@ class Term:
         keys = [(member.group, member.consumer) for member in members]
         reads = [read for key in keys for read in (GetData(layout.ledger(*key)), GetChildren(layout.channel(*key)))]
         answers = self.store.read_many(reads)
-        for number, member in enumerate(members):
-            ledger, listing = answers[2 * number : 2 * number + 2]
+        listings = answers[1::2]
+        outstanding = [in_order(listing)[0] if isinstance(listing, tuple) else None for listing in listings]
+        starting = self._read_starts(members, outstanding)
+        for member, ledger, commands in zip(members, answers[::2], outstanding, strict=True):
             self._members_to_read.pop(member, None)
-            outstanding = in_order(listing)[0] if isinstance(listing, tuple) else None
-            stops = any(one.type is CommandType.STOP_FETCHER for one in outstanding or ())
+            stops = any(one.type is CommandType.STOP_FETCHER for one in commands or ())
             held, fault = None, ""
             try:
-                held = _held(member, ledger, stops=stops) if isinstance(ledger, Node) else None
+                if isinstance(ledger, Node):
+                    held = _held(member, ledger, stops=stops) - starting.get(member, frozenset())
             except MalformedValue as error:
-                fault = str(error) if outstanding is not None else ""
-            self._handle(was.MemberRead(member, held, outstanding, fault))
+                fault = str(error) if commands is not None else ""
+            self._handle(was.MemberRead(member, held, commands, fault))
+
+    def _read_starts(
+        self, members: Sequence[MemberId], outstanding: Sequence[Sequence[CommandId] | None]
+    ) -> dict[MemberId, frozenset[TopicPartition]]:
+        """The partitions of the starts that a member has not acknowledged. It cannot have consumed anything of them."""
+        starts = [
+            (member, layout.command(member.group, member.consumer, command.name))
+            for member, commands in zip(members, outstanding, strict=True)
+            for command in commands or ()
+            if command.type is CommandType.START_FETCHER
+        ]
+        found: dict[MemberId, frozenset[TopicPartition]] = {}
+        nodes = self.store.read_many([GetData(path) for _, path in starts])
+        for (member, path), node in zip(starts, nodes, strict=True):
+            with suppress(MalformedValue):  # the command is reported, and replaced, where it is sent
+                if isinstance(node, Node):
+                    found[member] = found.get(member, frozenset()) | set(decode_command(node.data, path).partitions)
+        return found
 
     def _member_unread(self, member: MemberId, error: StoreError) -> None:
         self._members_to_read.pop(member, None)

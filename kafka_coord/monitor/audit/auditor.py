@@ -410,9 +410,10 @@ class Auditor:
         since = paused_since(self.state, group)
         if since is None:
             return
-        # A target names no incarnation: one that has come back may be there as what it was before.
+        # A target names no incarnation: one that came back may be there as what it was before, or for its kept place.
         returned = {consumer for (consumer, _), gone in group.gone_since.items() if gone.zxid > since.zxid}
-        joined = group.registrations.keys() & target.members.keys() - returned
+        known = returned.union(group.target.members if group.target is not None else ())
+        joined = group.registrations.keys() & target.members.keys() - known
         newest = max((group.registrations[consumer].incarnation for consumer in joined), default=0)
         if newest > since.zxid or self.state.must_have_seen(since, self._context.step):
             what = f"a target of generation {target.generation} was written while the group was paused"
