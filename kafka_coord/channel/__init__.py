@@ -1,5 +1,5 @@
-"""How commands travel between the coordinator and a consumer.
+"""The channels between the coordinator and a consumer, over ZooKeeper and over a socket.
 
-:mod:`kafka_coord.channel.operations` are the multis of the ZooKeeper channel (docs/protocol.md) as pure values, for
-whoever plays one of the two sides; :mod:`kafka_coord.channel.zookeeper` is the consumer's end of it.
+:mod:`kafka_coord.channel.operations` has the multis of the ZooKeeper channel (docs/protocol.md) as pure values, for
+both sides. :mod:`kafka_coord.channel.zookeeper` is the consumer's side.
 """

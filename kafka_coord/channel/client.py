@@ -1,8 +1,8 @@
 """The socket under a :class:`~kafka_coord.channel.link.SocketLink`: finds the coordinator, connects, reads, repeats.
 
-The original design's consumer, step by step: :meth:`SocketClient.on_startup` asks any known host who coordinates, round
-robin; :meth:`SocketClient.read_until_lost` blocks on the coordinator's connection; and after it is lost,
-:meth:`SocketClient.on_lost_connection` lets everything go, and it begins again.
+It follows the consumer of the original design. :meth:`SocketClient.on_startup` asks the known hosts in turn for the
+coordinator. :meth:`SocketClient.read_until_lost` blocks on the coordinator's connection. After the connection is lost,
+:meth:`SocketClient.on_lost_connection` lets go of everything, and the loop starts again.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from kafka_coord.zk.store import SessionState
 log = logging.getLogger(__name__)
 
 SEND_S = 5.0
-"""For the other end to take what it is sent."""
+"""How long the other end may take to accept data."""
 LASTED_S = 1.0
-"""A connection that ends sooner counts as an attempt: the coordinator that ended it is not asked again at once."""
+"""A connection that ends sooner counts as a failed attempt: the client does not retry that coordinator at once."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = MetadataQuestion()
 
@@ -51,7 +51,7 @@ def ask_cluster_metadata(
     timeout_s: float = CONNECT_S,
     opened: Callable[[socket.socket], None] = lambda _connection: None,
 ) -> ClusterMetadata:
-    """The metadata known to the instance at ``host:port``, within ``timeout_s`` in all. ``opened`` receives the
+    """Returns the metadata from the instance at ``host:port``, within ``timeout_s`` in all. ``opened`` receives the
     connection, so that its owner can shut it down to stop the wait.
 
     Raises ``OSError``, :class:`BadFrame` and :class:`MalformedValue`.
@@ -87,7 +87,7 @@ def _connect(address: str, tls: ssl.SSLContext | None, timeout_s: float) -> sock
 
 def _shut_down(connection: socket.socket) -> None:
     with suppress(OSError):
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # of TLS too: what lies below it
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # with TLS, too, shuts down the TCP socket below it
 
 
 class _Line:
@@ -100,7 +100,8 @@ class _Line:
         self._turn = threading.Lock()
 
     def receive(self, within_s: float) -> bytes:
-        """What has come, ``b""`` at the end. Raises ``OSError``, and :class:`TimeoutError` where nothing comes."""
+        """Returns received bytes, ``b""`` at the end. Raises ``OSError``, or :class:`TimeoutError` if nothing
+        arrives."""
         until = time.monotonic() + within_s
         while True:
             awaited = select.POLLIN
@@ -114,7 +115,7 @@ class _Line:
             self._await(awaited, until)
 
     def send(self, data: bytes) -> None:
-        """All of it. Raises ``OSError``, and :class:`TimeoutError` where the other end takes nothing."""
+        """Sends all data. Raises ``OSError``, or :class:`TimeoutError` if the other end accepts nothing."""
         until, left = time.monotonic() + SEND_S, memoryview(data)
         with self._turn:
             while left:
@@ -129,7 +130,7 @@ class _Line:
                 self._await(awaited, until)
 
     def shut_down(self) -> None:
-        """Both ends find that it has ended."""
+        """Shuts the connection down; both ends then see its end."""
         _shut_down(self._connection)
 
     def _await(self, event: int, until: float) -> None:
@@ -143,7 +144,8 @@ class _Line:
 
 
 class SocketClient:
-    """``on_metadata`` hears what a host said about the cluster, on this thread. :meth:`close` ends it."""
+    """Keeps a consumer connected to its coordinator, on its own thread, until :meth:`close`. ``on_metadata`` receives
+    each host's cluster metadata on that thread."""
 
     def __init__(
         self,
@@ -184,14 +186,14 @@ class SocketClient:
                 found = self.on_startup()
                 if found is not None:
                     self._serve(*found)
-            except Exception as error:  # a defect; the consumer must not stand still for it
+            except Exception as error:  # a defect, which must not stop the consumer
                 log.exception("the socket channel failed consumer=%s", self._link.consumer)
                 self.on_lost_connection(repr(error))
                 self._closed.wait(LONGEST_PAUSE_S)
 
     def on_startup(self) -> tuple[socket.socket, Coordinator] | None:
-        """Asks the known hosts, one after the other, who coordinates, and connects there. ``None``: a whole round found
-        nobody."""
+        """Asks the known hosts in turn for the coordinator and connects to it. Returns ``None`` if a whole round found
+        none."""
         while not self._closed.is_set():
             step = self._search.next(self._lease_left_s())
             if isinstance(step, Pause):
@@ -224,8 +226,8 @@ class SocketClient:
         self._search.ended(coordinator, why, silent=silent, lasted=lasted)
 
     def read_until_lost(self, connection: socket.socket) -> tuple[str, bool]:
-        """The blocking read loop; why it ended, and whether that is because nothing came for too long: half the session
-        timeout, or for the answer to ``resume`` a share of the lease that is left."""
+        """The blocking read loop. Returns why it ended, and whether the coordinator was silent for too long: half the
+        session timeout, or, for the answer to ``resume``, a share of the remaining lease."""
         decoder = Decoder()
         silence_s = self._link.timeout_ms / 1000 * SILENCE * random.uniform(1.0, 1.1)  # noqa: S311  not all at once
         resume_by = time.monotonic() + longest_wait(silence_s, self._lease_left_s())
@@ -252,7 +254,7 @@ class SocketClient:
         return self._link.lease_deadline() - self._link.clock.monotonic()
 
     def on_lost_connection(self, why: str, *, lasted: bool = True) -> None:
-        """Tells the connector, which closes the fetchers and clears their queues; then it starts over."""
+        """Tells the connector, which closes the fetchers and clears their queues. Then the client starts over."""
         if not self._closed.is_set():
             level = logging.WARNING if lasted else logging.DEBUG
             log.log(level, "lost the connection to the coordinator consumer=%s reason=%r", self._link.consumer, why)

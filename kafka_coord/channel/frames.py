@@ -21,7 +21,7 @@ Frame = dict[str, Any]
 
 
 class Fault(StrEnum):
-    """Codes of errors that end a connection because of what was sent on it."""
+    """The codes of errors that end a connection because of a bad frame."""
 
     MALFORMED_FRAME = "malformed-frame"
     FRAME_TOO_LARGE = "frame-too-large"
@@ -32,8 +32,8 @@ class Fault(StrEnum):
 
 
 class BadFrame(KafkaCoordError):
-    """What came is no frame of this protocol. ``id`` is the frame's own where one could be read, else 0; ``more`` are
-    the further fields of the error that answers it."""
+    """The received data is not a legal frame. ``id`` is the frame's id if it could be read, otherwise 0. ``more`` are
+    further fields of the error reply."""
 
     def __init__(self, fault: Fault, message: str, id: int = 0, **more: object) -> None:  # noqa: A002  the field's name
         super().__init__(message)
@@ -43,7 +43,7 @@ class BadFrame(KafkaCoordError):
 
 
 def encode(frame: Mapping[str, Any]) -> bytes:
-    """A frame to send; ``v`` is added. Raises :class:`BadFrame` where it is too large."""
+    """Encodes a frame to send, and adds ``v``. Raises :class:`BadFrame` if it is too large."""
     body = dump({"v": VERSION, **frame})
     if len(body) > MAX_FRAME_BYTES:
         raise BadFrame(Fault.FRAME_TOO_LARGE, f"{len(body)} bytes, more than the {MAX_FRAME_BYTES} of a frame")
@@ -51,14 +51,14 @@ def encode(frame: Mapping[str, Any]) -> bytes:
 
 
 class Decoder:
-    """Takes bytes as they come and gives whole frames, in order. After :class:`BadFrame` it is of no use any more."""
+    """Takes received bytes and returns whole frames, in order. Do not use it again after :class:`BadFrame`."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     @property
     def pending(self) -> int:
-        """How many bytes wait here, of frames that are whole or not."""
+        """The number of waiting bytes, of whole and partial frames."""
         return len(self._buffer)
 
     def add(self, data: bytes) -> None:
@@ -66,8 +66,8 @@ class Decoder:
         self._buffer += data
 
     def size(self) -> int:
-        """How many bytes the next frame has, 0 where it is not whole yet. Raises :class:`BadFrame` for one that is too
-        large, before it is whole."""
+        """The size of the next frame in bytes; 0 if it is not whole yet. Raises :class:`BadFrame` for a frame that is
+        too large, even before it is whole."""
         if len(self._buffer) < _LENGTH.size:
             return 0
         (length,) = _LENGTH.unpack_from(self._buffer)
@@ -84,7 +84,7 @@ class Decoder:
         return decode(body)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """All frames that are whole now. Raises :class:`BadFrame`, after the frames before the bad one."""
+        """Yields all whole frames. Raises :class:`BadFrame` after the frames that precede the bad one."""
         self.add(data)
         while self.size():
             yield self.take()
@@ -95,11 +95,11 @@ def _no_number(constant: str) -> None:
 
 
 def decode(body: bytes) -> Frame:
-    """One frame without its length. Raises :class:`BadFrame`."""
+    """Decodes one frame without its length. Raises :class:`BadFrame`."""
     try:
         frame = json.loads(body.decode(), parse_constant=_no_number)
         if b"\\u" in body:
-            dump(frame)  # "\ud800" is JSON, and yet no text
+            dump(frame)  # "\ud800" is valid JSON but not valid text
     except (ValueError, RecursionError) as error:
         raise BadFrame(Fault.MALFORMED_FRAME, f"not JSON ({error})") from None
     if not isinstance(frame, dict):
@@ -107,7 +107,7 @@ def decode(body: bytes) -> Frame:
     found = frame.get("id")
     known = found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= MAX_ID else None
     version = frame.get("v")
-    if version != VERSION or type(version) is not int:  # 1.0 and true equal 1, and are none
+    if version != VERSION or type(version) is not int:  # 1.0 and true equal 1, but are not legal versions
         message = f"version {shown(version)}; this end speaks {VERSION}"
         raise BadFrame(Fault.UNSUPPORTED_VERSION, message, known or 0, versions=[VERSION])
     if known is None:

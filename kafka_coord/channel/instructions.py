@@ -1,4 +1,4 @@
-"""What :class:`~kafka_coord.channel.membership.Membership` tells the shell around it to do."""
+"""The instructions of :class:`~kafka_coord.channel.membership.Membership` to its shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a connector needs of its consumer's transport, ZooKeeper or a socket."""
+"""The interface between a connector and its consumer's transport, ZooKeeper or a socket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.zk.store import Clock, Op, Session, SessionListener, Watcher
 
 
 class SessionHandle(Protocol):
-    """The session a membership depends on, and its clock: of the ZooKeeper store, or of the link to the coordinator."""
+    """The session that a membership depends on, and its clock: a ZooKeeper store, or a link to the coordinator."""
 
     @property
     def clock(self) -> Clock: ...
@@ -25,8 +25,8 @@ class SessionHandle(Protocol):
 
 
 class MemberChannel(Protocol):
-    """What one member asks and is told. :class:`kafka_coord.channel.zookeeper.ConsumerChannel` says what each method
-    does and raises."""
+    """The channel of one member. :class:`kafka_coord.channel.zookeeper.ConsumerChannel` documents what each method does
+    and raises."""
 
     @property
     def group(self) -> str: ...

@@ -34,9 +34,9 @@ Result = TypeVar("Result")
 
 
 class SocketLink:
-    """One consumer's way to its coordinator. Thread-safe; ``wake`` is called, on any thread, when there is news.
+    """One consumer's link to its coordinator. Thread-safe. It calls ``wake``, on any thread, when there is news.
 
-    ``resume_key`` and ``auto_commit`` as for :class:`~kafka_coord.channel.membership.Membership`.
+    ``resume_key`` and ``auto_commit`` are as for :class:`~kafka_coord.channel.membership.Membership`.
     """
 
     def __init__(
@@ -102,31 +102,33 @@ class SocketLink:
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def connected(self, send: Callable[[Frame], None], hang_up: Callable[[], None]) -> None:
-        """There is a connection to the coordinator. ``send`` may raise ``OSError``; ``hang_up`` ends it."""
+        """Takes over a connection to the coordinator. ``send`` may raise ``OSError``; ``hang_up`` ends the
+        connection."""
         with self._news:
             self._send, self._hang_up = send, hang_up
             self._now(lambda: self._membership.connected(self.clock.monotonic()))
 
     def received(self, frame: Frame) -> None:
-        """A frame came. Raises :class:`BadFrame` for one that may not: end the connection."""
+        """Takes in a frame. Raises :class:`BadFrame` if it is not allowed now; the caller then closes the
+        connection."""
         self._now(lambda: self._membership.received(frame, self.clock.monotonic()))
 
     def lost(self, why: str) -> None:
-        """The connection is gone."""
+        """Notes that the connection ended."""
         self._now(lambda: self._membership.lost(why, self.clock.monotonic()))
 
     def ask_metadata(self) -> None:
-        """Asks the coordinator for the cluster's metadata, if there is a connection to it; ``on_metadata`` hears it."""
+        """Asks the coordinator for the cluster metadata, if it is connected; ``on_metadata`` receives the answer."""
         self._now(self._membership.ask_metadata)
 
     def close(self) -> None:
-        """No more connections: the consumer ends."""
+        """Ends the membership with the consumer; no more connections follow."""
         self._now(self._membership.close)
 
     # --- carrying out ------------------------------------------------------------------------------------------------
 
     def _now(self, what: Callable[[], Result]) -> Result:
-        """Lets the membership take something in, and does what it says."""
+        """Calls the membership and carries out the resulting instructions."""
         with self._news:
             try:
                 return what()
@@ -135,7 +137,7 @@ class SocketLink:
                     self._do(instruction)
 
     def _answered(self, what: Callable[[], Result]) -> Result:
-        """The same for what needs the coordinator's answer, which is waited for."""
+        """Like :meth:`_now`, but waits for the coordinator's answer."""
         with self._news:
             until = self.clock.monotonic() + self._patience_s
             while True:
@@ -184,21 +186,21 @@ class SocketLink:
             return Holder(error.incarnation, 0, None)
 
     def abandon(self, registration: Registration) -> None:
-        """The connection of that incarnation is closed: the next one registers anew."""
+        """Closes the connection of that incarnation. The next connection registers again."""
         self._now(lambda: self._membership.abandon(registration))
 
     def was_evicted(self, registration: Registration) -> bool:
-        """Whether the coordinator said that it is a member no more."""
+        """Whether the coordinator said that it is no longer a member."""
         return self._membership.was_evicted(registration)
 
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
-        """As far as this end knows."""
+        """Whether it is registered, as far as this end knows."""
         with self._news:
             self._watch(watcher)
             return self._membership.registration == registration
 
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
-        """The commands that came and are not done with, in their order."""
+        """The commands that arrived and are not finished, in order."""
         with self._news:
             self._watch(watcher)
             return self._membership.outstanding(), ()
@@ -208,7 +210,7 @@ class SocketLink:
             self._watchers.append(watcher)
 
     def unwatch(self) -> None:
-        """Tells no watcher of anything any more."""
+        """Stops notifying watchers."""
         with self._news:
             self._watchers.clear()
 
@@ -221,28 +223,28 @@ class SocketLink:
         self._now(lambda: self._membership.drop(command))
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
-        """Answers the command, and comes back when that is stored."""
+        """Answers the command, and returns once the coordinator has stored that."""
         self._answered(lambda: self._membership.acknowledge(registration, command, offsets))
         return frozenset()
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
-        """As over ZooKeeper."""
+        """Commits offsets, as over ZooKeeper."""
         return self._answered(lambda: self._membership.commit(registration, offsets))
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
-        """As over ZooKeeper. ``also`` is what a consumer that keeps its place writes to give it up (its eviction): the
-        coordinator is asked to, and writes it itself."""
+        """Leaves, as over ZooKeeper. ``also`` is the eviction that a consumer with a kept place writes to give it up.
+        Here the request tells the coordinator, which writes it."""
         for_good = bool(tuple(also))
         return self._answered(lambda: self._membership.leave(registration, offsets, for_good=for_good))
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
-        """Hands offsets over, to go with the next ping's answer; gives those that have been stored since."""
+        """Adds offsets to the next ping's answer. Returns the offsets that were stored since the last call."""
         return self._now(lambda: self._membership.auto_commit(registration, offsets))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Nothing: the coordinator knows what it told."""
+        """Does nothing: the coordinator knows the offsets it sent."""
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The stored offsets; ``None`` where there is none."""
+        """Reads the stored offsets; ``None`` if there is none."""
         wanted = list(partitions)
         return self._answered(lambda: self._membership.committed(wanted))

@@ -1,11 +1,11 @@
-"""A consumer's membership over the socket channel (docs/socket-protocol.md), as a pure machine.
+"""A consumer's membership over the socket channel (docs/socket-protocol.md), as a pure state machine.
 
-What happens comes in by a method: a connection, a frame, a request of the connector. Time is an argument. What is to be
-done comes out as instructions (:meth:`Membership.instructions`), in their order. No I/O, lock, thread or clock here:
+Its methods take in events: a connection, a frame, a request of the connector. Time is an argument. Its results are
+instructions (:meth:`Membership.instructions`), in order. It has no I/O, lock, thread or clock:
 :mod:`kafka_coord.channel.link` is the shell that has them.
 
-A request that needs an answer raises :class:`NotYet` until the answer is there. Ask for the same again, as often as you
-like: it goes on where it was, and nothing is sent twice.
+A request that needs an answer raises :class:`NotYet` until the answer is there. Repeat the same call as often as you
+like: it continues where it was, and sends nothing twice.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from kafka_coord.zk.store import SessionState
 log = logging.getLogger(__name__)
 
 SAFETY = 0.1
-"""Of the session timeout: what clocks and scheduling may cost between what this end knows and what it does."""
+"""A share of the session timeout: the safety margin for clocks and scheduling."""
 _LONGEST_RETRY_S = 60.0
 _RETRIABLE = frozenset({Code.SLOW_DOWN, Code.UNAVAILABLE, Code.NOT_COORDINATOR, Code.SHUTTING_DOWN})
-"""Refusals after which the same may be asked for again, here or elsewhere."""
+"""Refusals after which the consumer may repeat the request, here or at another instance."""
 
 
 class NotYet(StoreUnavailable):
@@ -68,8 +68,8 @@ class NameTaken(StoreError):
 
 @dataclass(slots=True)
 class _OpenCommand:
-    """A command that came. ``request`` is its frame's id on the current connection, 0 where it has not come on that one
-    yet; ``answer`` the offsets it was answered with; ``stored``: the coordinator has stored them."""
+    """A command that arrived. ``request`` is its frame's id on the current connection, or 0 if it has not arrived on
+    that one yet. ``answer`` are the offsets in its answer; ``stored``: the coordinator has stored them."""
 
     command: Command
     request: int
@@ -79,7 +79,7 @@ class _OpenCommand:
 
 @dataclass(slots=True)
 class _Request:
-    """A request under way: what it was about, and the answer once it is there."""
+    """An outstanding request: its subject, and the answer once it is there."""
 
     about: object
     answer: Frame | None = None
@@ -92,8 +92,8 @@ class _Request:
 
 @dataclass(slots=True)
 class _Registered:
-    """All that outlives a connection: a registration, and what is under way in it. ``offered`` are offsets for the next
-    ping's answer, ``confirmed`` those that a ping has called heard."""
+    """The state that outlives a connection: a registration and its open commands. ``offered`` are offsets for the next
+    ping's answer; ``confirmed`` are those that a later ping has confirmed."""
 
     registration: Registration
     timeout_s: float
@@ -108,9 +108,9 @@ class _Registered:
 
 @dataclass(slots=True)
 class _Connected:
-    """All that ends with a connection. ``introduced`` is when the consumer asked to register or to resume;
-    ``not_before``: it was told to register then; ``pings``: when each was answered, and with what; ``lost``: why the
-    connection is of no use any more."""
+    """The state that ends with a connection. ``introduced`` is when the consumer asked to register or to resume.
+    ``not_before`` is the earliest time to register, as told by the coordinator. ``pings`` holds the time and content of
+    each ping's answer. ``lost`` is the reason why the connection is no longer usable."""
 
     number: int
     rpc: Rpc = field(default_factory=Rpc)
@@ -122,8 +122,8 @@ class _Connected:
 
 
 class Membership:
-    """``resume_key`` is a word of its own by which the consumer's registration is known when it comes back;
-    ``auto_commit``: offsets handed to :meth:`auto_commit` travel with the answers to pings. Times are in monotonic
+    """``resume_key`` is a random word that identifies the consumer's registration when it comes back. With
+    ``auto_commit``, the answers to pings carry the offsets passed to :meth:`auto_commit`. Times are in monotonic
     seconds."""
 
     def __init__(
@@ -159,8 +159,8 @@ class Membership:
         return connected.number if connected is not None else 0
 
     def lease_deadline(self) -> float:
-        """The coordinator certainly counts this consumer among the living until its session timeout after the answer
-        was sent that a ping calls heard; whether there is a connection does not matter."""
+        """The time until which the coordinator certainly keeps this consumer: its session timeout, counted from when it
+        sent the newest answer that a ping has confirmed. It holds with or without a connection."""
         registered = self._registered
         return registered.lease_deadline() if registered is not None else 0.0
 
@@ -169,14 +169,14 @@ class Membership:
         return self._registered.registration if self._registered is not None else None
 
     def was_evicted(self, registration: Registration) -> bool:
-        """Whether the coordinator said that it is a member no more."""
+        """Whether the coordinator said that it is no longer a member."""
         return self._evicted == registration
 
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def connected(self, now: float) -> None:
-        """There is a connection to the coordinator. A membership that certainly lives goes on where it was; otherwise
-        the connector registers anew."""
+        """Takes over a connection to the coordinator. A membership that certainly lives resumes; otherwise the
+        connector registers again."""
         connected = self._connected = _Connected(self._next_number())
         self._uncollected.clear()
         registered = self._registered
@@ -188,12 +188,12 @@ class Membership:
         self._change(SessionState.CONNECTED)
 
     def send_failed(self, why: str) -> None:
-        """A frame could not be sent: nothing more is said on this connection."""
+        """Notes that a frame could not be sent, and sends nothing more on this connection."""
         if self._connected is not None:
             self._connected.lost = self._connected.lost or f"cannot send: {why}"
 
     def lost(self, why: str, now: float) -> None:
-        """The connection is gone. The membership lives on for as long as its lease lasts."""
+        """Notes that the connection ended. The membership lives on until its lease ends."""
         connected, self._connected = self._connected, None
         if connected is None:
             return
@@ -212,7 +212,7 @@ class Membership:
         self._change(SessionState.SUSPENDED)
 
     def close(self) -> None:
-        """No more connections: the consumer ends."""
+        """Ends the membership with the consumer; no more connections follow."""
         if self._connected is not None:
             self._do(HangUp())
         self._connected = self._registered = None
@@ -233,7 +233,8 @@ class Membership:
         self._ask(connected, MessageType.RESUME, registered, wanted.to_json())
 
     def _resumed(self, connected: _Connected, registered: _Registered, outstanding: frozenset[str]) -> None:
-        """What the coordinator still waits for it sends again; of what it does not, the acknowledgement is stored."""
+        """Takes in the resume reply. The coordinator sends the ``outstanding`` commands again; the acknowledgements of
+        all others are stored."""
         if registered is not self._registered:
             self._do(HangUp())
             return
@@ -272,7 +273,8 @@ class Membership:
     # --- what the coordinator says -----------------------------------------------------------------------------------
 
     def received(self, frame: Frame, now: float) -> None:
-        """A frame came. Raises :class:`BadFrame` for one that may not: end the connection."""
+        """Takes in a frame. Raises :class:`BadFrame` if it is not allowed now; the caller then closes the
+        connection."""
         connected = self._connected
         if connected is None:
             return
@@ -299,7 +301,7 @@ class Membership:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, f"a coordinator may not send {asked.type[:60]!r}", asked.id)
 
     def handle_ping_request(self, connected: _Connected, registered: _Registered, asked: Asked, now: float) -> None:
-        """Notes what is heard and stored, and answers with what was consumed since."""
+        """Notes what the ping confirms, and answers with the offsets consumed since."""
         ping = Ping.from_json(asked.frame)
         for number in [number for number in connected.pings if number <= ping.heard]:
             sent, offsets = connected.pings.pop(number)
@@ -316,8 +318,8 @@ class Membership:
             self._do(News())
 
     def _handle_command(self, connected: _Connected, registered: _Registered, asked: Asked) -> None:
-        """A stop-fetcher or start-fetcher: the connector obeys it in its turn. One that was obeyed before is answered
-        as it was then."""
+        """Takes in a stop-fetcher or start-fetcher, which the connector carries out in its turn. Repeats the earlier
+        answer to a command that was carried out before."""
         name, command = read_command(asked.frame)
         command_id = parse_command_id(name)
         if command_id is None:
@@ -330,7 +332,7 @@ class Membership:
             self._do(ChannelChanged(), News())
 
     def _answer(self, connected: _Connected, command: _OpenCommand) -> None:
-        """Where the command has not come on this connection yet, it is answered when it does."""
+        """Answers the command now, or once it arrives on this connection."""
         if command.request:
             offsets = write_offsets(command.answer or {})
             self._do(Send(connected.rpc.answer(command.request, {"offsets": offsets})))
@@ -405,8 +407,8 @@ class Membership:
         wanted: Mapping[str, Any],
         registration: Registration | None = None,
     ) -> Frame:
-        """The answer, once it is there; a refusal raises what it means. One request of a kind is under way at a time:
-        one about something else is waited for first."""
+        """Returns the answer once it is there; a refusal raises its exception. Only one request of a kind is
+        outstanding at a time, so an earlier one about something else must be answered first."""
         kept = self._uncollected.pop(message, None)
         if kept is not None and kept.about == about:
             return _result(kept)
@@ -439,7 +441,7 @@ class Membership:
         raise StoreUnavailable("the registration is lost already")
 
     def abandon(self, registration: Registration) -> None:
-        """The connection of that incarnation is closed: the next one registers anew."""
+        """Closes the connection of that incarnation. The next connection registers again."""
         if self.registration != registration:
             return
         self._registered = None
@@ -448,7 +450,7 @@ class Membership:
             self._do(HangUp())
 
     def outstanding(self) -> tuple[CommandId, ...]:
-        """The commands that came and are not done with, in their order."""
+        """The commands that arrived and are not finished, in order."""
         self._here()
         return tuple(sorted(self._registered.commands)) if self._registered is not None else ()
 
@@ -465,7 +467,7 @@ class Membership:
             self._do(Send(connected.rpc.refuse(found.request, Code.WRONG_INCARNATION, message)))
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> None:
-        """Answers the command; done once that is stored."""
+        """Answers the command; returns once the coordinator has stored that."""
         registered = self._of(registration)
         found = registered.commands.get(command)
         if found is None:
@@ -480,14 +482,15 @@ class Membership:
         if not found.stored:
             raise NotYet("the coordinator has not answered yet")
         if not isinstance(found.command, StopFetcher):
-            # It was answered before, and records were consumed meanwhile: what the caller says is stored has to be.
+            # It was answered before, but more records were consumed since: the caller's newer offsets must be stored.
             newer = {tp: offset for tp, offset in offsets.items() if found.answer.get(tp) != offset}
             if newer:
                 self._settle(registration, MessageType.COMMIT, newer)
         del registered.commands[command]
 
     def _forget_offers(self, partitions: Iterable[TopicPartition]) -> None:
-        """What is settled in another way must not be told once more by a ping's answer, which would be older."""
+        """Drops offered offsets of these partitions, which another request has settled: a ping's answer would repeat
+        older ones."""
         if self._registered is None:
             return
         known = [self._registered.offered, self._registered.confirmed]
@@ -498,13 +501,13 @@ class Membership:
                 offsets.pop(tp, None)
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
-        """The topics that exist no more."""
+        """Commits offsets. Returns the topics that no longer exist."""
         if not offsets:
             return frozenset()
         return self._settle(registration, MessageType.COMMIT, offsets)
 
     def leave(self, registration: Registration, offsets: Offsets, *, for_good: bool) -> frozenset[str]:
-        """As :meth:`commit`, with the end of the registration."""
+        """Like :meth:`commit`, but also ends the registration."""
         wanted = {"for_good": True} if for_good else {}
         return self._settle(registration, MessageType.LEAVE, offsets, wanted)
 
@@ -520,14 +523,14 @@ class Membership:
         return read_refused(answer, message)
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
-        """Hands offsets over, to go with the next ping's answer; gives those that have been stored since."""
+        """Adds offsets to the next ping's answer. Returns the offsets that were stored since the last call."""
         registered = self._of(registration)
         registered.offered |= offsets
         confirmed, registered.confirmed = registered.confirmed, {}
         return confirmed
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The stored offsets; ``None`` where there is none."""
+        """Returns the stored offsets; ``None`` if there is none."""
         wanted = dict.fromkeys(partitions, 0)
         asked = {"offsets": write_offsets(wanted)}
         found = self._answer_to(MessageType.COMMITTED, wanted, asked).get("offsets", {})
@@ -540,7 +543,7 @@ class Membership:
 
 
 def _retry_s(frame: Frame) -> float:
-    """When a coordinator that has no time wants to be asked again."""
+    """The delay after which a busy coordinator wants the request again, in seconds."""
     retry_ms = frame.get("retry_ms")
     return min(retry_ms / 1000, _LONGEST_RETRY_S) if isinstance(retry_ms, int) and retry_ms > 0 else 0.0
 
@@ -552,7 +555,7 @@ def _result(request: _Request) -> Frame:
 
 
 def _error(refused: Refused) -> KafkaCoordError:
-    """The caller's exception for a refusal."""
+    """Returns the caller's exception for a refusal."""
     if refused.code == Code.DUPLICATE_CONSUMER:
         incarnation = refused.frame.get("incarnation")
         return NameTaken(refused.message, incarnation if isinstance(incarnation, int) else 0)

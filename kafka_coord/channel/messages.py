@@ -38,7 +38,7 @@ class MessageType(StrEnum):
 
 
 class Code(StrEnum):
-    """Why a request was refused; :class:`~kafka_coord.channel.frames.Fault` has the codes for bad frames."""
+    """The reasons for refusing a request; :class:`~kafka_coord.channel.frames.Fault` has the codes for bad frames."""
 
     NOT_COORDINATOR = "not-coordinator"
     BAD_NAME = "bad-name"
@@ -68,7 +68,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def write_offsets(offsets: Mapping[TopicPartition, int | None]) -> dict[str, dict[str, int | None]]:
-    """``{topic: {"partition": offset}}``."""
+    """Writes offsets as ``{topic: {"partition": offset}}``."""
     topics: dict[str, dict[str, int | None]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = offset
@@ -104,7 +104,7 @@ def _partitions(topic: str, partitions: Any, where: str) -> list[tuple[int, Any]
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """Where to register. ``endpoint`` is ``host:port``, or ``None`` if that instance takes no consumers."""
+    """The elected instance. ``endpoint`` is its ``host:port``, or ``None`` if it takes no consumers."""
 
     instance: int
     epoch: int
@@ -116,15 +116,17 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class MetadataQuestion:
-    """What a consumer asks for. The instance may hold its reply for ``wait_ms`` until a coordinator takes consumers and
-    its epoch is not ``not_epoch``, the one that the consumer lost or could not reach."""
+    """A consumer's question for the metadata. The instance may hold its reply for up to ``wait_ms``, until there is a
+    coordinator that takes consumers and whose epoch is not ``not_epoch`` (the one the consumer lost or could not
+    reach)."""
 
     wait_ms: int = 0
     not_epoch: int | None = None
 
     @classmethod
     def waiting(cls, missed: Coordinator | None) -> MetadataQuestion:
-        """Waits for another coordinator than ``missed``, so that consumers hear of it at once without polling."""
+        """Asks to wait for a coordinator other than ``missed``, so that consumers learn of it at once without
+        polling."""
         return cls(WAIT_MS, missed.epoch if missed is not None else None)
 
     def to_json(self) -> dict[str, Any]:

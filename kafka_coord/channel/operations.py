@@ -31,15 +31,15 @@ _OP_OVERHEAD_BYTES = 120
 """More than the header, the lengths, the flags and the chroot of one operation usually take on the wire."""
 
 Offsets = Mapping[TopicPartition, int]
-"""Per partition the offset of the next record to read."""
+"""Maps each partition to the offset of the next record to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """One incarnation of a consumer, and what proves to ZooKeeper that a write comes from it.
+    """One incarnation of a consumer, and the token that proves to ZooKeeper that a write comes from it.
 
-    ``incarnation`` is the czxid of ``ids/<consumer>``; ``token`` is the data version of ``channel/<consumer>`` that
-    its registering gave it (docs/adr/0003); ``session_id`` is the session that holds it.
+    ``incarnation`` is the czxid of ``ids/<consumer>``. ``token`` is the data version of ``channel/<consumer>`` after
+    the registration (docs/adr/0003). ``session_id`` is the session that holds the registration.
     """
 
     group: str
@@ -53,7 +53,7 @@ class Registration:
         return layout.registration(self.group, self.consumer)
 
     def fence(self) -> tuple[Check, Check]:
-        """The checks every commit, acknowledgement and leave begins with: index 0 and 1 of a failed multi."""
+        """The checks that begin every commit, acknowledgement and leave: index 0 and 1 of a failed multi."""
         return Check(self.path), Check(layout.channel(self.group, self.consumer), self.token)
 
 
@@ -73,7 +73,7 @@ def register_ops(
 
 
 def offset_op(group: str, partition: TopicPartition, offset: int, *, exists: bool) -> SetData | Create:
-    """Writes one offset, as 0.8 did: a decimal number. ``exists``: whether the partition's znode is there."""
+    """Writes one offset as a decimal number, as in 0.8. ``exists``: whether the partition's znode exists."""
     path = layout.offset(group, partition.topic, partition.partition)
     data = str(offset).encode()
     return SetData(path, data) if exists else Create(path, data)
@@ -136,7 +136,8 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(data: bytes, path: str) -> Command:
-    """Strict; raises :class:`MalformedValue`, naming ``path``. The type in the name must be that in the value."""
+    """Reads a command strictly; raises :class:`MalformedValue`, which names ``path``. The name and the value must have
+    the same type."""
     command = command_from_json(fields.load(data, path), path)
     named = parse_command_id(path.rpartition("/")[2])
     if named is not None and named.type is not command.type:
@@ -145,7 +146,7 @@ def decode_command(data: bytes, path: str) -> Command:
 
 
 def decode_offset(data: bytes, path: str) -> int:
-    """A stored offset; raises :class:`MalformedValue` for anything but a decimal number of at most 63 bits."""
+    """Reads a stored offset. Raises :class:`MalformedValue` for anything but a decimal number of at most 63 bits."""
     written = data.strip()
     if not written.isdigit() or len(written) > 19 or int(written) >= 1 << 63:
         raise MalformedValue(path, f"{data[:40]!r} is not an offset")
@@ -153,7 +154,8 @@ def decode_offset(data: bytes, path: str) -> int:
 
 
 def in_order(names: Iterable[str]) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
-    """The commands among the children of a channel, in the order to obey them, and the names that are none."""
+    """Returns the commands among a channel's children, in the order to carry them out, and the names that are not
+    commands."""
     commands: list[CommandId] = []
     strays: list[str] = []
     for name in names:

@@ -1,7 +1,7 @@
-"""One end of a connection of the socket channel: who asked what, and what may come next. No I/O here.
+"""One end of a socket-channel connection: matches replies to requests, and checks what may come next. No I/O.
 
-Both ends are alike (docs/socket-protocol.md): each counts its own requests up from 1 and leaves none out, and answers
-each of the other's exactly once. What does not fit ends the connection.
+Both ends work alike (docs/socket-protocol.md): each numbers its own requests from 1 without gaps, and answers each of
+the other's requests exactly once. Any violation ends the connection.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from kafka_coord.model.json_fields import shown
 ANSWER = "answer"
 ERROR = "error"
 MAX_UNANSWERED = 64
-"""Requests of one side that wait for an answer."""
+"""The most requests of one side that may wait for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The other end asks."""
+    """The other end sent a request."""
 
     id: int
     type: str
@@ -30,7 +30,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The other end answers what this one asked; ``type`` is the request's."""
+    """The other end answered a request of this end; ``type`` is the request's."""
 
     id: int
     type: str
@@ -39,7 +39,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The other end answers with an error; ``type`` is the request's, "" for one about the connection itself."""
+    """The other end answered with an error. ``type`` is the request's, or "" if the error is about the connection."""
 
     id: int
     type: str
@@ -52,7 +52,7 @@ Event = Asked | Answered | Refused
 
 
 class Rpc:
-    """What was asked and not answered yet, by either side."""
+    """The unanswered requests of both sides."""
 
     def __init__(self) -> None:
         self._last_id = 0
@@ -62,27 +62,27 @@ class Rpc:
 
     @property
     def waiting(self) -> int:
-        """How many requests of this end are unanswered."""
+        """The number of unanswered requests of this end."""
         return len(self._waiting)
 
     def ask(self, request: str, fields: Mapping[str, Any] | None = None) -> tuple[int, Frame]:
-        """A request's id and its frame."""
+        """Returns a new request's id and its frame."""
         self._last_id += 1
         self._waiting[self._last_id] = request
         return self._last_id, {"id": self._last_id, "type": request, **(fields or {})}
 
     def answer(self, request_id: int, fields: Mapping[str, Any] | None = None) -> Frame:
-        """The answer to a request of the other end, which is then done with."""
+        """Returns the frame that answers a request of the other end, and completes that request."""
         self._owed.discard(request_id)
         return {"id": request_id, "type": ANSWER, **(fields or {})}
 
     def refuse(self, request_id: int, code: str, message: str, fields: Mapping[str, Any] | None = None) -> Frame:
-        """The error that answers a request; id 0 is about the connection."""
+        """Returns the error frame that answers a request. Id 0 means that the error is about the connection."""
         self._owed.discard(request_id)
         return {"id": request_id, "type": ERROR, "code": code, "message": message, **(fields or {})}
 
     def take(self, frame: Frame) -> Event:
-        """What a frame of the other end means. Raises :class:`BadFrame` for one that may not come now."""
+        """Takes in a frame and returns its meaning. Raises :class:`BadFrame` if the frame is not allowed now."""
         number, kind = frame["id"], frame["type"]
         if kind not in (ANSWER, ERROR):
             return self._asked(number, kind, frame)

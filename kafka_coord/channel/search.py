@@ -15,23 +15,24 @@ from kafka_coord.channel.messages import WAIT_MS, ClusterMetadata, Coordinator, 
 from kafka_coord.errors import SettingsError
 
 CONNECT_S = 3.0
-"""For connecting to one host, and again for its answer."""
+"""The time limit to connect to one host, and again for its answer."""
 SILENCE = 0.5
-"""Of the session timeout: a connection on which nothing came for so long is lost. The specification allows the whole of
-it, but then the lease has run out before another coordinator is found, and the membership begins anew."""
+"""After this share of the session timeout without any data, a connection counts as lost. The specification allows the
+whole timeout. But then the lease would end before the consumer finds another coordinator, and the membership with
+it."""
 SHARE_OF_LEASE = 0.25
-"""Of the lease that is left: the longest single wait."""
+"""The longest single wait, as a share of the remaining lease."""
 LEAST_LEASE_S = 0.1
-"""A lease shorter than that cannot be saved."""
+"""A shorter lease cannot be saved."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 HURRIED_PAUSE_S = 0.4
-"""The longest pause while a lease is left."""
+"""The longest pause while some of the lease remains."""
 MAX_HOSTS = 1_000
 
 
 def addresses(bootstrap: str) -> tuple[str, ...]:
-    """``host:port,host:port``, checked. Raises :class:`SettingsError`."""
+    """Parses ``host:port,host:port``. Raises :class:`SettingsError`."""
     found = tuple(part.strip() for part in bootstrap.split(",") if part.strip())
     for address in found:
         host, colon, port = address.rpartition(":")
@@ -43,7 +44,7 @@ def addresses(bootstrap: str) -> tuple[str, ...]:
 
 
 def longest_wait(limit_s: float, lease_left_s: float) -> float:
-    """``limit_s``, or less where a lease is left."""
+    """Returns ``limit_s``, or less if some of the lease remains."""
     return min(limit_s, lease_left_s * SHARE_OF_LEASE) if lease_left_s >= LEAST_LEASE_S else limit_s
 
 
@@ -67,15 +68,15 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A whole round of hosts has brought nothing, for the reason ``problem``: wait before the next one."""
+    """Wait before the next round of hosts: a whole round has failed, for the reason ``problem``."""
 
     seconds: float
     problem: str
 
 
 class CoordinatorSearch:
-    """The hosts a consumer knows and what it has heard from them. ``uniform`` is :func:`random.uniform`, or a
-    simulation's: consumers that lost the same coordinator must not all come back at the same moment."""
+    """The hosts a consumer knows, and their answers. ``uniform`` is :func:`random.uniform` or a simulation's: consumers
+    that lost the same coordinator must not all return at the same moment."""
 
     def __init__(self, bootstrap: Iterable[str], uniform: Callable[[float, float], float]) -> None:
         self._hosts = sorted(bootstrap, key=lambda _host: uniform(0.0, 1.0))
@@ -88,7 +89,7 @@ class CoordinatorSearch:
         self._problem = "no host is configured"
 
     def next(self, lease_left_s: float) -> Ask | Connect | Pause:
-        """What to do now."""
+        """Returns the next thing to do."""
         found, self._found = self._found, None
         if found is not None and found.endpoint is not None:
             return Connect(found, found.endpoint, longest_wait(CONNECT_S, lease_left_s))
@@ -101,7 +102,7 @@ class CoordinatorSearch:
         if not self._waits:
             return Ask(host, MetadataQuestion(), longest_wait(CONNECT_S, lease_left_s))
         within_s = longest_wait(CONNECT_S + WAIT_MS / 1000, lease_left_s)
-        wait_ms = min(WAIT_MS, int(within_s / 2 * 1000))  # the other half is for the answer's way
+        wait_ms = min(WAIT_MS, int(within_s / 2 * 1000))  # the other half is for the answer's transmission
         return Ask(host, MetadataQuestion(wait_ms, self._not_epoch), within_s)
 
     def _next_pause(self, lease_left_s: float) -> float:
@@ -111,26 +112,26 @@ class CoordinatorSearch:
         return pause_s * self._uniform(0.8, 1.0)
 
     def answered(self, host: str, metadata: ClusterMetadata) -> None:
-        """The host has answered."""
+        """Takes in a host's answer."""
         self._learn(metadata.instances)
         coordinator = metadata.coordinator
-        self._wait_for_another_than(coordinator)  # should this one not be reached
+        self._wait_for_another_than(coordinator)  # in case this one cannot be reached
         if coordinator is None or coordinator.endpoint is None:
             self._problem = f"{host} knows no coordinator that takes consumers"
         else:
             self._found = coordinator
 
     def failed(self, host: str, problem: object) -> None:
-        """The host, or the coordinator, could not be reached or did not answer."""
+        """Notes that the host or the coordinator could not be reached or did not answer."""
         self._problem = f"{host}: {problem}"
 
     def connected(self) -> None:
-        """There is a connection to the coordinator."""
+        """Notes that the coordinator is connected."""
         self._waits, self._not_epoch = False, None
 
     def ended(self, coordinator: Coordinator, why: str, *, silent: bool, lasted: bool) -> None:
-        """That connection is over. ``silent``: nothing came on it for too long; ``lasted``: it was one, not only an
-        attempt. A coordinator that fell silent is asked last, and the others are asked for another one at once."""
+        """Notes that the connection ended. ``silent``: nothing arrived on it for too long. ``lasted``: it was more than
+        a failed attempt. The search asks the other hosts for another coordinator at once, and a silent one last."""
         if silent:
             self._wait_for_another_than(coordinator)
             if coordinator.endpoint in self._hosts:

@@ -39,7 +39,7 @@ from kafka_coord.zk.store import Check, Delete, GetData, Node, Op, Stat, Store, 
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-"""How often a request is built anew because the tree changed meanwhile. Each attempt reads the tree again."""
+"""How often to rebuild a request because the tree changed meanwhile. Each attempt reads the tree again."""
 
 
 def ensure_group(store: Store, group: str) -> None:
@@ -50,7 +50,7 @@ def ensure_group(store: Store, group: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds the name that this consumer wants. ``member`` is ``None`` if the registration is unreadable."""
+    """The holder of the name that this consumer wants. ``member`` is ``None`` if the registration is unreadable."""
 
     incarnation: int
     session_id: int
@@ -75,12 +75,12 @@ class ConsumerChannel:
     # --- registration ----------------------------------------------------------------------------------------------
 
     def register(self, value: bytes) -> Registration | Holder:
-        """Registers as a new incarnation, or returns who holds the name.
+        """Registers as a new incarnation, or returns the name's holder.
 
-        After :class:`~kafka_coord.errors.StoreUnavailable` call it again with the same ``value``. It then reads from
-        the tree whether the lost request took effect: the value, the session and the token all have to match. The
-        error is also raised while the session is not known to live: a registration made then would have to be given up
-        at once, and each time the coordinator would decide the group anew.
+        After :class:`~kafka_coord.errors.StoreUnavailable`, call it again with the same ``value``. It then reads from
+        the tree whether the lost request took effect: the value, the session and the token must all match. It also
+        raises that error while the session is not known to live. A registration made then would be abandoned at once,
+        and each one would make the coordinator rebalance the group.
         """
         if self._store.session.lease_deadline() <= self._store.clock.monotonic():
             raise StoreUnavailable("ZooKeeper has not answered for so long that the session may have ended")
@@ -140,30 +140,29 @@ class ConsumerChannel:
             return None
 
     def abandon(self, registration: Registration) -> None:
-        """Gives an incarnation up. If its znode is still there, the next :meth:`register` removes it."""
+        """Gives up an incarnation. If its znode still exists, the next :meth:`register` removes it."""
         self._abandoned.add(registration.incarnation)
         self._stored.clear()
 
     def was_evicted(self, registration: Registration) -> bool:
-        """Always false: over ZooKeeper only :meth:`is_registered` tells."""
+        """Always returns false: over ZooKeeper, only :meth:`is_registered` can tell."""
         del registration
         return False
 
     def is_registered(self, registration: Registration, watcher: Watcher | None = None) -> bool:
-        """Whether this very incarnation is still registered; ``watcher`` is notified of the next change."""
+        """Whether exactly this incarnation is still registered; ``watcher`` is notified of the next change."""
         stat: Stat | None = self._store.exists(self._registration_path, watcher)
         return stat is not None and stat.czxid == registration.incarnation
 
     # --- commands --------------------------------------------------------------------------------------------------
 
     def outstanding(self, watcher: Watcher | None = None) -> tuple[tuple[CommandId, ...], tuple[str, ...]]:
-        """The commands in the order to obey them, and the names of children that are no commands.
+        """Returns the commands in the order to carry them out, and the names of children that are not commands.
 
-        ``watcher`` is notified of later changes. If the server supports it, each new command is named by its path
-        (``CREATED``). Any other event means to look again. Notifications of commands that this consumer deletes itself
-        are optional.
+        ``watcher`` is notified of later changes. If the server supports it, an event names the path of each new command
+        (``CREATED``). Any other event means: list again. Commands that this consumer deletes itself may cause no event.
 
-        Raises :class:`MembershipLost` when the channel itself is gone: the token, its version, is worthless then.
+        Raises :class:`MembershipLost` if the channel itself is gone: its version was the token, which is then invalid.
         """
         once = watcher if watcher is not None and not self._follows(watcher) else None
         try:
@@ -208,7 +207,7 @@ class ConsumerChannel:
             return None
 
     def drop(self, command: CommandId) -> None:
-        """Deletes a command for an earlier incarnation without obeying it."""
+        """Deletes a command for an earlier incarnation without carrying it out."""
         try:
             self._store.delete(layout.command(self.group, self.consumer, command.name))
         except NoNode:
@@ -229,7 +228,7 @@ class ConsumerChannel:
         return offsets
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
-        """Deletes an obeyed command and writes its offsets, in one multi. As :meth:`commit`."""
+        """Acknowledges a command: deletes it and writes its offsets in one multi. Otherwise like :meth:`commit`."""
         try:
             return self._write_offsets(registration, offsets, (acknowledge_op(registration, command),))
         except NoNode:
@@ -260,7 +259,7 @@ class ConsumerChannel:
         return self._write_offsets(registration, offsets, (last,))
 
     def started_at(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Says which offsets are stored already: those that a start-fetcher named."""
+        """Notes the offsets that a start-fetcher named, which are stored already."""
         self._stored.update(tp for tp, offset in offsets.items() if offset >= 0)
 
     def _write_offsets(self, registration: Registration, offsets: Offsets, last: tuple[Op, ...]) -> frozenset[str]:
@@ -317,7 +316,7 @@ class ConsumerChannel:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The stored offsets; ``None`` where there is none. Raises :class:`MalformedValue`. Thread-safe."""
+        """Reads the stored offsets; ``None`` if there is none. Raises :class:`MalformedValue`. Thread-safe."""
         wanted = list(partitions)
         paths = [layout.offset(self.group, tp.topic, tp.partition) for tp in wanted]
         found = self._store.read_many([GetData(path) for path in paths])
