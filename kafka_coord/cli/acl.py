@@ -132,7 +132,7 @@ def apply_command(yes: bool) -> None:
 
     Anybody can close an open znode; after that, only a coordinator's identity can change its ACL. You may interrupt the
     command and run it again. It interrupts no session. First give every instance and consumer credentials, and list
-    their identities: whoever has none is locked out.
+    their identities. Instances and consumers without an identity are locked out.
 
     \b
     kafka-coord acl apply --config /etc/kafka-coord.toml --yes
@@ -182,7 +182,7 @@ def identity(user: str | None) -> None:
         user, _, password = digest.reveal().partition(":")
     else:
         if not user or ":" in user or not user.isprintable():
-            raise SettingsError(f"{user[:60]!r} is no user name for ZooKeeper's digest scheme: use one without a colon")
+            raise SettingsError(f"{user[:60]!r} is not a user name for the digest scheme: use one without a colon")
         if sys.stdin.isatty():
             password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
         else:
@@ -215,7 +215,7 @@ def _acl_store(settings: Settings) -> Iterator[AclStore]:
 
 def _checked(path: str) -> str:
     if not path.startswith("/") or path.endswith("/"):
-        raise SettingsError(f"{path[:60]!r} is no znode path: use one such as /consumers/groups/delays/ids")
+        raise SettingsError(f"{path[:60]!r} is not a znode path: use one such as /consumers/groups/delays/ids")
     return path
 
 

@@ -1,4 +1,4 @@
-"""What all commands share that send the coordinator a request: options, sending, printing the answer."""
+"""Shared by all commands that send the coordinator a request: options, sending, printing the answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWER_TIMEOUT_S = 30.0
 
 
 def asking_options(command: F) -> F:
-    """``--timeout``, ``--output`` and those of the connection."""
+    """The options ``--timeout`` and ``--output``, and those of the connection."""
     for option in (
         connection_options,
         output_option,
@@ -33,12 +33,12 @@ def asking_options(command: F) -> F:
 
 
 reason_option = click.option(
-    "--reason", default="", metavar="TEXT", help="Why; it is kept with the request and in the group's history."
+    "--reason", default="", metavar="TEXT", help="The reason; it is kept with the request and in the group's history."
 )
 
 
 def asked(store: Store, request: Request, timeout_s: float) -> dict[str, Any]:
-    """Asks and waits; gives the answer as a row."""
+    """Sends the request, waits, and returns the answer as a row."""
     answered = ask(store, request, timeout_s, note)
     return {
         "request": answered.request_id,
@@ -50,12 +50,12 @@ def asked(store: Store, request: Request, timeout_s: float) -> dict[str, Any]:
 
 
 def done(kind: str, group: str, message: str) -> dict[str, Any]:
-    """The answer, as a row, to what a group's own coordinator was asked without a request in ZooKeeper."""
+    """The row for an answer that came directly from a group's coordinator, without a request in ZooKeeper."""
     return {"request": None, "type": kind, "group": group, "result": "done", "message": message}
 
 
 def show_answers(output: Format, answers: list[dict[str, Any]]) -> None:
-    """People get one sentence, programs the whole answer."""
+    """Prints the answer: one sentence for people, all fields for programs."""
     if output is Format.TABLE:
         for answer in answers:
             click.echo(f"{answer['result']}: {answer['message']}" if answer["message"] else answer["result"])
@@ -65,10 +65,10 @@ def show_answers(output: Format, answers: list[dict[str, Any]]) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks at a terminal; elsewhere ``--yes`` must have been given. Raises :class:`RequestRefused`."""
+    """Asks for confirmation at a terminal. Raises :class:`RequestRefused` without a terminal or ``--yes``."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise RequestRefused(f"{question} Nothing was changed: standard input is no terminal, so confirm with --yes")
+        raise RequestRefused(f"{question} Nothing was changed: standard input is not a terminal. Add --yes to confirm.")
     if not click.confirm(question, err=True):
         raise RequestRefused("nothing was changed")

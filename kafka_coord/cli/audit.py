@@ -38,13 +38,18 @@ _FIGURES = (Column("checked"), Column("count", right=True))
 @click.argument("directories", nargs=-1, metavar="[DIR...]", type=click.Path(path_type=Path))
 @click.option("--chroot", default="", metavar="PATH", help="The chroot in the connect string, such as /kafka.")
 @click.option(
-    "--running", is_flag=True, help="Only warn about groups that have not reached their target when the log ends."
+    "--running",
+    is_flag=True,
+    help="The cluster was running when the log was copied: report groups short of their target as warnings, "
+    "not violations.",
 )
-@click.option("--partition", metavar="TOPIC-N", help="Tell the history of a partition: why did it move?")
-@click.option("--group", default="", help="Tell the history of a group, or only of this group.")
-@click.option("--consumer", default="", help="Tell the history of a consumer.")
+@click.option("--partition", metavar="TOPIC-N", help="Print the history of a partition, with the reason for each move.")
+@click.option("--group", default="", help="Print the history of a group, or limit the history to this group.")
+@click.option("--consumer", default="", help="Print the history of a consumer.")
 @click.option(
-    "--group-log", is_flag=True, help="Judge the groups log in Kafka, where stock clients' groups and offsets are."
+    "--group-log",
+    is_flag=True,
+    help="Audit the groups log in Kafka, which stores the groups and offsets of stock clients.",
 )
 @connection_options
 @output_option
@@ -60,9 +65,9 @@ def audit(
 ) -> None:
     """Prove from ZooKeeper's transaction log that no partition ever had two owners. Exit code 10 if it shows otherwise.
 
-    DIR is the dataDir (or dataLogDir) of a ZooKeeper server, or a copy of it; the servers of an ensemble may be given
-    together, and make up for what one of them missed. Every write is replayed in its order and checked. Reads files
-    only: no server is asked.
+    DIR is the dataDir (or dataLogDir) of a ZooKeeper server, or a copy of it. You may name several servers of an
+    ensemble together; one fills the gaps of another. The command replays every write in order and checks it. It reads
+    files only: no server is asked.
 
     With --group-log it proves from the groups log that no two instances wrote a group at once and that no commit went
     back. It reads the log from the brokers that ZooKeeper names (or bootstrap.servers), without TLS, and compares it
@@ -103,7 +108,7 @@ def _audit_groups_log(output: Format) -> None:
     settings = current_settings()
     protocol = settings.kafka.properties.get("security.protocol", "PLAINTEXT")
     if protocol.upper() != "PLAINTEXT":
-        raise SettingsError(f"audit --group-log speaks PLAINTEXT to the brokers, and security.protocol is {protocol}")
+        raise SettingsError(f"audit --group-log speaks PLAINTEXT to the brokers, but security.protocol is {protocol}")
     with open_store(settings) as store:
 
         def znode_version(partition: int) -> int:

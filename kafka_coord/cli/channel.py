@@ -77,7 +77,7 @@ def list_command(group: str | None, output: Format) -> None:
 @output_option
 @connection_options
 def show_command(group: str, consumer: str | None, output: Format) -> None:
-    """Show one group's unacknowledged commands in full, in the order in which consumers obey them.
+    """Show one group's unacknowledged commands in full, in the order in which consumers execute them.
 
     \b
     kafka-coord channel show delays
@@ -102,5 +102,5 @@ def _show(output: Format, waiting: Waiting, now_ms: int, columns: tuple[Column, 
         document | {"waits_for": duration(document["age_ms"]), "partitions": str(one.partitions)}
         for document, one in zip(documents, waiting.commands, strict=True)
     ]
-    show(output, documents, [Section("commands", columns, rows, empty="no command waits for anybody")])
+    show(output, documents, [Section("commands", columns, rows, empty="no command is outstanding")])
     report_unreadable(waiting.unreadable)

@@ -75,7 +75,7 @@ def current_settings(**flags: Any) -> Settings:
 
 
 def _from_own_variable(key: str) -> bool:
-    """Whether click took the flag from the variable that the settings read themselves, and name as its origin."""
+    """Whether click took the flag's value from the environment. The settings read that variable themselves."""
     ctx = click.get_current_context()
     source = ctx.get_parameter_source(key.partition("__")[2])
     return source is ParameterSource.ENVIRONMENT and variable_of(key.replace("__", ".")) in os.environ
@@ -114,12 +114,12 @@ def open_store(settings: Settings | None = None) -> Iterator[Store]:
 
 def zookeeper_options(settings: ZooKeeperSettings) -> ZkOptions:
     """TLS, credentials and ACLs as :mod:`kafka_coord.zk` takes them."""
-    from kafka_coord.zk import configured  # not before a command needs it: '--help' is quick
+    from kafka_coord.zk import configured  # imported only when a command needs it, so that '--help' is quick
 
     return configured.zookeeper_options(settings)
 
 
 def given_config() -> Path | None:
-    """The file of ``--config``, where the running command was given one."""
+    """The file of ``--config``, if the running command has one."""
     config = click.get_current_context().meta.get(_META, {}).get("config")
     return Path(config) if config else None

@@ -39,7 +39,7 @@ _RATE_EVERY_S = 1.0
 
 
 @click.command()
-@click.option("--group", type=GROUP, required=True, help="The group to be a member of.")
+@click.option("--group", type=GROUP, required=True, help="The group to join.")
 @click.option("--topic", "topics", type=TOPIC, multiple=True, help="A topic to subscribe to; repeatable.")
 @click.option(
     "--include", "--white-list", metavar="REGEX", help="Every topic whose whole name matches; a comma works like |."
@@ -172,7 +172,7 @@ def _tls(over: SocketSettings) -> ssl.SSLContext | None:
 
 @dataclass(slots=True)
 class _Printing:
-    """Prints, counts, and remembers what was printed but is not known to be committed."""
+    """Prints and counts records, and remembers those that were printed but perhaps not committed."""
 
     formatter: Formatter
     quiet: bool
@@ -188,9 +188,9 @@ class _Printing:
         while not stopping.asked() and (self.max_messages is None or self.count < self.max_messages):
             left = _BATCH if self.max_messages is None else min(_BATCH, self.max_messages - self.count)
             batch = consumer.consume(left, _WAIT_S)
-            self.printed.clear()  # coming back for more has settled them
+            self.printed.clear()  # the next request for records has settled them
             now = time.monotonic()
-            if batch or not consumer.registered:  # joining, or without ZooKeeper for a while, is not idle
+            if batch or not consumer.registered:  # it joins, or has lost ZooKeeper: not idle
                 last_record = now
             elif self.idle_s is not None and now - last_record >= self.idle_s:
                 return
@@ -207,7 +207,7 @@ class _Printing:
                 last_rate, counted = now, self.count
 
     def commit(self, consumer: Consumer) -> None:
-        """Of the last batch, what was printed. Partitions that moved meanwhile are their new owner's."""
+        """The printed part of the last batch, without partitions that have since moved to another owner."""
         held = consumer.assignment() if self.printed else frozenset()
         offsets: dict[TopicPartition | tuple[str, int], int] = {tp: o for tp, o in self.printed.items() if tp in held}
         if offsets:
@@ -224,7 +224,7 @@ def _held(consumer: Consumer) -> str:
 
 
 def make_formatter(written: str) -> Formatter:
-    """A preset's name, or a text with fields in braces; raises :class:`SettingsError`."""
+    """Reads a preset's name, or a text with fields in braces. Raises :class:`SettingsError`."""
     if written == "json":
         return _as_json
     template = _PRESETS.get(written, written)

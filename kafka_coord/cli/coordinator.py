@@ -110,7 +110,7 @@ def withdraw_command(request: str) -> None:
     """
     prefix, _, digits = request.rpartition("-")
     if prefix != "request" or not digits.isdigit():
-        raise NotFound(f"{request[:60]!r} is not a request's id, such as request-0000000012")
+        raise NotFound(f"{request[:60]!r} is not a request id such as request-0000000012")
     with open_store() as store:
         if not withdraw(store, request):
             raise NotFound(f"no request {request}: it was answered and fetched, or withdrawn before")

@@ -1,4 +1,4 @@
-"""What ``-o json`` and ``-o yaml`` give: the shapes of docs/operations.md, in one place."""
+"""The documents of ``-o json`` and ``-o yaml``, in the shapes of docs/operations.md."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ Exit codes:
 
 
 class _ReaderGone(Exception):
-    """The reader of the output is gone."""
+    """The exit code if the reader of the output is gone."""
 
 
 class FailingCleanly(click.Group):
@@ -57,7 +57,7 @@ class FailingCleanly(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        # Ours is the standalone mode; click's own would print a KafkaCoordError as a traceback.
+        # This replaces click's standalone mode, which would print a KafkaCoordError as a traceback.
         del standalone_mode
         try:
             code = super().main(args, prog_name or "kafka-coord", complete_var, standalone_mode=False, **extra)
@@ -97,5 +97,5 @@ def _give_up_output() -> None:
 
 
 def terminate_as_interrupt() -> None:
-    """SIGTERM ends a command the way Ctrl-C does, so that it leaves as cleanly."""
+    """Makes SIGTERM end a command as Ctrl-C does, so that it leaves its group cleanly."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

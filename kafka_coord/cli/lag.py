@@ -1,4 +1,4 @@
-"""What the brokers know, for the commands that show lag, reset offsets or read the groups log."""
+"""Connections to the brokers, for the commands that show lag, reset offsets or read the groups log."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from kafka_coord.zk.store import Store
 
 
 def note_left_out(broker: Unreadable) -> None:
-    """Names a broker that cannot be used; the others are."""
+    """Reports a broker that cannot be used. The others are used."""
     note(f"skipped a broker: {broker.path} cannot be read: {broker.reason}")
 
 
 class BrokerLog:
-    """The live brokers, connected to at the first question: a command that asks none needs none.
+    """The live brokers. Connects at the first question, so a command that asks nothing needs no broker.
 
-    A question raises :class:`BrokerError` where no usable broker is registered.
+    A question raises :class:`BrokerError` if no usable broker is registered.
     """
 
     def __init__(self, store: Store, settings: Settings) -> None:
@@ -59,7 +59,7 @@ class BrokerLog:
 
 
 def end_offsets_reader(log: BrokerLog) -> EndOffsets:
-    """End offsets, with what goes wrong turned into a sentence."""
+    """Reads end offsets. Turns a failure into a sentence."""
 
     def read(partitions: PartitionSet) -> tuple[Mapping[TopicPartition, int], str]:
         if not partitions:
@@ -85,5 +85,5 @@ def open_log(store: Store, settings: Settings, partition: int) -> Iterator[LogRe
 
 
 def log_progress(log: LogReader) -> Callable[[int], None]:
-    """Says on standard error how far reading has come."""
+    """Reports the progress of reading on standard error."""
     return lambda offset: note(f"read up to offset {offset} of {log.extent.end}")

@@ -66,7 +66,7 @@ def is_installed(module: str) -> bool:
     """Whether this installation has the module; it is not loaded."""
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # its package does not exist either
+    except ModuleNotFoundError:  # its package does not exist
         return False
 
 

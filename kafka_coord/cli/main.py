@@ -62,7 +62,7 @@ _COMMANDS = {
 @connection_options
 @click.version_option(__version__, prog_name="kafka-coord")
 def cli() -> None:
-    # Commands report errors themselves; log lines of libraries would only get in between. `serve` logs.
+    # Commands report errors themselves, so the libraries' log lines are suppressed. `serve` logs.
     logging.getLogger().addHandler(logging.NullHandler())
 
 

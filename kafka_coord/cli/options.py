@@ -72,7 +72,7 @@ def timeout_option(default_s: float, what: str) -> Callable[[F], F]:
 
 
 def who() -> str:
-    """Who is asking, as it is written into requests and pauses: ``alice@host``."""
+    """The operator's name in requests and pauses: ``alice@host``."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # no such user in a container

@@ -1,4 +1,4 @@
-"""How everything is printed: a table people read, or json, yaml and tsv that programs do."""
+"""Prints results: tables for people; json, yaml and tsv for programs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def show(output: Format, document: Any, sections: Sequence[Section], *, summary:
 
 
 def tsv_lines(sections: Sequence[Section]) -> Iterable[str]:
-    """A heading line and one line a row; more than one section: ``# name`` above each, an empty line between."""
+    """Prints a heading and one line per row. With several sections, ``# name`` is above each, and a blank line
+    between."""
     for at, section in enumerate(sections):
         if at:
             yield ""
@@ -96,7 +97,7 @@ def tsv_lines(sections: Sequence[Section]) -> Iterable[str]:
 
 
 def plain_lines(sections: Sequence[Section], summary: Sequence[str] = ()) -> Iterable[str]:
-    """Aligned columns without colour, borders or cuts: what a pipe gets."""
+    """Prints aligned columns without colour, borders or truncation, for pipes."""
     yield from (clean(line) for line in summary)
     for at, section in enumerate(sections):
         if at or summary:
@@ -116,7 +117,7 @@ def plain_lines(sections: Sequence[Section], summary: Sequence[str] = ()) -> Ite
 
 
 def rich_table(section: Section) -> Table:
-    """The table a terminal gets."""
+    """Prints the table for a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -160,7 +161,7 @@ def _styled(column: Column) -> bool:
 
 
 def cell(value: Any) -> str:
-    """A value as it stands in a table or tsv; nothing is ``-``."""
+    """Formats a value for a table or tsv; ``-`` for none."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -173,7 +174,7 @@ def cell(value: Any) -> str:
 
 
 def clean(text: str) -> str:
-    """``text`` without control characters: what consumers write into their znodes must not steer a terminal."""
+    """``text`` without control characters, because consumers' znodes must not be able to control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == " " else _escaped(c) for c in text)
@@ -186,7 +187,7 @@ def _escaped(character: str) -> str:
 
 
 def iso_time(ms: int | None) -> str | None:
-    """Milliseconds since 1970 as ``2026-01-31T12:00:00.123Z``; ``None`` for none, 0 or what no calendar has."""
+    """Milliseconds since 1970 as ``2026-01-31T12:00:00.123Z``; ``None`` for none, 0 or a time outside the calendar."""
     if not ms:
         return None
     try:

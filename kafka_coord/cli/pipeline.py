@@ -64,7 +64,7 @@ _HISTORY = {
 _JOB_COLUMNS = (Column("job"), Column("kind"), Column("reads"), Column("gives"))
 
 
-@click.group(cls=LazyCommands, lazy={"report": (f"{_SAMPLE}:report", "Add up what 'run flights' has written.")})
+@click.group(cls=LazyCommands, lazy={"report": (f"{_SAMPLE}:report", "Summarise the output of 'run flights'.")})
 def pipeline() -> None:
     """Spark jobs: queries that are members of a group like any consumer, and their results.
 
@@ -101,7 +101,7 @@ def run() -> None:
 
 
 def spark_options(command: F) -> F:
-    """Where Spark runs, and how."""
+    """The options that say where Spark runs, and how."""
     for option in (
         click.option(
             "--log",

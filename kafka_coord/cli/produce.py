@@ -1,4 +1,4 @@
-"""Putting many records into a topic, fast, each exactly once."""
+"""Writes many records into a topic, fast and each exactly once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANY_PARTITION = -1
 _REFUSALS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 _UNKNOWN = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION}
 _SETTINGS = {
-    "enable.idempotence": True,  # a retry after a broker's hiccup must not double a record
+    "enable.idempotence": True,  # a retry must not write a record twice
     "linger.ms": 50,
     "batch.size": 1_000_000,
     "queue.buffering.max.messages": 200_000,
@@ -41,11 +41,11 @@ def produce(
 ) -> int:
     """Writes all ``records``, (key, value), and returns how many; it returns when the brokers have acknowledged all.
 
-    With ``partitions`` only these are written to, by the key's hash. ``on_count`` hears now and then how many were
+    With ``partitions``, writes only to these, by the key's hash. Calls ``on_count`` now and then with how many were
     handed over so far; ``properties`` go to librdkafka. Raises :class:`~kafka_coord.errors.NotFound` without such a
     topic, :class:`~kafka_coord.errors.RequestRefused` for a record Kafka refuses, and
-    :class:`~kafka_coord.errors.BrokerError` where the brokers do not acknowledge within ``timeout_s`` seconds; how
-    many were written is unknown then.
+    :class:`~kafka_coord.errors.BrokerError` where the brokers do not acknowledge within ``timeout_s`` seconds; how many
+    were written is unknown then.
     """
     failures: list[KafkaError] = []
     producer = Producer(
@@ -87,7 +87,7 @@ def _hand_over(producer: Producer, topic: str, key: bytes | None, value: bytes |
         try:
             producer.produce(topic, key=key, value=value, partition=partition)
         except BufferError:
-            producer.poll(_FULL_WAIT_S)  # ends by itself: what cannot be delivered leaves the queue after its timeout
+            producer.poll(_FULL_WAIT_S)  # this loop ends: undeliverable records leave the queue after their timeout
         else:
             return
 

@@ -1,4 +1,4 @@
-"""Records out of CSV and JSONL files, as keys and JSON values."""
+"""Reads CSV and JSONL files as records with keys and JSON values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafka_coord.errors import MalformedValue, SettingsError
 
 KeyValue = tuple[bytes | None, bytes | None]
 
-# A cell such as 007 or +1 is no number to whoever wrote it, so it stays text.
+# A cell such as 007 or +1 was not meant as a number, so it stays text.
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 _DECIMAL = re.compile(r"-?(?:0|[1-9]\d{0,14})\.\d{1,15}")
 
@@ -28,7 +28,7 @@ def read_records(file: str, file_format: str | None, key_column: str | None) -> 
     endings = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
     chosen = file_format or endings.get(Path(file).suffix.lower())
     if chosen is None:
-        raise SettingsError(f"{file!r} ends neither in .csv nor in .jsonl: say --format")
+        raise SettingsError(f"{file!r} ends neither in .csv nor in .jsonl: give --format")
     if file != "-" and not Path(file).is_file():
         raise SettingsError(f"{file!r} is not a file")
     return _read_csv(file, key_column) if chosen == "csv" else _read_jsonl(file, key_column)
@@ -56,7 +56,7 @@ def _read_csv(file: str, key_column: str | None) -> Generator[KeyValue, None, No
             raise MalformedValue(file, "has no line of column names")
         if key_column is not None and key_column not in header:
             named = ", ".join(name[:60] for name in header[:20])
-            raise SettingsError(f"--key {key_column!r} is no column of {file}; there are {named}")
+            raise SettingsError(f"--key {key_column!r} is not a column of {file}; there are {named}")
         key_at = header.index(key_column) if key_column is not None else None
         try:
             for row in rows:
@@ -97,7 +97,7 @@ def _key(found: Any) -> bytes | None:
 
 
 def cell_value(cell: str) -> str | int | float | None:
-    """A CSV cell as JSON would have it."""
+    """Converts a CSV cell to a JSON value."""
     if not cell:
         return None
     if _INTEGER.fullmatch(cell):

@@ -33,7 +33,7 @@ log = logging.getLogger("kafka_coord.serve")
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 _RETRY_S = 1.0
 _LOOK_S = 0.1
-"""How often it looks whether the service has ended by itself; being told to stop wakes it at once."""
+"""Seconds between checks whether the service has ended by itself. A signal to stop wakes it at once."""
 _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bound here, recognised
 
 
@@ -78,34 +78,35 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
     "--kafka-rewrite",
     is_flag=True,
     default=None,
-    help="With --listen-kafka: the broker's listener advertises its own address; replace it in its answers. "
+    help="With --listen-kafka: replace the brokers' addresses in their answers with those of the instances. "
     "All instances must be given this, or none.",
 )
 @click.option(
     "--kafka-certificate", metavar="FILE", help="PEM certificate: turn on TLS for Kafka clients. [default: off]"
 )
-@click.option("--kafka-key", metavar="FILE", help="Its PEM key. [default: the certificate's file]")
-@click.option("--kafka-max-connections", metavar="COUNT", help="Of Kafka clients, in all. [default: 10000]")
+@click.option("--kafka-key", metavar="FILE", help="The certificate's PEM key. [default: in the certificate's file]")
+@click.option(
+    "--kafka-max-connections", metavar="COUNT", help="The most connections of Kafka clients. [default: 10000]"
+)
 @click.option(
     "--kafka-max-connections-per-ip",
     metavar="COUNT",
-    help="Of Kafka clients at one address. [default: three quarters of all]",
+    help="The most connections from one address. [default: three quarters of all]",
 )
 @click.option(
     "--kafka-max-request-bytes",
     metavar="BYTES",
-    help="Of one request, as the broker's socket.request.max.bytes. [default: 104857600]",
+    help="The largest request, like the broker's socket.request.max.bytes. [default: 104857600]",
 )
 @click.option(
     "--kafka-queued-max-bytes",
     metavar="BYTES",
-    help="What all Kafka clients together may make this instance keep: half requests, unread answers. "
-    "[default: 268435456]",
+    help="Memory for the incomplete requests and unread answers of all Kafka clients. [default: 268435456]",
 )
 @click.option(
     "--kafka-max-idle-ms",
     metavar="MS",
-    help="How long a Kafka client may send and read nothing, as the broker's connections.max.idle.ms. "
+    help="How long a Kafka client's connection may be idle, like the broker's connections.max.idle.ms. "
     "[default: 600000]",
 )
 @click.option("--session-timeout-ms", metavar="MS", help="Time until a dead instance is replaced. [default: 10000]")
@@ -183,7 +184,7 @@ def serve(
 
 
 def run_service(settings: Settings, broker_id: int) -> None:
-    """Runs until asked to stop, or until the service ends by itself (and then raises what ended it)."""
+    """Runs until told to stop, or until the service ends by itself; then raises the error that ended it."""
     from kafka_coord.coordinator.gc_tuning import collecting_rarely
     from kafka_coord.coordinator.service import CoordinatorService
     from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
@@ -332,7 +333,7 @@ def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store |
 
 
 def endpoints(serve_settings: ServeSettings, gateway: GatewayServer | None = None) -> dict[str, str]:
-    """The addresses the instance publishes: a host name where it listens on every address."""
+    """The addresses that the instance publishes: the host name if it listens on every address."""
     channel = serve_settings.advertise_channel or (gateway.address if gateway is not None else None)
     listening = {"http": serve_settings.listen_http, "channel": channel, "kafka": serve_settings.listen_kafka}
     published = {}

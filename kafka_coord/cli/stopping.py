@@ -1,4 +1,4 @@
-"""Ending a command at a signal: between two steps of its work, and at a second one at once."""
+"""Ends a command at a signal: between two steps of its work, or at once at a second signal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_coord.cli.failures import INTERRUPTED
 
 
 class Stopping:
-    """``event`` is set by the first Ctrl-C or SIGTERM, ``number`` is which of them (0: none came yet)."""
+    """``event`` is set by the first Ctrl-C or SIGTERM; ``number`` is that signal's number (0: none yet)."""
 
     def __init__(self, on_first: Callable[[signal.Signals], None] | None) -> None:
         self.event = threading.Event()
@@ -24,7 +24,7 @@ class Stopping:
 
     @property
     def exit_code(self) -> int:
-        """What a command ends with that was asked to stop so: SIGTERM is no failure."""
+        """The exit code of a command that this signal stopped. SIGTERM is not a failure."""
         return INTERRUPTED if self.number == signal.SIGINT else 0
 
     def __call__(self, number: int, _: Any) -> None:
@@ -38,7 +38,7 @@ class Stopping:
 
 @contextmanager
 def stopping_at_signals(on_first: Callable[[signal.Signals], None] | None = None) -> Iterator[Stopping]:
-    """Until it is left again; ``on_first`` is told of the first signal, in its handler."""
+    """Handles signals while the block runs. Calls ``on_first`` in the handler of the first signal."""
     stopping = Stopping(on_first)
     before = {number: signal.signal(number, stopping) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -1,4 +1,4 @@
-"""A topic to load into: there, or made."""
+"""Makes sure that a topic exists, and creates it if it does not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BROKERS_OWN = -1
 def ensure_topic(
     bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int | None, replication: int | None
 ) -> str:
-    """Makes the topic if it does not exist, and says in a sentence what there is.
+    """Creates the topic if it does not exist. Returns a sentence about the result.
 
     Returns once every partition has a leader. Raises :class:`RequestRefused` where it exists with another number of
     partitions than asked for or Kafka refuses it, :class:`BrokerError`, :class:`Timeout`.
@@ -46,11 +46,11 @@ def ensure_topic(
 
 
 def _led_partitions(admin: Any, topic: str) -> int:
-    """How many of the topic's partitions have a leader; 0 where there is no such topic."""
+    """How many of the topic's partitions have a leader; 0 if there is no such topic."""
     from confluent_kafka import KafkaException
 
     try:
-        # Asked for all topics, and not for this one: that would make the brokers create it by themselves.
+        # This asks for all topics, because a request for this one could make the brokers create it.
         metadata = admin.list_topics(timeout=10.0)
     except KafkaException as error:
         raise BrokerError(f"no broker answered: {error.args[0].str()}") from None

@@ -1,4 +1,4 @@
-"""``kafka-coord watch``: what goes on, again and again."""
+"""``kafka-coord watch``: shows groups, owners, lag and commands live."""
 
 from __future__ import annotations
 
@@ -180,13 +180,13 @@ def _sections(frame: Overview, limit: int | None = None) -> list[Section]:
         for one in frame.waiting
     ]
     most = None
-    if limit is not None:  # what does not fit the screen is what happens least in
+    if limit is not None:  # the groups with the least activity are left out if the screen is full
         most = max(3, limit // 3 - 3)
         groups.sort(key=lambda row: row["group"] not in frame.lags)
     return [
         Section("groups", _GROUPS, groups[:most]),
         Section("owners", _OWNERS, owners[:most]),
-        Section("commands", _COMMANDS, commands[:most], empty="no command waits for anybody"),
+        Section("commands", _COMMANDS, commands[:most], empty="no command is outstanding"),
     ]
 
 

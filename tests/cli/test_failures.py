@@ -44,7 +44,7 @@ def one_line(err: str) -> str:
         (("groups", "reset-offsets", "g", "--to-earliest", "--to-latest", "--all-topics"), 2, "2 rules given"),
         (("groups", "reset-offsets", "g", "--topic", "t:5-1", "--to-earliest"), 2, "is not a range"),
         (("groups", "settings", "g", "--assignor", "magic"), 2, "known are range, roundrobin, sticky, weighted"),
-        (("coordinator", "withdraw", "../brokers"), 7, "is not a request's id"),
+        (("coordinator", "withdraw", "../brokers"), 7, "is not a request id"),
     ],
 )
 def test_an_operators_mistake_is_one_line_and_a_code_before_anything_is_asked(

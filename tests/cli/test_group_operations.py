@@ -130,7 +130,7 @@ def test_a_group_is_deleted_only_without_members_and_when_confirmed(elected: Wor
     eventually(lambda: coord("groups", "list", "--state", "empty", "-o", "json").json())
     unasked = coord("groups", "delete", "delays")
     assert unasked.code == 6
-    assert "confirm with --yes" in unasked.err
+    assert "Add --yes to confirm" in unasked.err
 
     assert coord("groups", "delete", "delays", "--yes").code == 0
 

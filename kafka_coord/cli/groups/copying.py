@@ -36,7 +36,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What both commands are told: the groups, or all of them, and how to copy."""
+    """The options of both commands: which groups to copy, and how."""
 
     groups: tuple[str, ...]
     everything: bool
@@ -47,12 +47,12 @@ class _Asked:
     output: Format
 
     def require(self, place: str, *, chosen: bool) -> None:
-        """Raises :class:`SettingsError` for what cannot be meant."""
+        """Checks the options. Raises :class:`SettingsError` if they contradict each other."""
         if not chosen:
-            raise SettingsError(f"say {place}: other places are not known")
+            raise SettingsError(f"use {place}: other places are not supported")
         if bool(self.groups) is self.everything:
             raise SettingsError(
-                "name groups or say --all, not both" if self.everything else "name groups, or say --all"
+                "name groups or use --all, not both" if self.everything else "name groups, or use --all"
             )
         if self.dry_run and self.execute:
             raise SettingsError("--dry-run and --execute exclude each other")
@@ -66,11 +66,11 @@ def _copying_options(command: Callable[[bool, _Asked], None]) -> Callable[..., N
     for option in (
         connection_options,
         output_option,
-        timeout_option(ANSWER_TIMEOUT_S, "How long to ask coordinators that move, load or do not answer."),
+        timeout_option(ANSWER_TIMEOUT_S, "How long to retry while coordinators move, load or do not answer."),
         click.option("--execute", is_flag=True, help="Do it, and read back what was written."),
         click.option("--dry-run", is_flag=True, help="Only show what would be written. The default."),
         click.option(
-            "--overwrite", is_flag=True, help="Also where the target has a later offset: the group goes back."
+            "--overwrite", is_flag=True, help="Also replace a later offset at the target: the group goes back."
         ),
         click.option(
             "--all", "everything", is_flag=True, help="All groups of the source that have committed anything."
@@ -181,7 +181,7 @@ def _run(source: Place, target: Place, kafka: KafkaPlace, asked: _Asked) -> None
             note(f"group {one.group}: {one.warning}")
     ahead = sum(row.verdict is Verdict.AHEAD for one in found for row in one.rows)
     if ahead:
-        note(f"{ahead} partitions stay as they are, for the target is ahead of the source; --overwrite copies them too")
+        note(f"{ahead} partitions stay as they are, because the target is ahead; --overwrite copies them too")
     if problems:
         told = "; ".join(f"group {group}: {problem}" for group, problem in sorted(problems.items()))
         raise RequestRefused(f"{len(problems)} groups were {'not copied' if asked.execute else 'refused'}: {told}")

@@ -92,7 +92,7 @@ def _of_client_group(store: Store, settings: Settings, group: str) -> tuple[Deci
     if not found:
         read_client_group(
             Instances(store, settings.kafka.properties), group
-        )  # it may have offsets only; raises NotFound where it has none
+        )  # it may have only offsets; raises NotFound if it has none
     return found
 
 

@@ -1,4 +1,4 @@
-"""Which kind of group a name means: a managed one in ZooKeeper, or a client-assigned one of the groups log."""
+"""Decides which kind of group a name means: a managed one in ZooKeeper, or a client-assigned one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ any_group_argument = click.argument("group", type=AnyName())
 kind_option = click.option(
     "--kind",
     type=click.Choice([str(one) for one in GroupKind]),
-    help="Of two groups with this name, which one. [default: the managed one]",
+    help="Which one, if two groups have this name. [default: the managed one]",
 )
 
 

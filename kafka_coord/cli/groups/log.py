@@ -52,15 +52,15 @@ def dump(partition: int | None, group: str | None, first: int | None, last: int,
     offset       a committed offset; or that it is removed
     keep-alive   the instance is still there
 
-    With --group the whole partition is read, with progress on standard error; without, only its end. Kafka
-    compacts the log: of what was written for the same key, older records go.
+    With --group, it reads the whole partition, with progress on standard error; otherwise only its end. Kafka compacts
+    the log: it removes older records with the same key.
 
     \b
     kafka-coord groups log dump 7 --last 20
     kafka-coord groups log dump --group delays -o json
     """
     if (partition is None) is (group is None):
-        raise SettingsError(f"name a partition from 0 to {PARTITIONS - 1}, or say --group")
+        raise SettingsError(f"name a partition from 0 to {PARTITIONS - 1}, or use --group")
     chosen = partition_of(group) if group is not None else partition or 0
     settings = current_settings()
     with open_store(settings) as store, open_log(store, settings, chosen) as reader:
@@ -153,4 +153,4 @@ def _what(entry: LogEntry) -> str:
         case Claim(term, instance, _):
             return f"term {term} of instance {instance}"
         case _:
-            return entry.problem or ("" if entry.kind is EntryKind.KEEP_ALIVE else "of a kind unknown here")
+            return entry.problem or ("" if entry.kind is EntryKind.KEEP_ALIVE else "unknown kind of record")

@@ -67,7 +67,7 @@ def evict(
     """Delete a consumer's registration: its partitions go to others, and it must register again.
 
     A member of a client-assigned group is named by its group.instance.id or its member id, as `groups describe
-    --members` shows it. It joins again as soon as it hears of its eviction.
+    --members` shows it. It joins again as soon as it learns of its eviction.
 
     \b
     kafka-coord groups evict delays c3 --reason "stuck since noon"

@@ -1,4 +1,4 @@
-"""``--topic flights``, ``--topic flights:0,3-5``, ``--all-topics``: which partitions a command is about."""
+"""The options that select partitions: ``--topic flights``, ``--topic flights:0,3-5``, ``--all-topics``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Scope:
 
 
 def parse_scope(topics: tuple[str, ...], *, all_topics: bool) -> Scope:
-    """Raises :class:`SettingsError` unless exactly one of the two was given, and for what cannot be read."""
+    """Reads the options. Raises :class:`SettingsError` unless exactly one of the two is given, in the right form."""
     if all_topics is bool(topics):
         raise SettingsError("choose topics: --topic NAME (repeatable, NAME:0,3-5 for some partitions) or --all-topics")
     found: dict[str, frozenset[int] | None] = {}

@@ -44,8 +44,8 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class _Resettable:
-    """A group of either kind as far as a reset needs it. ``known`` are the partitions it has to do with, ``owners`` who
-    owns which; ``write`` sets offsets and gives a sentence."""
+    """The data of a group, of either kind, that a reset needs. ``known`` are its partitions, ``owners`` says who owns
+    them; ``write`` sets offsets and returns a sentence."""
 
     cluster: Cluster
     committed: Mapping[TopicPartition, int]
@@ -153,7 +153,7 @@ def _resettable(instances: Instances, group: str, kind: str | None, reason: str,
         )
 
     def ask_for(offsets: Mapping[TopicPartition, int]) -> str:
-        """Asks the coordinator: only it knows that it starts nobody on these partitions meanwhile."""
+        """Sends the offsets to the coordinator. Only it can ensure that no start happens at the same time."""
         request = Request(RequestType.RESET_OFFSETS, group=group, offsets=offsets, reason=reason, by=who())
         answer = asked(store, request, timeout_s)
         return f"{answer['result']}: {answer['message']}"

@@ -79,7 +79,7 @@ _MEMBERS_VERBOSE = (
 _FACTS = (Column("fact"), Column("value"))
 
 _STATES = (GroupState.STABLE, GroupState.REBALANCING, GroupState.PAUSED, GroupState.EMPTY)
-"""A group that is dead is in no list."""
+"""The states that can be listed. A dead group is not listed."""
 
 
 @click.command("list")
