@@ -1,5 +1,5 @@
-"""Benches: how fast parts of this are, on real servers, beside what one would use instead.
+"""Benches: measure the speed of parts of kafka-coord on real servers, beside the alternatives.
 
-What all have in common is in :mod:`~kafka_coord.dev.bench.report` (setup, spreads, bars) and
-:mod:`~kafka_coord.dev.bench.usage` (CPU and memory of processes); each bench is a package of its own.
+All benches share :mod:`~kafka_coord.dev.bench.report` (setup, spreads, bars) and
+:mod:`~kafka_coord.dev.bench.usage` (CPU and memory of processes). Each bench is a package of its own.
 """

@@ -1,4 +1,4 @@
-"""Processes that a bench starts for itself, and that answer on their standard output."""
+"""Child processes of a bench, which answer on their standard output."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _ENDS_S = 30.0
 
 
 def line_within(answers: IO[bytes], within_s: float) -> bytes | None:
-    """The next line; empty where the process has ended, None where nothing comes in time."""
+    """Reads the next line; empty if the process has ended, None if no line comes in time."""
     ready, _, _ = select.select([answers], [], [], within_s)
     return answers.readline() if ready else None
 
 
 def await_end(process: subprocess.Popen[bytes]) -> None:
-    """Waits for the end of one that has been told, and brings it about where that takes too long."""
+    """Waits for a process that was told to end, and kills it if that takes too long."""
     try:
         process.wait(_ENDS_S)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Records that keep coming while a bench measures."""
+"""Writes records continuously while a bench measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What benches without a broker write into their ZooKeeper: a topic as Kafka has it, and how their members register."""
+"""Topic znodes and registrations for benches that run without a broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kafka_coord.zk.store import Store
 
 
 def write_topic(store: Store, topic: str, partitions: int) -> None:
-    """Makes the topic or changes how many partitions it has, as Kafka does: in the data of its znode."""
+    """Creates the topic or changes its number of partitions as Kafka does, in the data of its znode."""
     path = layout.broker_topic(topic)
     value = topic_value(partitions)
     if store.exists(path):
@@ -19,12 +19,12 @@ def write_topic(store: Store, topic: str, partitions: int) -> None:
 
 
 def zxid_now(store: Store) -> int:
-    """Of a write made now: how many transactions there have been."""
+    """The zxid of a write made now, to count transactions."""
     path = "/bench"
     store.ensure_path(path)
     return store.set(path, b"").mzxid
 
 
 def plain_member(group: str, topic: str, consumer: str) -> Membership:
-    """One that subscribes to a topic, and has the default of everything else."""
+    """A member that subscribes to a topic, with defaults for everything else."""
     return membership(group=group, topics=[topic], consumer_id=consumer)

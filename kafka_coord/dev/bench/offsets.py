@@ -1,4 +1,4 @@
-"""How many offsets a member commits in a second, through the channel that every consumer commits through."""
+"""Measures how many offsets a member commits per second through the channel of every consumer."""
 
 from __future__ import annotations
 

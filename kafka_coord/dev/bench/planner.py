@@ -1,4 +1,4 @@
-"""How long deciding takes: each assignor alone, and a whole decision, for groups of growing size. Needs no server."""
+"""Measures decisions for groups of growing size: each assignor alone, and a whole decision. Needs no server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BAR_MS, _BAR_MOST_MS, _BAR_GROWTH = 100.0, 1_000.0, 2.3
 
 
 class Event(StrEnum):
-    """What an assignor has to react to."""
+    """The event to which the assignor reacts."""
 
     FIRST = "first"
     """Nobody owns anything yet."""
@@ -135,7 +135,7 @@ def _times(call: Callable[[], object], repeat: int) -> list[float]:
 def group_at(
     event: Event, assignor: Assignor, members: int, partitions: int, subscribed: Subscribed
 ) -> tuple[AssignmentInputs, Mapping[str, PartitionSet]]:
-    """A group to which the event has just happened, and what this assignor had given to each before it did."""
+    """A group just after the event, with this assignor's assignment from before it."""
     before = {f"c{number:05}" for number in range(members)}
     counts = _topics(partitions, subscribed)
     after, grown = set(before), counts
@@ -183,7 +183,7 @@ def _inputs(
 
 
 def observed(inputs: AssignmentInputs, before: Mapping[str, PartitionSet]) -> Observation:
-    """What the coordinator sees of such a group, in which everybody held what had been given to them."""
+    """The coordinator's observation of such a group, in which each member holds its assigned partitions."""
     ledgers = {
         consumer: Ledger(
             consumer,
@@ -207,7 +207,7 @@ def observed(inputs: AssignmentInputs, before: Mapping[str, PartitionSet]) -> Ob
     )
 
 
-# --- what it comes to ------------------------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def tables(found: Sequence[Timed]) -> list[Table]:
@@ -232,7 +232,7 @@ def tables(found: Sequence[Timed]) -> list[Table]:
 
 
 def _growth(found: Sequence[Timed]) -> list[dict[str, Any]]:
-    """Of each pair of sizes of which one is twice the other, how many times as long the larger takes."""
+    """For each pair of sizes of which one is twice the other, the ratio of their times."""
     by_case = {one.case: Spread.some(one.ms).median for one in found}
     rows = []
     for case, ms in by_case.items():

@@ -1,4 +1,4 @@
-"""CPU seconds and memory of a process and all that descend from it, as the kernel counts them."""
+"""CPU seconds and memory of a process and its descendants, as the kernel counts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things that are fetched or made once are kept for later starts."""
+"""The cache of downloaded and generated files, kept for later starts."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def archive_flags(name: str, java: Java, class_path: Sequence[Path], directory: 
 
 
 def keep_archives(directory: Path) -> None:
-    """Move what a server that ended cleanly has written in ``directory`` into the cache."""
+    """Moves the archive that a cleanly ended server wrote to ``directory`` into the cache."""
     home = cache_directory() / "classes"
     for written in directory.glob(f"*.jsa{_NEW}"):
         archive = home / written.name.removesuffix(_NEW)
@@ -61,7 +61,7 @@ def keep_archives(directory: Path) -> None:
 
 
 def discard_archives(directory: Path) -> None:
-    """Removes what a killed server may have written in part to ``directory``; another server may write it."""
+    """Removes the incomplete archive of a killed server from ``directory``, so that another server may write it."""
     for written in directory.glob(f"*.jsa{_NEW}"):
         written.unlink(missing_ok=True)
     with _lock:

@@ -26,12 +26,12 @@ from kafka_coord.dev.cluster.status import ClusterStatus, read_status
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperEnsemble, ZooKeeperSettings
 from kafka_coord.errors import DevClusterError, KafkaCoordError
 
-# Less than this and Kafka would soon shut down for want of space, with a longer story.
+# With less than this, Kafka would soon shut down for lack of space, with a longer error.
 _MINIMUM_FREE_BYTES = 256 * 1024 * 1024
 
 
 class DevCluster:
-    """ZooKeeper servers, brokers 1 … ``brokers``, and with ``coordinators`` one ``serve`` process each, on loopback.
+    """ZooKeeper servers and brokers on loopback, and, with ``coordinators``, one ``serve`` process beside each broker.
 
     ``with`` brings it up and down. What runs, and on which ports, is kept in ``cluster.json`` in ``directory``, so
     that a later process can look at it (:meth:`status`) or end it (:meth:`down`), and that it comes up on the same
@@ -90,12 +90,12 @@ class DevCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Its brokers, as Kafka clients take them."""
+        """The brokers' addresses, as bootstrap.servers."""
         return self.kafka.bootstrap_servers
 
     @property
     def instance_servers(self) -> str:
-        """Its instances, as Kafka clients take them; empty where they do not serve Kafka clients."""
+        """The instances' addresses, as bootstrap.servers; empty if they do not serve Kafka clients."""
         return self.kafka.instance_servers
 
     def coordinator(self, broker_id: int) -> Coordinator:

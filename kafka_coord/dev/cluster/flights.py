@@ -19,7 +19,7 @@ from typing import NamedTuple
 from kafka_coord.errors import NotFound
 
 FLIGHTS = 336_776
-"""How many there are."""
+"""The number of flights."""
 
 _TEXT = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 _NOTHING = frozenset({"NA", ""})

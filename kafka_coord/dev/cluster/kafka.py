@@ -58,9 +58,9 @@ class KafkaBroker(JvmServer):
         self.zookeeper = zookeeper
         self.settings = settings or KafkaSettings()
         self.instance_port = (instance_port or free_port()) if self.settings.for_instances else 0
-        """Where an instance beside it listens for Kafka clients."""
+        """The port at which the instance beside it serves Kafka clients."""
         self.listener_port = free_port() if self.settings.for_instances else 0
-        """Where it listens for that instance."""
+        """The port at which it listens for that instance."""
 
     @property
     def address(self) -> str:
@@ -131,7 +131,7 @@ class KafkaBroker(JvmServer):
             "transaction.state.log.min.isr": "1",
             "transaction.state.log.num.partitions": "3",
             "group.initial.rebalance.delay.ms": "0",
-            # Small rather than fast: buffers and threads of a broker that shares a laptop with two others.
+            # Small buffers and few threads, for a broker that shares a laptop with two others.
             "log.cleaner.dedupe.buffer.size": "2097152",
             "log.index.size.max.bytes": "1048576",
             "num.network.threads": "2",
@@ -151,7 +151,8 @@ class KafkaBroker(JvmServer):
 
 
 class KafkaCluster(Startable):
-    """Brokers 1 … ``brokers`` in directories below ``directory``, registered in ``zookeeper``."""
+    """Brokers with ids 1 to ``brokers``, each in its own directory below ``directory``, all registered in
+    ``zookeeper``."""
 
     def __init__(
         self,
@@ -181,12 +182,12 @@ class KafkaCluster(Startable):
 
     @property
     def bootstrap_servers(self) -> str:
-        """All brokers, as Kafka clients take them: ``host:port,host:port,…``."""
+        """The brokers' addresses, as bootstrap.servers: ``host:port,host:port,…``."""
         return ",".join(broker.address for broker in self.brokers)
 
     @property
     def instance_servers(self) -> str:
-        """The instances beside them, as Kafka clients take them; empty where brokers have no listener for them."""
+        """The instances' addresses, as bootstrap.servers; empty if the brokers have no listener for them."""
         return ",".join(broker.instance_address for broker in self.brokers if broker.instance_port)
 
     def broker(self, broker_id: int) -> KafkaBroker:

@@ -20,7 +20,7 @@ _lock = threading.Lock()
 
 
 def free_port() -> int:
-    """A port nobody listens on, below the kernel's range for outgoing ones, never handed out twice by this process.
+    """Returns a free port below the kernel's range for outgoing connections, never the same twice in this process.
 
     A port of that range (what binding to port 0 gives) can be taken by any outgoing connection while a killed server
     is down; worse, a client that retries it on loopback may connect to itself.

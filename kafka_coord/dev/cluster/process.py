@@ -72,7 +72,7 @@ class ChildProcess:
 
     def start(self) -> None:
         """Start it, if it does not run. Raises :class:`DevClusterError` if the log or the program cannot be opened."""
-        # A child made but not known yet could not be stopped by anybody.
+        # Nobody could stop a child that was created but is not recorded yet.
         with self._lock, interrupts_held_back():
             if self.running:
                 return

@@ -1,4 +1,4 @@
-"""What the embedded ZooKeeper and Kafka servers have in common: a JVM in a directory of its own, on a port it keeps."""
+"""The common base of the ZooKeeper and Kafka servers: a JVM in its own directory, on a fixed port."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.errors import DevClusterError
 from kafka_coord.spark.java import find_java
 
-# Kafka and ZooKeeper of this size are bound by start-up, so: one compiler tier, the collector with least set-up.
+# Start-up dominates for servers of this size, so they use one compiler tier and the simplest collector.
 _JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
 
-# How a JVM ends that finds its own data damaged (as Popen reports it).
+# The exit code (in Popen's form) of a JVM that finds its own data damaged.
 _CRASHES = {-signal.SIGABRT, -signal.SIGBUS, -signal.SIGSEGV}
 
 _LOG4J = """\
@@ -50,7 +50,7 @@ class JvmProgram:
 
 
 class Startable(ABC):
-    """What ``with`` starts, waits for, and stops; a start that fails leaves nothing running."""
+    """A server that ``with`` starts, waits for and stops. A failed start leaves nothing running."""
 
     @abstractmethod
     def start(self) -> None:
@@ -137,7 +137,7 @@ class JvmServer(Startable):
         self.wait_until(self.serving, timeout_s)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
-        """As :meth:`wait_ready`, with a condition of the caller's."""
+        """Like :meth:`wait_ready`, with the caller's condition."""
         try:
             self._process.wait_until(ready, timeout_s)
         except DevClusterError:
@@ -177,7 +177,7 @@ class JvmServer(Startable):
 
     @abstractmethod
     def _prepare(self) -> JvmProgram:
-        """Write its configuration and say what to run. May raise OSError."""
+        """Writes its configuration and returns the command to run. May raise OSError."""
 
     def _command(self) -> tuple[str, ...]:
         program = self._prepare()

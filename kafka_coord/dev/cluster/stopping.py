@@ -1,4 +1,4 @@
-"""How the processes of the demo and of chaos runs are told to stop."""
+"""Stop signals for the processes of the demo and of chaos runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def stopping_event(*signals: signal.Signals) -> threading.Event:
-    """An event that these signals set (none given: SIGTERM and SIGINT), for a main thread that looks at it."""
+    """Returns an event that these signals set (default: SIGTERM and SIGINT), for the main thread to check."""
     stopping = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:

@@ -17,11 +17,12 @@ from kafka_coord.errors import BrokerError, NotFound, RequestRefused, Timeout
 _POLL_S = 0.05
 _AGAIN_S = 0.5
 _NO_CONTROLLER = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.UNKNOWN})
-"""What a broker says that has just ceased to control the cluster, or has just begun to."""
+"""The errors of a broker that has just ceased, or just begun, to be the controller."""
 
 
 class TopicAdmin:
-    """What ``dev`` and tests do to topics of the cluster behind ``bootstrap_servers`` (``host:port,…``).
+    """Creates, grows and deletes topics of the cluster at ``bootstrap_servers`` (``host:port,…``), for ``dev`` and
+    tests.
 
     Every method raises :class:`~kafka_coord.errors.Timeout` if not every live broker shows the outcome within
     ``timeout_s`` seconds, and :class:`~kafka_coord.errors.BrokerError` if no broker answers.
@@ -62,7 +63,7 @@ class TopicAdmin:
         """
         self._ask(lambda: self._admin.delete_topics([name], operation_timeout=self._timeout_s), f"delete topic {name}")
         self._await(lambda view: name not in view.topics, f"{name} gone from the metadata")
-        # Out of the metadata is not yet out of ZooKeeper: Kafka says when it would take the name again.
+        # A topic can be gone from the metadata but not yet from ZooKeeper. Kafka says when the name is free again.
         deadline = time.monotonic() + self._timeout_s
         while not self._name_is_free(name):
             self._sleep_until(deadline, f"topic {name} deleted in ZooKeeper")

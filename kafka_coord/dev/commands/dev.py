@@ -42,7 +42,7 @@ def directory_option(command: F) -> F:
         envvar="KAFKA_COORD_DEV_DIR",
         default=default_directory,
         show_default="~/.local/share/kafka-coord/dev",
-        help="The directory of its data and logs. [variable: KAFKA_COORD_DEV_DIR]",
+        help="Where the development cluster keeps its data and logs. [variable: KAFKA_COORD_DEV_DIR]",
     )(command)
 
 
@@ -72,7 +72,7 @@ def dev() -> None:
     "--channel-port",
     type=click.IntRange(1, 65_000),
     metavar="PORT",
-    help="Coordinators serve consumers without ZooKeeper from this port on, one port each. [default: they do not]",
+    help="The first port at which coordinators serve consumers without ZooKeeper, one port each. [default: off]",
 )
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(1, 3600), default=120.0, show_default=True, metavar="SECONDS"

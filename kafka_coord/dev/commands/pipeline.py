@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--group", type=GROUP, required=True, help="The group to be a member of.")
+@click.option("--group", type=GROUP, required=True, help="The group to join.")
 @click.option("--topics", metavar="TOPIC,…", help="The topics to subscribe to.")
 @click.option("--pattern", metavar="REGEX", help="Instead of --topics: every topic whose name matches.")
 @output_directory
@@ -110,7 +110,14 @@ def flights(
     metavar="TIME",
     help="How late a flight may come, by event time in its partition, before its window counts as final.",
 )
-@click.option("--top", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="How many routes.")
+@click.option(
+    "--top",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="The number of top routes to report.",
+)
 @format_option
 @spark_options
 def report(
@@ -147,7 +154,7 @@ def report(
 
 
 def show_report(output: Format, report: DelayReport) -> None:
-    """The totals of a report, read back from its files."""
+    """Prints the totals of a report, read back from its files."""
     from kafka_coord.dev.jobs.delays import KEYS, ROUTES
 
     summary = report.summary
@@ -174,7 +181,7 @@ def show_report(output: Format, report: DelayReport) -> None:
     document = {"directory": str(report.directory), "summary": summary.to_json(), **totals, ROUTES: routes}
     told = [
         f"{summary.records:,} records of {summary.partitions} partitions: {summary.flights:,} flights, "
-        f"{summary.undecodable:,} that are none; {summary.late:,} late",
+        f"{summary.undecodable:,} undecodable; {summary.late:,} late",
         f"windows of {summary.windows.window} in {report.directory}; final up to {summary.watermark or 'nowhere yet'}",
     ]
     show(output, document, sections, summary=told)

@@ -40,7 +40,7 @@ def minutes(value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where time is on a picture: x from milliseconds, and what runs through all rows."""
+    """The time axis of a picture: maps milliseconds to x, and draws lines through all rows."""
 
     timeline: Timeline
     top: float
@@ -223,7 +223,7 @@ def lag_chart(timeline: Timeline) -> Markup:
 
 
 def lag_of_partition(timeline: Timeline, partition: TopicPartition) -> Markup:
-    """One small picture: the lag of a partition, in the colour of whoever owned it at the time."""
+    """One small picture: the lag of a partition, in the colour of its owner at each moment."""
     width, height = 264.0, 74.0
     frame = _Frame(timeline, 20.0, height - 4, left=2.0, width=width - 4)
     highest = max((sample.lag(partition) for sample in timeline.samples), default=0)

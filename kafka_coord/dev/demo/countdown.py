@@ -1,4 +1,4 @@
-"""How long the demo still takes: an estimate from what each part takes on two cores, corrected by what it has seen."""
+"""Estimates the demo's remaining time from the usual duration of each part, corrected by the present run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Took:
 
 
 class Countdown:
-    """Told when each part begins and ends, and how far the one under way is. Thread-safe."""
+    """Follows the beginning, progress and end of each part. Thread-safe."""
 
     def __init__(self, options: DemoOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._expected = expected_seconds(options)

@@ -1,4 +1,4 @@
-"""What the input says, counted from its file without anything that produced or consumed records."""
+"""The expected result, computed from the input file alone, without producers or consumers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one consumer of the demo writes down about its life: one JSON object a line, appended as it happens.
+"""The journal of one consumer of the demo: one JSON object per line, appended as it happens.
 
 A line about records is written after they were worked through and before the consumer asks for more. Since only
 asking for more makes them count as consumed, no offset is ever committed for a record that is in no journal, whenever
@@ -42,12 +42,12 @@ class Run:
 
     @property
     def end(self) -> int:
-        """The offset after the last."""
+        """The offset after the last record."""
         return self.first + len(self.airlines)
 
 
 class Change(StrEnum):
-    """What became of a consumer's partitions."""
+    """The kinds of changes to a consumer's partitions."""
 
     STARTED = "started"
     STOPPED = "stopped"

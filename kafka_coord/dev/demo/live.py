@@ -26,7 +26,7 @@ _COLOURS = ("bright_blue", "dark_orange", "green3", "medium_purple1", "gold3", "
 _BAR_CELLS = 18
 _PROGRESS_CELLS = 36
 _WIDE = 112
-"""Columns from which events stand beside the partitions, and not below them."""
+"""From this many columns on, events are shown beside the partitions instead of below."""
 _EVENTS_BESIDE, _EVENTS_BELOW = 9, 3
 _OBEYED_SHOWN_S = 4.0
 

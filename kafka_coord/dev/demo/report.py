@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What the page tells. ``failover_ms`` is from the coordinator's kill to the next one's election and
+    """The contents of the page. ``failover_ms`` is from the coordinator's kill to the next one's election and
     ``failover_records`` what the group consumed meanwhile (None: no coordinator was killed). ``steps`` are what the
-    demo did and how many seconds each took, ``setting`` is one sentence about the parts, ``shared`` is what the
-    second group did, and ``stock`` says that the consumers were stock Kafka clients.
+    demo did and how many seconds each took, ``setting`` is one sentence about the parts, ``shared`` is what the second
+    group did, and ``stock`` says that the consumers were stock Kafka clients.
     """
 
     group: str
@@ -279,7 +279,7 @@ def _airlines(story: Story) -> Markup:
     header = tag("tr", *(tag("th", head, class_=class_ or None) for head, class_ in heads))
     return tag(
         "section",
-        tag("h2", "What the group worked out"),
+        tag("h2", "The group's results"),
         tag(
             "p",
             "Flights and delays per airline, each record counted once, beside the input's own numbers.",

@@ -1,1 +1,1 @@
-"""``kafka-coord bench consume``: records through the consumer, beside a bare client of librdkafka."""
+"""``kafka-coord bench consume``: the speed of the consumer beside a bare librdkafka client."""

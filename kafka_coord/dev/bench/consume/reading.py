@@ -1,7 +1,7 @@
-"""One reader of the bench, in a process of its own: the project's consumer, or confluent-kafka's and nothing around it.
+"""One reader of the bench, in its own process: this project's consumer, or a bare confluent-kafka consumer.
 
-Prints one line of JSON at the end. What is counted begins with the first records, so that joining a group, and
-connecting, do not count.
+Prints one line of JSON at the end. It counts from the first records on, so that connecting and joining a group do not
+count.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ReadMode(StrEnum):
     BARE = "bare"
     """``confluent_kafka.Consumer.consume``, all partitions assigned by hand, with librdkafka's own settings."""
     BARE_SET = "bare, our settings"
-    """The same, with the settings this project's consumer gives librdkafka."""
+    """The same, with the librdkafka settings of this project's consumer."""
     BATCH = "batch"
     """``kafka_coord.Consumer.consume``."""
     MESSAGES = "batch of messages"
@@ -53,8 +53,8 @@ _BARE = frozenset({ReadMode.BARE, ReadMode.BARE_SET})
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """``records`` to read from the beginning; with ``latency`` as many that are written from now on, whose value begins
-    with the moment (ns, monotonic) it was handed to the producer, as 20 digits."""
+    """``records`` is how many to read from the beginning. With ``latency``, the reader reads new records instead, whose
+    value begins with the moment (ns, monotonic, 20 digits) at which the producer got it."""
 
     way: ReadMode
     zookeeper: str
@@ -71,8 +71,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """``records`` that came after the first batch, in ``seconds``, with so much CPU of the process; ``latency_ms`` of
-    each, where that was asked for."""
+    """``records`` is the number read after the first batch, in ``seconds``, with the process's CPU time;
+    ``latency_ms`` is each record's latency, if requested."""
 
     way: ReadMode
     records: int
@@ -90,7 +90,7 @@ class Read:
 
 
 def read(task: Task, ready: Callable[[], None]) -> Read:
-    """Raises :class:`~kafka_coord.errors.KafkaCoordError` where the records do not come."""
+    """Reads the records. Raises :class:`~kafka_coord.errors.KafkaCoordError` if they do not come."""
     with _bare(task) if task.way in _BARE else _ours(task) as batches:
         count, first, latency = 0, 0, []
         began = cpu_began = 0.0
@@ -125,7 +125,7 @@ def _bare(task: Task) -> Iterator[Batches]:
     start = OFFSET_END if task.latency else OFFSET_BEGINNING
     consumer.assign([At(task.topic, partition, start) for partition in range(task.partitions)])
 
-    size = 1 if task.latency else _BATCH  # it waits for all of a batch, or for so long
+    size = 1 if task.latency else _BATCH  # consume() waits for a whole batch or for the timeout
 
     def batches() -> Batches:
         while True:
@@ -145,7 +145,7 @@ def _bare(task: Task) -> Iterator[Batches]:
 def _ours(task: Task) -> Iterator[Batches]:
     reset = "latest" if task.latency else "earliest"
     with Consumer(task.zookeeper, group=task.group, topics=[task.topic], auto_offset_reset=reset) as consumer:
-        if task.latency:  # what it is given must begin at the end as of before anything is written
+        if task.latency:  # its partitions must start at their ends, before the bench writes to them
             awaited(lambda: len(consumer.assignment()) == task.partitions, _GIVES_UP_S, "the consumer's partitions")
 
         def by_batch() -> Batches:

@@ -30,7 +30,7 @@ from kafka_coord.spark.java import find_java
 
 _WITHIN_S = 300.0
 _LEAST_SHARE = {ReadMode.BATCH: 0.90, ReadMode.MESSAGES: 0.90, ReadMode.ITERATION: 0.60}
-"""Of the bare client's records a second, as it comes."""
+"""The required share of the default bare client's records per second."""
 _LATENCY_WAYS = (ReadMode.BARE, ReadMode.BARE_SET, ReadMode.BATCH)
 
 _numbers = itertools.count(1)
@@ -38,8 +38,8 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """``records`` read ``repeat`` times in each way, after a first round that does not count; then ``records_per_s``
-    for ``seconds``, for the latency. ``judged`` is whether the figures are held against the bars."""
+    """Each way reads ``records`` ``repeat`` times, after a first round that does not count. Then, for the latency,
+    ``records_per_s`` are written for ``seconds``. ``judged``: whether the figures are compared with the bars."""
 
     records: int = 1_000_000
     partitions: int = 12
@@ -95,7 +95,7 @@ class _ConsumeTestbed:
         return name
 
     def filled_topic(self) -> str:
-        """Spread evenly, in batches as large as a busy producer's."""
+        """Writes the records, spread evenly, in batches as large as those of a busy producer."""
         name = self.new_topic()
         flights = itertools.cycle([flight.value for flight in read_flights(20_000)])
         produce(
@@ -111,11 +111,11 @@ class _ConsumeTestbed:
             return _answer(answers, self._log)
 
     def latency(self, way: ReadMode, topic: str) -> Read:
-        """Records come one by one, evenly, while the reader waits for them."""
+        """Writes records one by one at an even pace, while the reader waits for them."""
         count = max(1, int(self._options.records_per_s * self._options.seconds))
         with self._reader(way, topic, count, latency=True) as answers:
             if _line(answers, self._log) != "ready":
-                raise BrokerError(f"a reader ended before it read anything; see {self._log}")
+                raise BrokerError(f"a reader ended before it read a record; see {self._log}")
             feeding = threading.Thread(target=self._feed, args=(topic, count), name="bench-feeding", daemon=True)
             feeding.start()
             try:
@@ -170,7 +170,7 @@ def _answer(answers: IO[bytes], log: Path) -> Read:
     return Read(**found | {"way": ReadMode(found["way"])})
 
 
-# --- what it comes to ------------------------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def throughput(reads: Sequence[Read]) -> Table:
@@ -199,7 +199,7 @@ def throughput(reads: Sequence[Read]) -> Table:
 
 
 def latency(reads: Sequence[Read]) -> Table:
-    """From the moment a record is handed to the producer to the moment the application has it."""
+    """The time from handing a record to the producer until the application has it."""
     rows = []
     for one in reads:
         spread = Spread.some(one.latency_ms)

@@ -1,4 +1,4 @@
-"""Many groups of one ZooKeeper: registered and obedient, but without a process for each consumer."""
+"""Many groups in one ZooKeeper, whose consumers register and acknowledge without a process each."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _EVERY_S = 5.0
 
 
 class ManyGroups:
-    """``groups`` of ``each`` consumers, all of one session: registered as consumers register, each group at once.
+    """``groups`` of ``each`` consumers, all in one session. They register as consumers do, one whole group at a time.
 
-    What their channels hold is obeyed by deleting it: they read nothing and have no offsets.
+    They acknowledge a command by deleting it. They read nothing and have no offsets.
     """
 
     def __init__(self, store: Store, topic: str, groups: int, each: int) -> None:
@@ -43,7 +43,7 @@ class ManyGroups:
                 on_progress(f"registering: {number + 1:,} of {len(self.names):,} groups")
 
     def obey(self, within_s: float, on_progress: OnProgress) -> None:
-        """Acknowledges the first command of each consumer, as they come: what a group that starts is sent.
+        """Acknowledges the first command of each consumer, which starts its partitions.
 
         Raises :class:`Timeout`.
         """
@@ -63,7 +63,7 @@ class ManyGroups:
                 self._store.multi(ops)
             waiting = [path for path in waiting if path not in sent]
             if time.monotonic() > deadline:
-                raise Timeout(f"{len(waiting):,} of {total:,} consumers were sent nothing within {within_s:.0f} s")
+                raise Timeout(f"{len(waiting):,} of {total:,} consumers got no command within {within_s:.0f} s")
             if time.monotonic() - told > _EVERY_S:
                 told = time.monotonic()
                 on_progress(f"starting: {total - len(waiting):,} of {total:,} consumers have their partitions")
@@ -71,7 +71,7 @@ class ManyGroups:
                 time.sleep(0.1)
 
     def written(self) -> Mapping[str, int]:
-        """The zxid of the last write of every target and every ledger, by path."""
+        """The zxid of the last write to each target and ledger, by path."""
         paths = [layout.assignment(group) for group in self.names]
         paths += [layout.ledger(group, consumer) for group in self.names for consumer in self._consumers]
         found = self._store.read_many([GetData(path) for path in paths])

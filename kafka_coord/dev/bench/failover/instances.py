@@ -1,4 +1,4 @@
-"""The instances that stand for election, and what they tell of themselves."""
+"""The instances that stand for election, and their metrics."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from kafka_coord.zk.store import Store
 _GROUPS = re.compile(rb'^kafka_coord_groups\{state="(\w+)"\} (\S+)$', re.MULTILINE)
 _ASK_S = 5.0
 _ASK_EVERY_S_PER_GROUP = 20e-6
-"""To tell counts every group: asked every 20 ms, a coordinator of 10,000 would do that for much of its time."""
+"""A scrape counts every group. Every 20 ms, it would take much of the time of a coordinator of 10,000 groups."""
 
 
 class Instance:
-    """One ``serve`` process with its metrics; stopped and started again under its broker id."""
+    """One ``serve`` process with its metrics. It can be stopped and started again under its broker id."""
 
     def __init__(
         self, directory: Path, broker_id: int, zookeeper: str, session_timeout_ms: int, channel: str | None = None
     ) -> None:
-        """``channel``: where it listens for consumers without ZooKeeper."""
+        """``channel`` is the address for consumers without ZooKeeper."""
         self.broker_id = broker_id
         self._address = f"{LOOPBACK}:{free_port()}"
         more = ["--listen-http", self._address, "--session-timeout-ms", str(session_timeout_ms)]
@@ -44,7 +44,7 @@ class Instance:
         self.process.wait_until(lambda: store.exists(layout.instance(self.broker_id)) is not None, 60.0)
 
     def groups(self) -> dict[str, int]:
-        """How many groups are in which state, of those it has looked at since it was elected."""
+        """The number of groups in each state, among those it has looked at since its election."""
         try:
             told = self.metrics()
         except OSError:
@@ -52,20 +52,20 @@ class Instance:
         return {state.decode(): int(float(count)) for state, count in _GROUPS.findall(told)}
 
     def metrics(self) -> bytes:
-        """All it tells, as Prometheus reads it. Raises ``OSError``."""
+        """All its metrics, in Prometheus's format. Raises ``OSError``."""
         with urllib.request.urlopen(f"http://{self._address}/metrics", timeout=_ASK_S) as answer:
             told: bytes = answer.read()
             return told
 
     def peak_mib(self) -> float:
-        """The most memory it has had (resident)."""
+        """Its peak resident memory."""
         status = Path("/proc", str(self.process.pid), "status").read_text(encoding="ascii", errors="replace")
         kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
         return int(kib) / 1024
 
 
 class Elected:
-    """Follows ``/consumers/coordinator``: who holds it, and when (ns, monotonic) that became so."""
+    """Follows ``/consumers/coordinator``: its holder, and since when (ns, monotonic)."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -78,23 +78,23 @@ class Elected:
         return None if found is None else found.broker_id
 
     def broker_id(self, within_s: float) -> int:
-        """Of the elected instance; waits for one where, this moment, nobody is. Raises :class:`Timeout`."""
+        """The broker id of the elected instance. Waits while there is none. Raises :class:`Timeout`."""
         return self.other_than(None, within_s)[0]
 
     def other_than(self, broker_id: int | None, within_s: float) -> tuple[int, int]:
-        """The next one that is elected, and when (ns, monotonic) that was seen. Raises :class:`Timeout`."""
+        """The next elected instance, and when (ns, monotonic) that was seen. Raises :class:`Timeout`."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             found = self._now()
             if found is not None and found != broker_id:
                 return found, time.monotonic_ns()
             self._changed.wait(0.5)
-        nobody = "nobody" if broker_id is None else f"nobody but instance {broker_id}"
+        nobody = "nobody" if broker_id is None else f"no instance other than {broker_id}"
         raise Timeout(f"{nobody} was elected within {within_s:.0f} s")
 
 
 def await_groups(instance: Instance, groups: int, state: str | None, within_s: float) -> int:
-    """When (ns, monotonic) it has looked at so many groups, and found them in that state if one is given."""
+    """When (ns, monotonic) it has looked at this many groups (in ``state``, if given)."""
 
     def there() -> bool:
         found = instance.groups()

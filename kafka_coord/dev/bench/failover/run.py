@@ -36,7 +36,7 @@ _BAR_GROUPS, _BAR_LOOKED_MS, _BAR_MIB = 10_000, 5_000.0, 1_024.0
 
 
 class Ending(StrEnum):
-    """How the elected instance goes."""
+    """How the elected instance ends: stopped or killed."""
 
     CLEAN = "stopped"
     KILLED = "killed"
@@ -66,9 +66,9 @@ SMOKE = FailoverOptions(sizes=(5,), consumers=3, repeat=1, idle_s=1.0, rest_s=0.
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """Times in ms. ``elected`` from the signal to another's election, ``looked`` from there until it has looked at
-    every group, ``member`` from the signal until what a member of one group left has been started at another;
-    ``rewritten`` targets and ledgers of groups in which nothing happened."""
+    """Times in ms. ``elected`` is the time from the signal to the next election, ``looked`` from there until the new
+    coordinator has looked at every group, and ``member`` from the signal until another member has started the
+    partitions of a departed one. ``rewritten`` counts rewritten targets and ledgers of groups without any change."""
 
     groups: int
     ending: Ending
@@ -81,7 +81,7 @@ class Failover:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """What the elected coordinator of settled groups uses."""
+    """The resources that an elected coordinator of settled groups uses."""
 
     groups: int
     cpu_percent: float
@@ -114,7 +114,7 @@ def run_failover_bench(options: FailoverOptions, directory: Path, on_progress: O
 
 
 class _FailoverTestbed:
-    """Two instances, of which one coordinates ``groups`` settled groups; and one group more with real members."""
+    """Two instances, of which one coordinates ``groups`` settled groups, and another group with real members."""
 
     def __init__(
         self, store: Store, many: ManyGroups, instances: Sequence[Instance], place: Place, options: FailoverOptions
@@ -135,7 +135,7 @@ class _FailoverTestbed:
         return _WITHIN_S + _PER_GROUP_S * self._count
 
     def start(self, on_progress: OnProgress) -> None:
-        """All groups registered and then the first instance started: what it has to do at once then."""
+        """Registers all groups, then starts the first instance, and measures its initial work."""
         self._many.register(on_progress)
         self._stays.join()
         self._leaves.join()
@@ -157,7 +157,7 @@ class _FailoverTestbed:
         self._at_rest()
 
     def fail(self, ending: Ending) -> Failover:
-        """The elected instance ends while one member leaves its group; it comes back as a standby."""
+        """Ends the elected instance while a member leaves its group. The instance comes back as a standby."""
         before = self._many.written()
         elected = self._elected.broker_id(self._within_s)
         self._journals.new_lines()
@@ -193,7 +193,7 @@ class _FailoverTestbed:
         )
 
     def idle(self) -> Idle:
-        """Nothing happens for a while, once what the last failover led to is written."""
+        """Measures an idle coordinator, after the writes of the last failover."""
         elected = self._instance(self._elected.broker_id(self._within_s))
         first = self._at_rest()
         with Meter(elected.process.pid or 0) as meter:
@@ -205,7 +205,7 @@ class _FailoverTestbed:
         )
 
     def _at_rest(self) -> int:
-        """Waits until nothing is written any more, that groups are at rest neither; the last zxid."""
+        """Waits until all writes have ended, including the records of groups at rest. Returns the last zxid."""
         first = zxid_now(self._store)
         for _ in range(_RESTS_WITHIN):
             time.sleep(self._options.rest_s)
@@ -215,7 +215,7 @@ class _FailoverTestbed:
         return first
 
     def _started_ns(self, since_ns: int) -> int:
-        """When a member was first started since then; what is written down late of before is left out."""
+        """When a member first started partitions since then, without late entries from before."""
 
         def started() -> list[int]:
             lines = self._journals.new_lines()
@@ -241,7 +241,7 @@ def _testbed(
     settings = ZooKeeperSettings(tick_ms=500, heap_mb=1_024, max_session_ms=600_000)
     on_progress(f"starting ZooKeeper for {groups:,} groups of {options.consumers}")
     with ZooKeeperServer(directory / "zookeeper", settings=settings) as server:
-        # of all those consumers: it must not end while this process is busy
+        # the session of all consumers must not expire while this process is busy
         store = connect(server.connect_string, session_timeout_ms=600_000)
         with contextlib.closing(store):
             for path in (layout.BROKER_TOPICS, layout.BROKER_IDS, *layout.PERSISTENT_ROOTS):
@@ -264,7 +264,7 @@ def _ms(since_ns: int, until_ns: int) -> float:
     return round((until_ns - since_ns) / 1_000_000, 1)
 
 
-# --- what it comes to ------------------------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def tables(failovers: Sequence[Failover], idle: Sequence[Idle]) -> list[Table]:

@@ -1,4 +1,4 @@
-"""A Kafka client of the plainest kind: one blocking connection, requests by name, and their bytes made beforehand."""
+"""A minimal Kafka client: one blocking connection, requests by name, encoded in advance."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def request_bytes(name: str, version: int, value: Any) -> bytes:
 
 
 class RawClient:
-    """One connection to ``address``. Raises :class:`BrokerError` where it ends or nothing comes."""
+    """One connection to ``address``. Raises :class:`BrokerError` if it closes or no answer comes."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -49,7 +49,7 @@ class RawClient:
         return form.decode(self.frame()[_LENGTH:], version, answer_start(form, version))
 
     def frame(self) -> bytes:
-        """The next answer, its length before it."""
+        """The next answer, including its length."""
         head = self._read(_LENGTH)
         return head + self._read(int.from_bytes(head, "big"))
 
@@ -76,7 +76,7 @@ class RawClient:
 
 
 def error_codes(answer: Any) -> Iterator[int]:
-    """All error codes in an answer, wherever they are."""
+    """All error codes in an answer, at any depth."""
     if isinstance(answer, Record):
         for field in answer._fields:
             value = getattr(answer, field)
@@ -90,7 +90,7 @@ def error_codes(answer: Any) -> Iterator[int]:
 
 
 def without_errors(answer: Any, what: str) -> Any:
-    """The answer. Raises :class:`KafkaCoordError` where it tells of an error."""
+    """Returns the answer. Raises :class:`KafkaCoordError` if it contains an error code."""
     if bad := [code for code in error_codes(answer) if code]:
         raise KafkaCoordError(f"{what}: error {bad[0]}")
     return answer

@@ -1,4 +1,4 @@
-"""Thousands of members that do nothing but send heartbeats: what they cost an instance."""
+"""Measures what thousands of members that only send heartbeats cost an instance."""
 
 from __future__ import annotations
 

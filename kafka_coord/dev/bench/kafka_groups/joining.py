@@ -1,4 +1,4 @@
-"""A member joins a group of librdkafka's consumers: through an instance, and at the broker's own coordinator."""
+"""Measures a join to a group of librdkafka consumers, at an instance and at the broker's own coordinator."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def measure_joins(
 
 
 def _await_phase(settled_ns: int, phase: float) -> None:
-    """Until so much of the interval between two heartbeats is over; they have been sent since the group settled."""
+    """Waits until this part of the interval between two heartbeats is over."""
     since_s = (time.monotonic_ns() - settled_ns) / 1e9
     time.sleep((phase * _HEARTBEATS_S - since_s) % _HEARTBEATS_S)
 
 
 def join_bars(medians: dict[str, float]) -> list[Bar]:
-    """``medians`` of what a join takes (ms), by who coordinates."""
+    """``medians`` are the median times of a join (ms), by coordinator."""
     if KAFKA not in medians:
         return []
     ours, theirs = medians[INSTANCE], medians[KAFKA]

@@ -1,4 +1,4 @@
-"""Sends prepared requests over many connections: as fast as answers come, or so many a second."""
+"""Sends prepared requests over many connections, as fast as answers come or at a fixed rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kafka_coord.wire.messages import message
 
 _BUFFER = 1 << 20
 _COMPARED = 64 << 10
-"""Of a longer answer only the length is compared."""
+"""For a longer answer, only the length is compared."""
 _WITHIN_S = 30.0
 _FD_SETSIZE = 1024
 
@@ -35,7 +35,7 @@ class Lane:
 
     @classmethod
     def of(cls, client: RawClient, name: str, version: int, value: Any) -> Lane:
-        """Asks once; the answer has to tell of no error, and every later one has to be the same."""
+        """Sends the request once. The answer must have no error, and every later answer must be the same."""
         request = request_bytes(name, version, value)
         client.send(request)
         answer = client.frame()
@@ -48,7 +48,7 @@ class Lane:
         self.client.socket.sendall(self.request)
 
     def receive(self, into: memoryview) -> bool:
-        """Takes what is there; whether the answer is whole."""
+        """Receives the available bytes. Returns whether the answer is complete."""
         found = self.client.socket.recv_into(into)
         if found == 0:
             raise BrokerError(f"{self.client.address} closed the connection")
@@ -61,7 +61,7 @@ class Lane:
 
 
 def saturate(lanes: Sequence[Lane], seconds: float) -> int:
-    """One request after the other on each; how many were answered."""
+    """Sends one request after the other on each lane. Returns the number of answers."""
     poll, by_number = select.epoll(), {lane.client.socket.fileno(): lane for lane in lanes}
     into, count = memoryview(bytearray(_BUFFER)), 0
     try:
@@ -88,8 +88,8 @@ def saturate(lanes: Sequence[Lane], seconds: float) -> int:
 
 
 def pace(lanes: Sequence[Lane], per_s: float, seconds: float) -> list[float]:
-    """So many requests a second, each on the lane that has been idle longest; what each took, in ms, from when it was
-    due: one that had to wait for a lane took longer."""
+    """Sends requests at this rate, each on the lane that has been idle longest. Returns the time of each in ms, from
+    the moment it was due, including any wait for a lane."""
     poll, by_number = select.epoll(), {lane.client.socket.fileno(): lane for lane in lanes}
     idle, took = deque(lanes), list[float]()
     into = memoryview(bytearray(_BUFFER))

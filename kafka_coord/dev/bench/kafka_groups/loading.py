@@ -1,4 +1,4 @@
-"""An instance starts where one partition of the groups log has very many records."""
+"""Measures the start of an instance with very many records in one partition of the groups log."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _commit(address: str, groups: Sequence[str]) -> None:
 
 
 def wrong_offsets(address: str, groups: Sequence[str], topic: str, partitions: int, offset: int) -> int:
-    """How many offsets are not what was committed."""
+    """The number of offsets that differ from the committed ones."""
     wrong = 0
     with RawClient(address) as client:
         for at in range(0, len(groups), _EACH):
@@ -92,5 +92,5 @@ def loading_bars(row: dict[str, Any]) -> list[Bar]:
             f"{loaded:g} s",
             loaded <= _BAR_S if enough else None,
         ),
-        Bar("offsets that are not what was committed", "0", str(wrong), wrong == 0),
+        Bar("offsets that differ from the committed ones", "0", str(wrong), wrong == 0),
     ]

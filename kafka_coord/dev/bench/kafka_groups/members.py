@@ -20,7 +20,7 @@ _MOVING = frozenset({Error.NOT_COORDINATOR, Error.COORDINATOR_LOAD_IN_PROGRESS, 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """``generation`` and ``member_id`` are there once it has joined."""
+    """``generation`` and ``member_id`` are set once it has joined."""
 
     client: RawClient
     group: str
@@ -70,7 +70,7 @@ def offset_fetch(groups: Iterable[str], partitions: int, topic: str = TOPIC) -> 
 
 
 def await_coordinator(address: str, groups: Sequence[str], within_s: float = _WITHIN_S) -> None:
-    """Waits until the one at ``address`` coordinates all these groups."""
+    """Waits until the coordinator at ``address`` coordinates all these groups."""
     with RawClient(address) as client:
 
         def coordinates() -> bool:

@@ -1,4 +1,4 @@
-"""A broker and its instance are killed: thousands of groups move to another instance."""
+"""Kills a broker and its instance, and measures how thousands of groups move to another instance."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BAR_GROUPS, _BAR_S = 10_000, 5.0
 def measure_moving(
     directory: Path, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Groups of one member, each with ten offsets, on two brokers; then one of the two is left."""
+    """Creates groups of one member and ten offsets on two brokers, then kills one broker."""
     on_progress("starting ZooKeeper, two brokers and their instances")
     with started(directory, brokers=2) as servers:
         servers.make_topic(TOPIC, _PARTITIONS)
@@ -104,5 +104,5 @@ def moving_bars(row: dict[str, float]) -> list[Bar]:
             f"{beyond:g} s",
             beyond <= _BAR_S if enough else None,
         ),
-        Bar("offsets that are not what was committed", "0", f"{wrong:g}", wrong == 0),
+        Bar("offsets that differ from the committed ones", "0", f"{wrong:g}", wrong == 0),
     ]

@@ -1,4 +1,4 @@
-"""What is asked of the bench of Kafka clients' groups."""
+"""The options of the bench of Kafka clients' groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Part(StrEnum):
-    """What can be measured by itself."""
+    """The parts that can be measured separately."""
 
     REQUESTS = "requests"
     PASSING = "passing"

@@ -27,7 +27,7 @@ _MB_PER_CORE_S, _ADDED_MS = 400.0, 1.0
 
 @dataclass(slots=True)
 class Passed:
-    """What came by one way: all bytes of the large answers, and what each small one took."""
+    """The result of one way: all bytes of the large answers, and the time of each small one."""
 
     by: str
     bytes: int = 0
@@ -43,7 +43,7 @@ class Passed:
 def measure_passing(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """The same fetches through the instance and from the broker, in turn."""
+    """Runs the same fetches through the instance and from the broker, in turn."""
     on_progress(f"writing {options.backlog_mb} MB")
     _fill(servers, options.backlog_mb)
     through, direct = found = Passed(INSTANCE), Passed(KAFKA)
@@ -118,7 +118,7 @@ def _row(one: Passed) -> dict[str, Any]:
 
 
 def passing_bars(through: Passed, direct: Passed, per_s: float) -> list[Bar]:
-    """What the instance costs, beside fetches from the broker itself."""
+    """The cost of the instance, compared with fetches from the broker itself."""
     speed = through.mb_per_core_s
     added = Spread.some(through.ms).p99 - Spread.some(direct.ms).p99
     return [

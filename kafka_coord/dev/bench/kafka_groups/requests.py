@@ -30,7 +30,7 @@ _OF_KAFKAS, _TIMES_P99 = 0.5, 1.5
 
 @dataclass(slots=True)
 class Answered:
-    """What one coordinator did with one kind of request, over all rounds."""
+    """The result of one coordinator for one kind of request, over all rounds."""
 
     request: str
     by: str
@@ -38,7 +38,7 @@ class Answered:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     behind_cpu_s: float = 0.0
-    """Of the broker behind an instance."""
+    """CPU of the broker behind an instance."""
     ms: list[float] = field(default_factory=list)
 
     @property
@@ -77,7 +77,7 @@ def measure_requests(
     found = [Answered(request, by) for request in _MAKERS for by in sides]
     with ExitStack() as running:
         lanes = {by: _lanes(address, running) for by, address in sides.items()}
-        for by in sides:  # what a JVM runs often is compiled first
+        for by in sides:  # first lets the JVM compile its hot code
             for request in _MAKERS:
                 saturate(lanes[by][request], options.warm_up_s)
         for _ in range(options.rounds):

@@ -29,13 +29,13 @@ _SETTINGS = {
     "num.network.threads": "3",
     "num.io.threads": "8",
 }
-"""Kafka's defaults, where those of a development cluster would be unfair or mean something else."""
+"""Kafka's defaults, where a development cluster's settings would make the comparison unfair."""
 _AS_IN_PRODUCTION = ("-XX:TieredStopAtLevel=4",)
-"""The broker's code is compiled as far as the JVM can; a development cluster starts faster without that."""
+"""Lets the JVM compile the broker's code fully. A development cluster starts faster without that."""
 
 
 def groups_in(partition: int) -> Iterator[str]:
-    """Names of groups that are in this partition of the groups log, without end."""
+    """Yields group names that belong to this partition of the groups log, endlessly."""
     return (name for number in itertools.count() if partition_of(name := f"bench-{number}") == partition)
 
 
@@ -104,7 +104,7 @@ class Servers:
         return self.instances[self.broker.broker_id]
 
     def answering(self, by: str) -> int | None:
-        """The process id of the one that answers."""
+        """The process id of the server that answers."""
         return self.broker.pid if by == KAFKA else self.instance.process.pid
 
     def make_topic(self, name: str, partitions: int) -> None:
@@ -113,7 +113,7 @@ class Servers:
 
 @contextmanager
 def started(directory: Path, brokers: int = 1) -> Iterator[Servers]:
-    """All of them running; with one broker its instance coordinates every group by then."""
+    """Starts all servers. With one broker, its instance then coordinates every group."""
     directory.mkdir(parents=True, exist_ok=True)
     settings = KafkaSettings(
         replication=brokers, heap_mb=512, for_instances=True, properties=_SETTINGS, jvm_flags=_AS_IN_PRODUCTION
@@ -138,7 +138,7 @@ def started(directory: Path, brokers: int = 1) -> Iterator[Servers]:
 
 
 def listens(instance: KafkaInstance) -> bool:
-    """Whether it takes connections."""
+    """Whether it accepts connections."""
     try:
         RawClient(instance.address).close()
     except BrokerError:

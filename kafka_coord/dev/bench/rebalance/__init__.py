@@ -1,1 +1,1 @@
-"""``kafka-coord bench rebalance``: real members of a real group, and what a rebalance costs them."""
+"""``kafka-coord bench rebalance``: the cost of a rebalance to real members of a real group."""

@@ -1,4 +1,4 @@
-"""The same events in this project's groups and in Kafka's own, on one machine, one after the other, all fetching."""
+"""Compares the same events in this project's groups and in Kafka's own, in turn, while all members fetch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TOPIC = "flights"
 _WITHIN_S = 180.0
 _LOOK_S = 0.02
 _STILL_S = {DEFAULTS: 3.0, EACH_SECOND: 2.0, FASTEST: 1.0}
-"""For how long nothing may happen any more for an event to be over."""
+"""An event is over after this many seconds in which nothing happens."""
 
 _numbers = itertools.count(1)
 
@@ -170,7 +170,7 @@ def _measured(
 
 
 class FetchingGroup:
-    """Members of one contender, settled between events, and what each event has cost so far."""
+    """The members of one contender, settled between events, and the cost of each event so far."""
 
     def __init__(
         self, contender: Contender, place: Brokers, topic: str, options: CompareOptions, directory: Path
@@ -195,7 +195,7 @@ class FetchingGroup:
         self._owned = Ownership()
         self.costs: dict[Event, list[Cost]] = {event: [] for event in Event}
         self.settled_ns = 0
-        """When (monotonic) the last thing happened to it."""
+        """When (monotonic) something last happened to the group."""
 
     def _crew(self, name: str, consumers: Sequence[str]) -> Crew:
         place = replace(self._place, journal=f"{self._place.journal}/{name}.journal")
@@ -274,7 +274,7 @@ def fetching_group(
         yield group
 
 
-# --- what it comes to ------------------------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def systems(found: Sequence[Found]) -> dict[str, Any]:
@@ -338,7 +338,7 @@ def _compared(costs: Sequence[Cost]) -> dict[str, float]:
 
 
 def _times(theirs: Sequence[Cost], ours: Sequence[Cost]) -> dict[str, float | None]:
-    """How many times ours theirs are; ``None`` where ours are nothing, or were not measured."""
+    """The ratio of their figure to this project's; ``None`` if that is zero or was not measured."""
     base = _compared(ours) if ours else {}
     return {name: round(value / base[name], 1) if base.get(name) else None for name, value in _compared(theirs).items()}
 
@@ -366,7 +366,7 @@ def bars(found: Sequence[Found]) -> list[Bar]:
                 judged.append(_bar(f"{name}, settled", times, measured["settle"]))
                 judged.append(_bar(f"{name}, partition-seconds", seconds, measured["partition_seconds"]))
     needless = sum(cost.interrupted_not_moved for every in ours.costs.values() for cost in every)
-    judged.append(Bar("kafka_coord: interrupted, and did not move", "0", str(needless), needless == 0))
+    judged.append(Bar("kafka_coord: interrupted, but did not move", "0", str(needless), needless == 0))
     return judged
 
 

@@ -1,4 +1,4 @@
-"""Who is compared: this project's consumer, and Kafka's own group protocols, each as it comes and at its fastest."""
+"""The contenders: this project's consumer, and Kafka's own group protocols with default and fastest settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Protocol(StrEnum):
-    """How the members of a group come to their partitions."""
+    """The protocol by which members get their partitions."""
 
     OURS = "kafka_coord"
     CLASSIC = "classic"

@@ -1,4 +1,4 @@
-"""Computes the cost of an event from what members wrote down. Pure."""
+"""Computes the cost of an event from the journals of the members. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Event(StrEnum):
     """All members join at once."""
     JOIN = "join"
     STUCK = "join beside a stuck group"
-    """As a join, while a member of another group lives and does not do as told."""
+    """A join, while a member of another group is alive and ignores its commands."""
     LEAVE = "leave"
     REBALANCE = "operator rebalance"
     GROW = "partitions +10 %"
@@ -31,7 +31,7 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Who fetched what after the last line that was read."""
+    """The partitions that each member fetches, as of the last line read."""
 
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
 
@@ -97,7 +97,7 @@ def cost(
 
 
 def balanced(owned: Ownership, members: int, partitions: int) -> bool:
-    """Whether so many members fetch all partitions, as evenly as can be."""
+    """Whether this many members fetch all partitions, as evenly as possible."""
     counts = Counter(owned.owners.values())
     if not members:
         return not counts
@@ -112,7 +112,7 @@ def balanced(owned: Ownership, members: int, partitions: int) -> bool:
 
 
 def summary(costs: Sequence[Cost]) -> dict[str, Any]:
-    """Of the repetitions of one event."""
+    """Statistics over the repetitions of one event."""
     settle = Spread.of([one.settle_ms for one in costs])
     gaps = Spread.of([gap for one in costs for gap in one.gaps_ms])
     longest = Spread.of([max(one.gaps_ms, default=0.0) for one in costs])

@@ -41,7 +41,7 @@ _STUCK = "stuck"
 _BROKER_ID = 1
 _WITHIN_S = 120.0
 STILL_S = 0.3
-"""For how long nothing new may be decided for an event to be over."""
+"""An event is over after this many seconds without a new decision."""
 
 
 class MembersChannel(StrEnum):
@@ -98,14 +98,14 @@ class Crew:
         self.ended()
 
     def kill(self) -> int:
-        """As a crash would; when (ns, monotonic)."""
+        """Kills the process, as a crash would. Returns when (ns, monotonic)."""
         at_ns = time.monotonic_ns()
         self._process.kill()
         self.close()
         return at_ns
 
     def close(self) -> None:
-        """Its members leave."""
+        """Makes its members leave."""
         for pipe in self._pipes():
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
@@ -133,14 +133,14 @@ class Crews:
             crew.ended()
 
     def all(self, what: str) -> None:
-        """Those that stay do as told, at once."""
+        """Gives an order to the members that stay, all at once."""
         for crew in self._stay:
             crew.begin(what)
         for crew in self._stay:
             crew.ended()
 
     def next_guest(self) -> None:
-        """Another, for one that was killed."""
+        """Starts a new process in place of a killed one."""
         self._guests += 1
         self.guest = self._make(f"guest-{self._guests}", [GUEST])
         self.guest.ended()
@@ -217,14 +217,14 @@ class RebalanceTestbed:
         value = plain_member(_STUCK, TOPIC, _STUCK).registration_value(self.store)
         self.store.multi(register_ops(_STUCK, _STUCK, value))
         awaited(lambda: self.store.children(path), _WITHIN_S, "a command for the stuck member")
-        time.sleep(STILL_S)  # whatever else is done for it
+        time.sleep(STILL_S)  # other writes for it do not count
         try:
             yield
         finally:
             self.store.delete(layout.registration(_STUCK, _STUCK))
 
     def rebalance(self) -> tuple[int, int]:
-        """An operator asks, and is answered: when each was (ns, monotonic)."""
+        """Requests a rebalance as an operator. Returns the times of the request and the answer (ns, monotonic)."""
         at_ns = time.monotonic_ns()
         request_id = submit(self.store, Request(RequestType.REBALANCE, group=GROUP, reason="bench"))
         await_answer(self.store, request_id, 60.0, lambda _: None)

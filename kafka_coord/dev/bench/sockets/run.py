@@ -97,7 +97,7 @@ class _Crowd:
         self._thread.start()
 
     def state(self) -> CrowdState:
-        """As it last said. Raises :class:`Timeout` where it has ended."""
+        """The crowd's last report. Raises :class:`Timeout` if its process has ended."""
         if self.process.poll() is not None:
             raise Timeout(f"a process of consumers ended by itself with {self.process.returncode}: see {self._log}")
         return self._state
@@ -137,7 +137,7 @@ class _SocketTestbed:
         self._elected.broker_id(_WITHIN_S)
 
     def register(self, on_progress: OnProgress) -> dict[str, Any]:
-        """All at once, until every partition is read."""
+        """Registers all consumers at once, and waits until every partition is read."""
         options = self._options
         each = -(-options.consumers // options.processes)
         elected = self._now()
@@ -167,7 +167,7 @@ class _SocketTestbed:
         }
 
     def watch(self, on_progress: OnProgress) -> dict[str, Any]:
-        """Nothing happens but pings and commits."""
+        """Measures a quiet period with only pings and commits."""
         seconds = self._options.steady_s
         time.sleep(self._options.session_timeout_ms / 1000)  # until nothing that led here goes on
         elected = self._now()
@@ -230,7 +230,7 @@ class _SocketTestbed:
         for instance in self._instances:
             instance.process.stop()
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- reports -----------------------------------------------------------------------------------------------------
 
     @property
     def _partitions(self) -> int:
@@ -244,7 +244,7 @@ class _SocketTestbed:
         return next(one for one in self._instances if one.broker_id == elected)
 
     def _state(self) -> CrowdState:
-        """All crowds together, as of the one that has said nothing for longest."""
+        """The state of all crowds together, as of the oldest report."""
         states = [crowd.state() for crowd in self._crowds]
         return CrowdState(
             min(one.at_ns for one in states),
@@ -270,7 +270,7 @@ class _SocketTestbed:
         return awaited(look, _WITHIN_S, f"every consumer {what}")
 
     def _owned(self) -> Mapping[str, Any]:
-        """What every ledger says is owned."""
+        """The partitions that all ledgers name as owned."""
         groups = self._store.children(layout.GROUPS)
         listings = self._store.read_many([GetChildren(layout.owners(group)) for group in groups])
         paths = [
@@ -347,6 +347,6 @@ def bars(options: SocketsOptions, steady: Mapping[str, Any], failover: Mapping[s
             f"{settled:g} s",
             settled <= _BAR_SETTLED_S if enough else None,
         ),
-        Bar("partitions that changed hands in it", "0", str(changed), changed == 0 if enough else None),
-        Bar("memberships lost in it", "0", str(lost), lost == 0 if enough else None),
+        Bar("partitions that changed owner during the failover", "0", str(changed), changed == 0 if enough else None),
+        Bar("memberships lost during the failover", "0", str(lost), lost == 0 if enough else None),
     ]

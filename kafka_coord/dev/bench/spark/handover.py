@@ -63,7 +63,7 @@ def hand_over(testbed: SparkTestbed, partitions: int, *, trigger_ms: int, rows_p
                 for ctime, gone in _join_and_leave(testbed, running, topic, commands)
             ]
             written_per_s = (feeding.written - written) / (time.monotonic() - began)
-        time.sleep(_SETTLING_S)  # the micro-batch at work is told of only when it is through
+        time.sleep(_SETTLING_S)  # Spark reports a micro-batch only when it has ended
         batches = running.batches()
     stops = [Stop((gone - ctime) * 1000, _at_work(batches, ctime)) for ctime, gone in found]
     return Handovers(trigger_ms, partitions, written_per_s, stops, [batch for batch in batches if batch.rows])
@@ -104,7 +104,7 @@ class _Commands:
         self._thread = threading.Thread(target=self._run, name="bench-commands", daemon=True)
 
     def stops(self) -> list[tuple[float, float]]:
-        """(when it was made, when it was gone) of each stop-fetcher since the last call; seconds since 1970."""
+        """(created, deleted) of each stop-fetcher since the last call, in seconds since 1970."""
         found = []
         with contextlib.suppress(queue.Empty):
             while True:

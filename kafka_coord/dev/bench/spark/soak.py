@@ -13,7 +13,7 @@ from kafka_coord.dev.bench.usage import Process, tree
 _WITHIN_S = 90.0
 _MIB = 2**20
 FLAT = 1.10
-"""What may be in the last minutes of what was in those after the first third: more is growth."""
+"""The allowed ratio of the last third's memory to the second third's. A larger ratio is growth."""
 
 
 @dataclass(frozen=True, slots=True)

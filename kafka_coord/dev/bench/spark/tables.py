@@ -96,7 +96,7 @@ def soak(looks: Sequence[Look]) -> Table:
 def bars(
     drains: Sequence[Drain], ticks: Sequence[Ticks], handed_over: Sequence[Handovers], looks: Sequence[Look]
 ) -> list[Bar]:
-    """Of each what was found in the worst of its cases."""
+    """The worst case of each figure."""
     return [
         _throughput_bar(drains),
         _micro_batch_bar("small", ticks, lambda one: one.small),
@@ -134,7 +134,7 @@ def _throughput_bar(drains: Sequence[Drain]) -> Bar:
     if not ratios:
         return _not_measured(name, wanted)
     told = ", ".join(f"{ratio:.2f} times ({work}, partitions: {count})" for (count, work), ratio in ratios.items())
-    # What a query makes of the records costs the same with either source; the bar is for the source itself.
+    # The query's own work costs the same with either source, so the bar is for the source alone.
     return Bar(name, wanted, told, all(ratio >= 1 for (_, work), ratio in ratios.items() if work is Work.RAW))
 
 
