@@ -24,7 +24,7 @@ def register(spark: Any) -> None:
     spark.dataSource.register(KafkaCoordSource)
 
 
-def __getattr__(name: str) -> Any:  # Spark is imported only by who asks for it
+def __getattr__(name: str) -> Any:  # imports Spark only for a caller that uses it
     if name == "KafkaCoordSource":
         from kafka_coord.spark.source import KafkaCoordSource
 

@@ -19,7 +19,7 @@ def query_settings(given: Mapping[str, str], config: str | None, kafka: Mapping[
 
 
 def open_zookeeper(settings: ZooKeeperSettings) -> Store:
-    """Raises what :func:`kafka_coord.zk.session.connect` raises."""
+    """Opens a ZooKeeper session. Raises the errors of :func:`kafka_coord.zk.session.connect`."""
     from kafka_coord.zk.configured import zookeeper_options
     from kafka_coord.zk.session import connect
 
@@ -32,5 +32,5 @@ def open_zookeeper(settings: ZooKeeperSettings) -> Store:
 
 
 def without_secrets(settings: ZooKeeperSettings) -> ZooKeeperSettings:
-    """For processes that do not connect: where ZooKeeper is, and nothing that proves an identity."""
+    """Returns ZooKeeper's address without credentials, for processes that do not connect."""
     return replace(ZooKeeperSettings(), hosts=settings.hosts, session_timeout_ms=settings.session_timeout_ms)

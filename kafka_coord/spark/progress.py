@@ -1,4 +1,4 @@
-"""What queries that read from groups tell monitoring: Spark's progress and the group's offsets, as metrics and in the
+"""Monitoring of queries that read from groups: Spark's progress and the group's offsets, as metrics and in the
 log.
 
 ::
@@ -49,18 +49,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLOW_S = 30.0
-"""A micro-batch that takes longer has a line in the log: half of what a group's rebalance timeout is by default."""
+"""A micro-batch that takes longer gets a line in the log: half of a group's default rebalance timeout."""
 
 _COMMITTED_FOR_S = 2.0
-"""For how long the committed offsets that were read are good enough."""
+"""How long to reuse the committed offsets after reading them."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """What Spark says of one micro-batch, of those of a query's sources that read from ``group``.
+    """Spark's progress report of one micro-batch, for the sources of a query that read from ``group``.
 
-    ``ends`` is where the logs of the partitions this query holds end, as it last asked; ``read`` how far each partition
-    of the micro-batch was read. ``seconds`` is the whole of it, ``steps_ms`` what Spark took for what.
+    ``ends`` are the log ends of the partitions that the query holds, as of its last look. ``read`` is the offset up to
+    which the micro-batch read each partition. ``seconds`` is its whole duration, ``steps_ms`` the duration of each
+    step.
     """
 
     group: str
@@ -76,7 +77,7 @@ class GroupProgress:
 
     @classmethod
     def of(cls, progress: StreamingQueryProgress) -> Iterator[Self]:
-        """One for each source that is this project's; those of others are passed over."""
+        """Yields one report for each of this project's sources; skips other sources."""
         for source in progress.sources:
             try:
                 written = json.loads(source.endOffset or "null")
@@ -101,7 +102,7 @@ class GroupProgress:
 
 @dataclass(slots=True)
 class _Series:
-    """One query's, from one group."""
+    """The reports of one query that reads from one group."""
 
     query: str
     group: str
@@ -124,11 +125,11 @@ class _Series:
 
 
 class GroupProgressListener(StreamingQueryListener):
-    """Keeps the last of what Spark says of each query that reads from a group, and is the collector of its metrics.
+    """Keeps Spark's last report of each query that reads from a group, and collects the metrics from these reports.
 
-    Spark calls it on a thread of its own, scrapes come on theirs. With a ``store`` the committed offsets of the groups
-    are read along, at a scrape and at most every few seconds; ZooKeeper away leaves them out. ``slow_s`` is the
-    seconds from which on a micro-batch is told of in the log, ``file`` one to write the metrics into after each.
+    Spark and the scrapes call it on different threads. With a ``store``, a scrape also reads the groups' committed
+    offsets, at most every few seconds; while ZooKeeper is unreachable, it leaves them out. A micro-batch of ``slow_s``
+    seconds or more is logged. If ``file`` is given, the metrics are written to it after each micro-batch.
     """
 
     def __init__(self, store: Store | None = None, *, slow_s: float = SLOW_S, file: Path | None = None) -> None:
@@ -273,7 +274,7 @@ class GroupProgressListener(StreamingQueryListener):
 
 
 class Watching:
-    """What :func:`watch` began; :meth:`close` ends it, and so does leaving a ``with`` block."""
+    """The running monitoring that :func:`watch` returns. End it with :meth:`close` or by leaving a ``with`` block."""
 
     def __init__(
         self, spark: SparkSession, listener: GroupProgressListener, server: Exposition | None, store: Store | None
@@ -285,11 +286,11 @@ class Watching:
 
     @property
     def port(self) -> int | None:
-        """Where metrics are served, ``None`` where they are not."""
+        """The port that serves the metrics, or ``None`` if none does."""
         return self._server.port if self._server is not None else None
 
     def close(self) -> None:
-        """The listener is taken away from Spark, and nothing is served any more."""
+        """Removes the listener from Spark and stops serving metrics."""
         self._spark.streams.removeListener(self.listener)
         if self._server is not None:
             self._server.close()
@@ -340,11 +341,11 @@ def watch(
 
 
 _Standing = Mapping[tuple[str, ...], tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]]
-"""By labels, of each partition where its log ends, and the offset it stands at."""
+"""Maps labels to each partition's log end and current offset."""
 
 
 def _by_partition(found: _Standing, of: str, what: str, text: str) -> Iterator[Metric]:
-    """The offset each partition stands at, and the lag where the end is known."""
+    """Yields each partition's current offset, and its lag if the log end is known."""
     labels = [*(("query", "group") if of == "query" else ("group",)), "topic", "partition"]
     offsets = GaugeMetricFamily(
         f"{PREFIX}_{of}_{what}_offset", f"The next offset of the partition: {text}.", labels=labels
@@ -362,7 +363,7 @@ def _by_partition(found: _Standing, of: str, what: str, text: str) -> Iterator[M
 
 
 def _ends(written: str | None) -> dict[TopicPartition, int]:
-    """Of what :meth:`GroupStreamReader.reportLatestOffset` gave: the same JSON as Spark's own source has."""
+    """Reads the result of :meth:`GroupStreamReader.reportLatestOffset`: the same JSON as of Spark's own source."""
     value = json.loads(written or "null")
     if not isinstance(value, dict):
         return {}
@@ -375,5 +376,5 @@ def _ends(written: str | None) -> dict[TopicPartition, int]:
 
 
 def _number(value: float | None) -> float:
-    """Spark gives NaN, or nothing, where it has none."""
+    """Converts a figure of Spark, which uses NaN or ``None`` for a missing one."""
     return value if value is not None and value == value else 0.0  # noqa: PLR0124

@@ -1,4 +1,4 @@
-"""``format("kafka_coord")``: the source as Spark sees it."""
+"""The data source ``format("kafka_coord")``, with the interface that Spark calls."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class KafkaCoordSource(DataSource):
 
 @dataclass
 class Task(InputPartition):
-    """What one task reads: ranges as (topic, partition, first, end), from these brokers."""
+    """One task's work: ranges as (topic, partition, first, end), to read from these brokers."""
 
     ranges: tuple[tuple[str, int, int, int], ...]
     settings: dict[str, str]
@@ -72,18 +72,19 @@ class Task(InputPartition):
 
 
 class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches out of what the group's coordinator has given to this query.
+    """Plans micro-batches from the partitions that the group's coordinator has assigned to this query.
 
-    It is pickled and sent to the executors, for :meth:`read` alone: the member it plans with stays behind.
+    Spark pickles it and sends it to the executors, which call only :meth:`read`. The member it plans with stays on the
+    driver.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._member: QueryMember | None = None
         self._last: PlannedBatch | None = None
-        """The micro-batch that Spark works on, or was last done with."""
+        """The micro-batch that Spark is processing or finished last."""
         self._ranges = NO_RANGES
-        """What is read of it: less than it says where it is read again and others own the rest."""
+        """The ranges to read of it: fewer than it names, if it is read again and others own the rest."""
         self._upto: dict[TopicPartition, int] | None = None
         self._resumed = False
         self._stopped = False
@@ -150,11 +151,11 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing. Spark calls it when the micro-batch after ``end`` is planned already, and what is done it has said
-        by then: as the ``start`` of that one."""
+        """Does nothing. Spark calls it after planning the micro-batch that follows ``end``, and has reported ``end`` as
+        done by then: as the ``start`` of that micro-batch."""
 
     def stop(self) -> None:
-        """Leaves the group. Spark calls it as the last, when its process for planning ends."""
+        """Leaves the group. Spark calls it last, when its planning process ends."""
         self._stopped = True
         if self._member is not None:
             self._member.close()
@@ -181,8 +182,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return QueryMember(self._options)
 
     def _unwind_when_terminated(self) -> None:
-        """Spark ends the process it plans in by SIGTERM, at which Python would be gone without a word, and the
-        partitions nobody's until the session times out."""
+        """Leaves the group on SIGTERM, with which Spark ends its planning process. By default, Python would exit at
+        once, and the partitions would have no owner until the session timeout."""
         here = threading.current_thread() is threading.main_thread()
         if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._unwind)
@@ -204,8 +205,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RangesReader(DataSourceReader):
-    """Exactly the offsets of the option ``ranges``: ``{"flights": {"0": [[0, 500]]}}``. Of no group, and commits
-    nothing."""
+    """Reads exactly the offsets of the option ``ranges``: ``{"flights": {"0": [[0, 500]]}}``. It joins no group and
+    commits nothing."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
@@ -243,7 +244,7 @@ def _read(partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
 
 
 def tasks(ranges: OffsetRanges, bootstrap: str, options: SourceOptions) -> list[Task]:
-    """The ranges packed into a few tasks of about the same size; large ones are cut."""
+    """Packs the ranges into a few tasks of about the same size, and splits large ranges."""
     rows = list(ranges.rows())
     if not rows:
         return []

@@ -17,11 +17,11 @@ _IDLE_LOOKS = 10
 
 
 class BetweenBatches:
-    """A function for ``foreachBatch`` around another, whose query can be stopped cleanly.
+    """Wraps a function for ``foreachBatch`` so that its query can be stopped cleanly.
 
-    ``StreamingQuery.stop()`` alone may interrupt a micro-batch after its rows are written and before Spark has said so
-    to the source: the next owner of the partitions would read them again. Here the batch at work is let end, and the
-    one after it, whose planning says that the former is done, is not begun.
+    ``StreamingQuery.stop()`` alone may interrupt a micro-batch after its rows are written and before Spark has told the
+    source. The next owner of the partitions would then read them again. This class lets the running batch finish. Spark
+    reports it as done when it plans the next one, which this class does not start.
     """
 
     def __init__(self, each: ForeachBatch) -> None:
@@ -36,7 +36,7 @@ class BetweenBatches:
             if not self._stopping.is_set():
                 return self._each(rows, batch_id)
         self._between.set()
-        self._gone.wait(60.0)  # the query is ended while it is here
+        self._gone.wait(60.0)  # stop() ends the query during this wait
         raise RuntimeError(f"micro-batch {batch_id} was not started: the query is stopping")
 
     def stop(self, query: StreamingQuery, timeout_s: float = 60.0) -> bool:

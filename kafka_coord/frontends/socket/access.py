@@ -72,8 +72,8 @@ class Access:
         return cls({name: _user(name, value, f"{path}: users.{name}") for name, value in users.items()})
 
     def why_not(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
-        """Why a client may not be a member of the group, or ``None``. ``certificate`` is its certificate's common
-        name."""
+        """Returns the reason why a client may not be a member of the group, or ``None``. ``certificate`` is its
+        certificate's common name."""
         proven = [user for user in self._users.values() if user.is_proven(secret, certificate)]
         if not proven:
             return Refusal(Code.NOT_AUTHENTICATED, "no user has this secret or certificate")

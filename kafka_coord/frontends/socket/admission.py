@@ -20,7 +20,7 @@ class Admission:
         self._next = now - _BURST_S
 
     def too_early_s(self, connection: Connection, longest_s: float, now: float) -> float:
-        """How long a client still has to wait that asks before its place or has no chance of one; 0 for all others.
+        """Returns how long a client must still wait if it asks before its place or has no chance of one; otherwise 0.
 
         Like :meth:`wait_s`, but reserves no place. It is cheap, so it is called before the request is decoded."""
         if connection.place is not None:

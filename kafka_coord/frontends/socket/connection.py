@@ -1,4 +1,4 @@
-"""A connection of the socket protocol: what was said on it, and which frames stand for which of the machine's words."""
+"""A connection of the socket protocol: its state, and the frames for the machine's instructions."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ class Peer(Protocol):
 
     @property
     def certificate(self) -> str | None:
-        """The common name of the certificate the other end has proven to have, over TLS."""
+        """The common name of the client certificate, verified over TLS."""
 
     def send(self, frame: Frame) -> None:
-        """Sends it in its turn; one that cannot be sent any more is dropped. Raises :class:`BadFrame` for what no
-        frame can hold."""
+        """Queues a frame to send; drops it if the connection has ended. Raises :class:`BadFrame` for content that does
+        not fit a frame."""
 
     def rest(self, seconds: float) -> None:
-        """Reads nothing more of the connection for so long."""
+        """Reads nothing more from the connection for this many seconds."""
 
     def close(self) -> None:
-        """Closes the connection once what was sent before is on its way."""
+        """Closes the connection after sending the queued frames."""
 
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """``member`` once it has registered; ``ended``: nothing more is said or heard on it; ``place``: when it may
-    register, having been told to come again. Times are monotonic seconds."""
+    """One connection. ``member`` is set once it has registered. After ``ended``, it carries no more frames. ``place``
+    is the time at which it may register, after it was told to retry. Times are monotonic seconds."""
 
     peer: Peer
     since: float
@@ -56,7 +56,7 @@ class Connection:
     _command_frames: dict[CommandId, int] = field(default_factory=dict)
 
     def send(self, frame: Frame) -> None:
-        """Sends a frame. An answer that no frame can hold is refused instead; the connection stays."""
+        """Sends a frame. If an answer does not fit a frame, refuses the request instead and keeps the connection."""
         try:
             self.peer.send(frame)
         except (BadFrame, UnicodeError) as error:
@@ -71,13 +71,13 @@ class Connection:
         self.send(self.rpc.refuse(request, code, message, more))
 
     def hang_up(self, code: str, message: str, request: int = 0, **more: object) -> None:
-        """Says why, and closes."""
+        """Sends the reason and closes the connection."""
         self.ended = True
         self.refuse(request, code, message, **more)
         self.peer.close()
 
     def ping(self, probe: do.Probe, now: float) -> None:
-        """Sends a probe: what it calls heard and done goes by the ids of the frames that asked."""
+        """Sends a probe as a ping; translates its ``heard`` and ``done`` to the ids of the frames that asked."""
         for number in [number for number in self._probe_frames if number < probe.heard]:
             del self._probe_frames[number]
         heard = self._probe_frames.get(probe.heard, 0)
@@ -96,14 +96,14 @@ class Connection:
         self.peer.send(frame)
 
     def answered(self, request: int) -> tuple[int | CommandId, float] | None:
-        """What it was asked by that request: the number of a probe, or a command; and when."""
+        """Returns the subject of that request (the number of a probe, or a command) and when it was sent."""
         return self._asked.pop(request, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """How it is with one consumer. ``address`` is ``None`` while it has no connection; ``heard_ms_ago`` is how long ago
-    something came from it, or its coordinator was elected, whichever was later."""
+    """The state of one consumer. ``address`` is ``None`` while it has no connection. ``heard_ms_ago`` is the time since
+    it last sent something, or since its coordinator was elected, whichever was later."""
 
     group: str
     consumer: str

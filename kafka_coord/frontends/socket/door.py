@@ -52,7 +52,7 @@ class Door:
     def registration(
         self, connection: Connection, request: int, frame: fields.Json, has_room: Callable[[str, str, int], bool]
     ) -> RegistrationWanted | Refusal:
-        """The registration to write, or why it is refused. Raises :class:`MalformedValue`."""
+        """Returns the registration to write, or the reason for refusing it. Raises :class:`MalformedValue`."""
         early = self._too_early(connection, frame)
         if early is not None:
             return early
@@ -72,7 +72,7 @@ class Door:
         return too_large(value) or wanted
 
     def why_no_member(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:
-        """Why a client with these credentials may not be a member of the group."""
+        """Returns the reason why a client with these credentials may not be a member of the group, if there is one."""
         return self._access.why_not(group, secret, certificate) if self._access is not None else None
 
     def _why_not(

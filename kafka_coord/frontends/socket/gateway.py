@@ -1,6 +1,6 @@
-"""The gateway: connections in, answers out, and while its instance is elected, a term of office.
+"""The gateway: answers the requests on all connections and, while its instance is elected, runs a term of office.
 
-One thread calls everything here; it waits only for ZooKeeper. The owner of the sockets passes on what arrived
+One thread calls everything here; it waits only for ZooKeeper. The owner of the sockets passes on the input
 (:meth:`Gateway.accepted`, :meth:`Gateway.received`, …), then calls :meth:`Gateway.step`.
 """
 
@@ -51,7 +51,7 @@ class LeadershipView(Protocol):
     """Whether this instance is elected: what the gateway needs of the coordinator's service."""
 
     def leadership(self) -> Leadership | None:
-        """The term of office of now, also while it is not certain that it still goes on."""
+        """The current term of office, even while it is uncertain whether it still lasts."""
 
     def leads(self) -> bool:
         """Whether this instance is certainly the elected one at this moment."""
@@ -72,7 +72,7 @@ class Gateway:
         *,
         validate: bool = False,
     ) -> None:
-        """``nonce`` makes what no two registrations have in common; ``validate``: the machine checks its invariants."""
+        """``nonce`` makes a value unique to each registration. With ``validate``, the machine checks its invariants."""
         self._store = store
         self._leadership_view = leadership_view
         self._wake = wake
@@ -107,8 +107,8 @@ class Gateway:
 
     @property
     def step_age_s(self) -> float:
-        """How long ago a step was completed last (since it was made, while none has been). A gateway that serves its
-        consumers completes several a second while ZooKeeper answers."""
+        """The seconds since the last completed step (before the first, since the gateway's creation). A healthy gateway
+        completes several steps a second while ZooKeeper answers."""
         return self._store.clock.monotonic() - self._completed_at
 
     def presences(self) -> tuple[Presence, ...]:
@@ -134,7 +134,7 @@ class Gateway:
         return connection
 
     def lost(self, connection: Connection) -> None:
-        """The connection is gone. Its member's session timeout runs on."""
+        """Notes that the connection ended. Its member's session timeout keeps running."""
         connection.ended = True
         connection.member = None
         self._connections.pop(connection.number, None)
@@ -142,14 +142,14 @@ class Gateway:
             self.term.arrived(was.Disconnected(connection.number))
 
     def broken(self, connection: Connection, error: BadFrame) -> None:
-        """What came on it is no frame, or one that may not come now."""
+        """Handles input that is not a frame, or a frame that is not allowed now."""
         if connection.ended:
             return
         log.warning("closed connection address=%s: %s (%s)", connection.peer.address, error, error.fault)
         self._hang_up(connection, error.fault, str(error), error.id, **error.more)
 
     def received(self, connection: Connection, frame: Frame) -> None:
-        """A frame came."""
+        """Takes in a frame."""
         if connection.ended:
             return
         try:
@@ -209,7 +209,8 @@ class Gateway:
             )
 
     def _asked_to_take_part(self, connection: Connection, asked: Asked) -> None:
-        """Where this instance was just elected, its term is about to begin: the question waits for that."""
+        """Handles a request to register or resume. If this instance was just elected, the request waits for the start
+        of its term."""
         if connection.member is not None or connection.registering:
             raise BadFrame(Fault.UNEXPECTED_MESSAGE, "this connection has registered already", asked.id)
         if self.term is not None:
@@ -243,7 +244,7 @@ class Gateway:
         term.arrived(was.ResumeWanted(connection.number, asked.id, member, resume.resume_key))
 
     def _hear_early(self) -> None:
-        """The term has begun, or will not: what was asked before is heard as if it came now."""
+        """Handles the requests that waited for the term, which has now begun or will not begin."""
         early, self._early = self._early, []
         for connection, asked in early:
             if not connection.ended:
@@ -251,7 +252,7 @@ class Gateway:
                 self._dispatch(connection, asked)
 
     def _not_coordinator(self, connection: Connection, request: int) -> None:
-        """Says who is, if that is known without asking."""
+        """Names the coordinator, if it is known without a request to ZooKeeper."""
         coordinator = self._metadata.known_coordinator()
         message = "this instance does not coordinate" if coordinator else "nobody is known to coordinate: ask again"
         known = coordinator.to_json() if coordinator is not None else None
@@ -293,7 +294,7 @@ class Gateway:
     def _answered(self, connection: Connection, answered: Answered) -> None:
         term, found = self.term, connection.answered(answered.id)
         if connection.member is None or term is None or found is None:
-            return  # a member no longer, and about to hear of it
+            return  # no longer a member, and about to be told so
         offsets = read_offsets(answered.frame, answered.type)
         asked, asked_at = found
         if isinstance(asked, int):
@@ -315,7 +316,7 @@ class Gateway:
     # --- what is said to consumers -----------------------------------------------------------------------------------
 
     def _say(self, instruction: do.ToClient) -> None:
-        """Carries out what the machine wants said. What cannot be said ends that connection, and nothing else."""
+        """Sends a client what the machine's instruction says. If that fails, ends only that connection."""
         connection = self._connections.get(instruction.connection)
         if connection is None or connection.ended:
             return
@@ -380,7 +381,7 @@ class Gateway:
     # --- the step ----------------------------------------------------------------------------------------------------
 
     def step(self) -> float:
-        """Carries on with everything; the monotonic time at which to come again at the latest."""
+        """Does all the work that is due. Returns the latest monotonic time for the next step."""
         now = self._store.clock.monotonic()
         due = now + (1.0 if self.term is not None else 0.1)
         if self._store.session.state is not SessionState.CONNECTED:
@@ -446,20 +447,22 @@ class Gateway:
                 self._hang_up(connection, Code.NOT_COORDINATOR, why, coordinator=None)
 
     def _close_idle(self, now: float) -> None:
-        """Those that connected and neither registered nor asked anything in time."""
+        """Closes connections that neither registered nor asked anything in time."""
         patience = self._options.unregistered_ms / 1000
         for _ in range(len(self._fresh)):
             connection = self._fresh.popleft()
             if connection.ended or connection.member is not None:
                 continue
-            since = max(connection.since, connection.place or 0.0)  # who was promised a place is waited for until then
+            since = max(
+                connection.since, connection.place or 0.0
+            )  # a client that was promised a place may wait until then
             if connection.registering or now < since + patience:
                 self._fresh.append(connection)
             else:
                 self._hang_up(connection, Code.NOT_REGISTERED, f"did not register within {patience:.0f} s")
 
     def close(self, why: str = "this instance is shutting down") -> None:
-        """Tells everybody, so that they look for the next coordinator at once."""
+        """Tells all consumers, so that they look for the next coordinator at once."""
         for connection in list(self._connections.values()):
             self._hang_up(connection, Code.SHUTTING_DOWN, why)
         if self.term is not None:
@@ -468,7 +471,7 @@ class Gateway:
 
 
 def _number(request: was.Request) -> int:
-    """A request is the id of its frame here."""
+    """Returns the request as a frame id, which is what requests are in this front end."""
     if not isinstance(request, int):
         raise TypeError(f"{request!r} is no request of a connection")
     return request

@@ -18,7 +18,7 @@ LARGE_BYTES = 16 << 10
 
 
 class Lane(Enum):
-    """In the order in which a turn serves them."""
+    """The lanes, in the order in which a turn serves them."""
 
     MEMBERS = auto()
     MEMBERS_LARGE = auto()
@@ -28,7 +28,7 @@ class Lane(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How much of a lane one turn takes, and how much of it may wait before nothing more is read."""
+    """A lane's limits: how much one turn takes, and how much may wait before reading pauses."""
 
     items: int
     bytes: int
@@ -48,7 +48,7 @@ Arrival = TypeVar("Arrival")
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """One connection, as the inbox knows it: how much of it waits, and where."""
+    """One connection's waiting input: how much waits, and in which lane."""
 
     lane: Lane = Lane.STRANGERS
     waiting: int = 0
@@ -61,7 +61,7 @@ class _Waiting(Generic[Arrival]):
 
 
 class Inbox(Generic[Arrival]):
-    """One thread puts, one takes."""
+    """The waiting input, in lanes. One thread puts, one takes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""One connection on the event loop: its frames read in turns, what it is sent written, its end reported."""
+"""One connection on the event loop: reads its frames in turns, sends frames, and reports its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_coord.frontends.socket.inbox import LARGE_BYTES, Sender
 log = logging.getLogger(__name__)
 
 CLOSING_S = 2.0
-"""How long a connection that is being closed may take to take what was sent to it."""
+"""How long a closing connection may take to accept the data sent to it."""
 MAX_UNSENT_BYTES = 4 << 20
 
 
@@ -44,28 +44,29 @@ Arrival = Accepted | Came | Broken | Lost
 
 
 class Reception(Protocol):
-    """What a connection needs of its server."""
+    """The server's interface for its connections."""
 
     def made(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
-        """A connection was accepted; :meth:`SocketPeer.open` says that it may speak."""
+        """Reports an accepted connection; :meth:`SocketPeer.open` later allows it to send."""
 
     def arrived(self, what: Arrival, size: int = 0) -> None:
-        """For the gateway's thread."""
+        """Passes input to the gateway's thread."""
 
     def has_room(self, peer: SocketPeer, size: int) -> bool:
-        """Whether a frame of so many bytes may be read from it now."""
+        """Whether a frame of this many bytes may be read from the connection now."""
 
     def keeps(self, peer: SocketPeer, before: int, now: int) -> bool:
-        """It has ``now`` bytes that wait to be read, where it had ``before``; whether there is room for them."""
+        """Reports that the connection has ``now`` unread bytes, after ``before``; returns whether there is room for
+        them."""
 
     def wait_turn(self, peer: SocketPeer) -> None:
-        """Call :meth:`SocketPeer.read` again when others have had their turn."""
+        """Asks to call :meth:`SocketPeer.read` again when others have had their turn."""
 
     def touched(self, peer: SocketPeer) -> None:
         """The peer has data to send, or must be closed. On the gateway's thread."""
 
     def departed(self, peer: SocketPeer) -> None:
-        """It is gone."""
+        """Reports that the connection ended."""
 
 
 class SocketPeer(asyncio.Protocol):
@@ -81,7 +82,7 @@ class SocketPeer(asyncio.Protocol):
         self._kept = 0
         self.sender = Sender()
         self.connection: Connection | None = None
-        """The gateway's thread sets it."""
+        """The connection's state in the gateway, set by the gateway's thread."""
         self.unsent: list[bytes] = []
         self.closing = False
         self.rest_s = 0.0
@@ -122,7 +123,7 @@ class SocketPeer(asyncio.Protocol):
         self._server.made(self, transport)  # type: ignore[arg-type]  # a stream's is a Transport
 
     def open(self, transport: asyncio.Transport) -> None:
-        """It may speak, over ``transport``: with TLS, once the handshake is done."""
+        """Allows the connection to send, over ``transport``. With TLS, the handshake comes first."""
         self._transport = transport
         self._certificate = _common_name(transport.get_extra_info("peercert"))
         self._opened = True
@@ -130,7 +131,7 @@ class SocketPeer(asyncio.Protocol):
         self.read(others_had_theirs=False)
 
     def turn_away(self, transport: asyncio.Transport, why: Frame) -> None:
-        """Says why it is not taken in. What it sends meanwhile is read and dropped: unread bytes would turn the end of
+        """Sends the reason for turning it away. Reads and drops its input meanwhile: unread bytes would turn the end of
         the connection into a reset, and the reason would be lost."""
         self._broken = True
         transport.write(encode(why))
@@ -145,7 +146,7 @@ class SocketPeer(asyncio.Protocol):
             self.read(others_had_theirs=False)
 
     def reads_on(self) -> bool:
-        """It is its turn: whether it could hand over anything, or has nothing left to hand over."""
+        """Takes its turn. Returns whether it handed over anything, or has nothing left to hand over."""
         if self._rests() and not self._gone:
             return False
         try:
@@ -157,8 +158,8 @@ class SocketPeer(asyncio.Protocol):
         return True
 
     def read(self, *, others_had_theirs: bool) -> None:
-        """Hands over the frames that are here, as far as there is room and no other connection has to wait for it: a
-        large frame, or many small ones, only when the others had their turn."""
+        """Hands over whole frames as long as there is room and no other connection must wait. A large frame, or many
+        small ones, must wait until the others had their turn."""
         self._waits, spent = False, 0
         try:
             while not self._broken and (size := self._decoder.size()):
@@ -225,6 +226,6 @@ class SocketPeer(asyncio.Protocol):
 
 
 def _common_name(certificate: dict[str, Any] | None) -> str | None:
-    """Of a certificate as :meth:`ssl.SSLSocket.getpeercert` gives it."""
+    """Returns the common name in a certificate from :meth:`ssl.SSLSocket.getpeercert`."""
     names = [value for part in (certificate or {}).get("subject", ()) for key, value in part if key == "commonName"]
     return str(names[0]) if names else None

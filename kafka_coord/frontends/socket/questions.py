@@ -14,7 +14,7 @@ _LONGEST_WAIT_S = 5.0
 
 
 class _Question(NamedTuple):
-    """It is answered by ``until`` (monotonic seconds)."""
+    """A waiting question. It must be answered by ``until`` (monotonic seconds)."""
 
     connection: Connection
     request: int
@@ -33,7 +33,7 @@ class Questions:
         self._waiting_due = float("inf")
 
     def ask(self, connection: Connection, request: int, question: MetadataQuestion, now: float) -> bool:
-        """False: too many wait already."""
+        """Takes a question. Returns false if too many wait already."""
         if len(self._asking) + len(self._waiting) >= MAX_WAITING:
             return False
         until = now + min(question.wait_ms / 1000, _LONGEST_WAIT_S)
@@ -41,13 +41,13 @@ class Questions:
         return True
 
     def look_at_once(self) -> None:
-        """A term has begun here: those that wait may be answered."""
+        """Makes the next step answer waiting questions, because a term has begun here."""
         self._directory.forget()
         self._waiting_due = 0.0 if self._waiting else float("inf")
 
     def step(self, now: float) -> float:
-        """Answers; the monotonic time to come again, for those that wait: now and then, not whenever somebody asks.
-        Raises :class:`StoreUnavailable`."""
+        """Answers the questions it can. Returns the monotonic time for the next call: waiting questions are checked at
+        intervals, not whenever somebody asks. Raises :class:`StoreUnavailable`."""
         if now < self._waiting_due and not self._asking:
             return self._waiting_due
         metadata = self._directory.look()

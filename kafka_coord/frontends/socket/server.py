@@ -24,9 +24,9 @@ from kafka_coord.zk.store import Store
 log = logging.getLogger(__name__)
 
 SPARE_CONNECTIONS = 1_000
-"""Beyond as many as there may be consumers: those that only ask where to go."""
+"""Connections allowed in addition to the most consumers: for clients that only ask for the coordinator."""
 OTHER_DESCRIPTORS = 200
-"""What the process has open besides, and connections that are being told that there is no room."""
+"""File descriptors for the process's other files, and for connections being turned away."""
 MAX_TURNED_AWAY = 64
 MAX_KEPT_BYTES = 64 << 20
 """The most unread bytes over all connections; above it, a connection that holds more than a small frame is closed."""
@@ -38,7 +38,7 @@ _LOOK_AGAIN_S = 0.02
 class GatewayServer:
     """Listens and serves until :meth:`close`. ``listen`` is ``host:port``, port 0 for a free one.
 
-    Raises :class:`SettingsError` where it cannot listen there.
+    Raises :class:`SettingsError` if it cannot listen there.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class GatewayServer:
         self._turns: dict[bool, deque[SocketPeer]] = {True: deque(), False: deque()}
         self._turn_is_due = False
         self.kept_bytes = 0
-        """Of all connections, waiting to be read."""
+        """The unread bytes of all connections."""
         self._handshakes = None if tls is None else Handshakes(tls)
         self._securing: set[asyncio.Task[None]] = set()
         _allow_descriptors(self._options.most_consumers + SPARE_CONNECTIONS + OTHER_DESCRIPTORS)
@@ -104,7 +104,7 @@ class GatewayServer:
         except (OSError, ValueError) as error:
             self._loop.close()
             raise SettingsError(f"cannot listen on {listen!r} for consumers: {error}") from None
-        for listening in made.sockets:  # asyncio accepts at once as many as may wait, which takes too long
+        for listening in made.sockets:  # asyncio accepts a whole backlog at once, which takes too long
             with listening.dup() as same:
                 same.listen(_BACKLOG)
         return made
@@ -122,7 +122,7 @@ class GatewayServer:
     # --- the loop's thread -------------------------------------------------------------------------------------------
 
     def made(self, peer: SocketPeer, transport: asyncio.Transport) -> None:
-        """A connection counts from here on, before any handshake."""
+        """Counts the connection from now on, before any handshake."""
         if len(self._open) >= self._options.most_consumers + SPARE_CONNECTIONS:
             self._turn_away(peer, transport)
             return
@@ -183,7 +183,7 @@ class GatewayServer:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """One member and one other connection read on: the first for whose frame there is room."""
+        """Lets one member and one other connection read on: of each kind, the first for whose frame there is room."""
         read = [self._read_on(waiting) for waiting in self._turns.values()]
         self._turn_is_due = any(self._turns.values())
         if self._turn_is_due and any(read):
@@ -255,7 +255,7 @@ class GatewayServer:
 
 
 def _allow_descriptors(wanted: int) -> None:
-    """As many open files as that, as far as this process may allow itself."""
+    """Raises the limit of open files to ``wanted``, as far as this process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return

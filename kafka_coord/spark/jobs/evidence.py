@@ -1,7 +1,7 @@
-"""What coordinators decided and what followed: rows for the job ``history``, read from where it is written.
+"""Reads the evidence for the job ``history``: the coordinators' decisions and their effects, as rows.
 
-ZooKeeper's transaction log has every decision, command and commit; it is replayed as ``kafka-coord audit`` does.
-``kafka-coord groups history GROUP -o json`` has a group's last decisions only.
+ZooKeeper's transaction log holds every decision, command and commit; this module replays it as ``kafka-coord audit``
+does. ``kafka-coord groups history GROUP -o json`` prints only a group's last decisions.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Held(NamedTuple):
 
 
 class Position(NamedTuple):
-    """What a group had committed of a partition at a time."""
+    """The offset a group had committed for a partition at a certain time."""
 
     source: str
     group: str
@@ -180,7 +180,7 @@ class _Witness:
                 self._unreadable += 1
 
     def end(self, found: Evidence) -> None:
-        """Hands over what it has seen."""
+        """Adds the collected evidence to ``found``."""
         for (group, _), decision in self._decisions.items():
             found.add_decisions(self._source, group, [decision])
         found.holds += [*self._closed, *self._open.values()]
