@@ -1,6 +1,6 @@
-"""How this instance proves to its broker who it is: SASL with PLAIN or SCRAM (RFC 5802).
+"""Authenticates this instance to its broker: SASL with PLAIN or SCRAM (RFC 5802).
 
-Pure: :func:`answers_to` is a generator that gives what to send, and is sent what came back.
+Pure: :func:`answers_to` is a generator that yields messages to send, and receives the broker's replies.
 """
 
 from __future__ import annotations

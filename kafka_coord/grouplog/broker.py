@@ -1,4 +1,4 @@
-"""A connection to one broker: requests out, answers in, as many under way as the caller likes."""
+"""A connection to one broker, with any number of requests under way."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BrokerConnection(asyncio.Protocol):
         self.closed = False
 
     async def ask(self, name: str, version: int, value: Any, timeout_s: float = 30.0) -> Any:
-        """The answer to ``<name>Request`` in this version."""
+        """Sends ``<name>Request`` in this version, and returns the answer."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._ask(await self._connected(), name, version, value)
@@ -130,7 +130,7 @@ class BrokerConnection(asyncio.Protocol):
     def _answered(self, frame: bytes) -> None:
         waiting = self._waiting.get(int.from_bytes(frame[:_CORRELATION], "big"))
         if waiting is None:
-            return  # asked by somebody who has given up since
+            return  # the caller has given up since
         answer, version, found = waiting
         if not found.done():
             found.set_result(answer.decode(frame, version, answer_start(answer, version)))

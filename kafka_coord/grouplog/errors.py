@@ -1,4 +1,4 @@
-"""What can go wrong with an append to the groups log."""
+"""The errors of an append to the groups log."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from kafka_coord.errors import KafkaCoordError
 
 
 class TermEnded(KafkaCoordError):
-    """This instance may write the partition no more; whether its last append was written is unknown."""
+    """This instance may no longer write the partition. It is unknown whether its last append was written."""
 
 
 class TooLarge(KafkaCoordError):
-    """So much does not go into one batch: nothing was written, and the term goes on."""
+    """The records do not fit into one batch. Nothing was written, and the term continues."""

@@ -1,4 +1,4 @@
-"""What one instance knows of the groups it coordinates, and its terms: Kafka's ``GroupMetadataManager``."""
+"""The groups, offsets and terms of one instance: the counterpart of Kafka's ``GroupMetadataManager``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _now_ms() -> int:
 
 
 class GroupMetadataManager:
-    """Groups and offsets in memory, by partition of the log; everything that changes is in the log first.
+    """Keeps groups and offsets in memory, by partition of the log. Every change is written to the log first.
 
     ``groups_cache`` and ``offsets_cache`` are by group id; ``groups_of`` has the group ids of each partition. One event
     loop. ``now_ms`` is the wall clock.
@@ -161,7 +161,7 @@ class GroupMetadataManager:
             self.offsets_cache.pop(group_id, None)
 
     def resign(self, partition: int, reason: str) -> None:
-        """Serves a partition's groups no more."""
+        """Stops serving a partition's groups."""
         term = self.terms.get(partition)
         if term is not None:
             term.end(reason)
@@ -172,7 +172,7 @@ class GroupMetadataManager:
         return self.groups_cache.get(group_id)
 
     def add_group(self, group_id: str) -> Group:
-        """The group, made if there is none."""
+        """Returns the group, and creates it if necessary."""
         return self.groups_cache.get(group_id) or self._add(group_id, GroupMetadata(group_id))
 
     def _add(self, group_id: str, metadata: GroupMetadata) -> Group:
@@ -205,7 +205,7 @@ class GroupMetadataManager:
         )
 
     async def delete_group(self, group_id: str) -> Error:
-        """The group, its offsets first. Nothing else is accepted for it from now on."""
+        """Deletes the group, its offsets first. It accepts no other change from now on."""
         group = self.groups_cache.get(group_id)
         if group is not None:
             group.metadata.state = GroupState.DEAD
@@ -295,7 +295,7 @@ class _Part:
 
 @dataclass(slots=True)
 class _Loaded:
-    """What a partition holds."""
+    """The contents of a partition."""
 
     groups: dict[str, GroupMetadata] = field(default_factory=dict)
     offsets: dict[str, Offsets] = field(default_factory=dict)

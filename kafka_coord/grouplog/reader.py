@@ -1,4 +1,4 @@
-"""Reads a partition of a log batch by batch, as its leader has it: with who wrote each batch."""
+"""Reads a partition of a log batch by batch from its leader, with the writer of each batch."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class PartitionReader:
         self._broker, self._partition, self._topic = broker, partition, topic
 
     async def first_offset(self) -> int:
-        """Where the log begins. Raises :class:`BrokerError`."""
+        """The log's first offset. Raises :class:`BrokerError`."""
         return await self._offset(_EARLIEST)
 
     async def end_offset(self) -> int:
-        """Behind the last record that all in-sync replicas have. Raises :class:`BrokerError`."""
+        """The high watermark: the offset after the last fully replicated record. Raises :class:`BrokerError`."""
         return await self._offset(_LATEST)
 
     async def _offset(self, which: int) -> int:

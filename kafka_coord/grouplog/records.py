@@ -1,4 +1,4 @@
-"""The records of the groups log, in Kafka's own formats: what reads ``__consumer_offsets`` reads them.
+"""The records of the groups log, in Kafka's own formats, as in ``__consumer_offsets``.
 
 A key begins with its version (int16): 0 and 1 are a committed offset's, 2 is a group's. Versions from 100 on are this
 project's: 100 is a claim, 101 a keep-alive. A value begins with its version too; no value removes what the key names.
@@ -85,7 +85,7 @@ def _offset_value(value: CommittedOffset | None) -> bytes | None:
 
 
 def group_record(group: GroupMetadata, assignments: Mapping[str, bytes], now_ms: int) -> LogRecord:
-    """The group as it is, with these assignments."""
+    """Encodes the group in its present state, with these assignments."""
     form = message("GroupMetadataValue")
     member_of = form.struct("MemberMetadata")
     members = tuple(
@@ -126,7 +126,7 @@ def keep_alive_record() -> LogRecord:
 
 
 def read_record(record: LogRecord) -> Entry:
-    """What a record says; ``None`` for one of a kind unknown here. Raises :class:`BadMessage`."""
+    """Decodes a record; ``None`` for an unknown kind. Raises :class:`BadMessage`."""
     key, value = record.key, record.value
     if key is None or len(key) < _VERSION.size:
         raise BadMessage(f"offset {record.offset}: a record without a key")

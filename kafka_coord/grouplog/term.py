@@ -4,14 +4,14 @@ The term's number is the version of the znode ``/consumers/kafka/<n>`` after the
 producer id and an epoch that no transaction coordinator issues; a partition's leader refuses an older epoch of a
 producer id it knows, wherever it is led. So, once a newer claim is in the log:
 
-- what an older term was acknowledged lies before that claim, and is loaded by the newer term;
-- what an older term writes after it is refused.
+- every write acknowledged to an older term lies before that claim, so the newer term loads it;
+- the broker refuses every later write of an older term.
 
 A producer id lasts for 2^15 - 1 terms. The last epoch of an id is no term's: each term of a later id first writes one
 batch under it, so that the terms of the earlier id are refused too.
 
-An append counts only if the broker reports no error *and* the offset that is expected. Everything else ends the term:
-nothing is retried, and whoever waits is told that the coordinator has moved.
+An append counts only if the broker reports no error *and* the expected offset. Any other result ends the term: the term
+retries nothing, and waiting clients are told that the coordinator has moved.
 
 An append that counts also proves that no newer term had claimed the partition when it was sent. For :data:`PROOF_S`
 from then on what is in memory may be read; a newer term changes nothing for that long after its claim.
@@ -47,9 +47,9 @@ _LAST_EPOCH = (1 << _EPOCH_BITS) - 1
 _PRODUCE = 3
 """A version that every broker from 0.11 to 3.9 speaks."""
 _BATCH_BYTES = 512 << 10
-"""So much is written in one request, while more waits."""
+"""The most bytes in one request, while more records wait."""
 _RECORD_BYTES = 32
-"""What a record needs besides its key and value, at most."""
+"""The most bytes of a record besides its key and value."""
 MOST_BYTES = 900 << 10
 """Of the records of one append: a broker takes batches of up to 1 MiB (``max.message.bytes``)."""
 KEEP_ALIVE_S = 3600.0
@@ -67,12 +67,12 @@ def producer_of(partition: int, term: int) -> tuple[int, int]:
 
 
 def is_reserved(term: int) -> bool:
-    """Whether its epoch is the last of a producer id, which no term may have."""
+    """Whether its epoch is the last one of a producer id, which a term must not use."""
     return term & _LAST_EPOCH == _LAST_EPOCH
 
 
 def term_of(partition: int, batch: Batch) -> int | None:
-    """The term that wrote a batch; ``None`` for one that no term has."""
+    """The term that wrote a batch; ``None`` if no term wrote it."""
     number = batch.producer_id - _FIRST_PRODUCER_ID - partition * _IDS_A_PARTITION
     if not 0 <= number < _IDS_A_PARTITION or batch.producer_epoch < 0:
         return None
@@ -125,7 +125,7 @@ class LogTerm:
         self._news = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
         self._proven_at = -math.inf
-        """When the last append that counts was sent."""
+        """When the last successful append was sent."""
         self.ended = ""
         self.figures = TermFigures()
 
@@ -159,13 +159,13 @@ class LogTerm:
                     yield record
 
     async def outlast(self, claim_answered_at: float) -> None:
-        """Waits until no older term can answer from its memory any more; what changes from now on, it cannot miss."""
+        """Waits until no older term may still answer from its memory, so that it cannot miss later changes."""
         delay_s = claim_answered_at + PROOF_S * _CLOCKS_DIFFER_BY - asyncio.get_running_loop().time()
         if delay_s > 0:
             await asyncio.sleep(delay_s)
 
     def serve(self) -> None:
-        """Appends are written from now on."""
+        """Starts to write appends."""
         self._writing = asyncio.create_task(self._write(), name=f"groups-log-{self.partition}")
 
     def append(self, records: Sequence[LogRecord], apply: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
@@ -204,7 +204,7 @@ class LogTerm:
         self._on_end(reason)
 
     async def _write(self) -> None:
-        """Whatever waits goes into the next batch; one request is under way at a time."""
+        """Writes all waiting records as the next batch, with one request under way at a time."""
         try:
             while True:
                 try:

@@ -1,4 +1,4 @@
-"""Kafka's error codes that a group coordinator answers with."""
+"""The Kafka error codes that a group coordinator returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a client-assigned group (events), and what is to be done then (instructions)."""
+"""Events of a client-assigned group, and the instructions that follow from them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A connection was lost: its held requests need no answer any more, and hold nobody up."""
+    """A connection was lost. Its held requests need no answer any more, and delay nobody."""
 
     tokens: frozenset[object]
 
@@ -117,7 +117,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer to a :class:`Heartbeat`, and to a :class:`Commit` whether it may."""
+    """The answer to a :class:`Heartbeat`, and to a :class:`Commit`: whether the member may commit."""
 
     token: object
     error: Error
@@ -145,7 +145,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StaticReturn:
-    """A static member that joined under a new id, and all that undoes it where that cannot be stored."""
+    """A static member that joined under a new id, with the state to restore if that cannot be stored."""
 
     join: Join
     old_id: str

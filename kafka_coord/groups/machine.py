@@ -86,7 +86,7 @@ class Group:
 
     @property
     def due(self) -> float:
-        """When :meth:`tick` has something to do."""
+        """When :meth:`tick` must be called next."""
         group = self.metadata
         if group.state is DEAD:
             return math.inf
@@ -94,7 +94,7 @@ class Group:
         return min(self._join_by, self._sync_by, *expiries, *group.pending.values(), math.inf)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """What is to be done about an event, in order."""
+        """Handles an event. Returns instructions in order."""
         match event:
             case Join():
                 self._join(event, now)
@@ -115,7 +115,7 @@ class Group:
         return self._taken()
 
     def tick(self, now: float) -> list[Instruction]:
-        """Whatever is due: members that were not heard of, joins and syncs that have waited long enough."""
+        """Handles everything that is due: silent members, and joins and syncs that have waited long enough."""
         group = self.metadata
         for member_id in [pending for pending, at in group.pending.items() if at <= now]:
             del group.pending[member_id]
@@ -130,7 +130,7 @@ class Group:
         return self._taken()
 
     def end(self, error: Error) -> list[Instruction]:
-        """Nothing more is answered here (the group moves, or is deleted): whoever waits is told so."""
+        """Ends the group here (it moves, or is deleted), and tells all waiting members so."""
         for member in self.metadata.members.values():
             self._answer_join(member, error)
             self._answer_sync(member, error)
@@ -338,7 +338,7 @@ class Group:
             self._heard_from(member, now)
 
     def _sync_expired(self, now: float) -> None:
-        """Who has joined and never synced holds up a rebalance no longer."""
+        """Removes members that joined but never synced, so that they do not delay a rebalance any longer."""
         group = self.metadata
         self._sync_by = math.inf
         if group.state not in {COMPLETING, STABLE} or not group.unsynced:
@@ -490,7 +490,7 @@ class Group:
         return Error.NONE
 
     def _remove(self, member: MemberMetadata, now: float) -> None:
-        """It left, or was not heard of: what it had is given to the others."""
+        """Removes a member that left or fell silent. The others get its partitions."""
         self._answer_join(member, Error.UNKNOWN_MEMBER_ID, NO_MEMBER)
         self._answer_sync(member, Error.UNKNOWN_MEMBER_ID)
         self.metadata.remove(member.member_id)
@@ -499,7 +499,7 @@ class Group:
         self._complete_join_if_all_joined(now)
 
     def _gone(self, gone: Gone) -> None:
-        """As in Kafka, a lost connection by itself removes nobody; the requests it held are forgotten."""
+        """Forgets the requests of a lost connection. As in Kafka, that alone removes no member."""
         for member in self.metadata.members.values():
             if member.sync_token in gone.tokens:
                 member.sync_token = None

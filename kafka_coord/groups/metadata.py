@@ -1,4 +1,4 @@
-"""What a coordinator knows of one client-assigned group and its members. Names are those of Kafka's 0.9 design."""
+"""The metadata of a client-assigned group and its members, with the names of Kafka's 0.9 design."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MemberMetadata:
         return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")
 
     def vote(self, candidates: frozenset[str]) -> str:
-        """The first of its protocols that everybody supports."""
+        """The first of its protocols that all members support."""
         return next(offered.name for offered in self.protocols if offered.name in candidates)
 
     @property
@@ -109,7 +109,7 @@ class GroupMetadata:
 
     @property
     def rebalance_timeout_s(self) -> float:
-        """The largest of its members'."""
+        """The largest rebalance timeout of its members."""
         return max((member.rebalance_timeout_s for member in self.members.values()), default=0.0)
 
     @property
@@ -122,7 +122,7 @@ class GroupMetadata:
         return frozenset(name for name, count in offered.items() if count == len(self.members))
 
     def select_protocol(self) -> str:
-        """The protocol all support that most vote for; of several, the one that was voted for first."""
+        """The common protocol with the most votes; in a tie, the one that got a vote first."""
         candidates = self.candidates()
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]

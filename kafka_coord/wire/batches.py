@@ -1,4 +1,4 @@
-"""Record batches (magic 2): what a log's partition is made of.
+"""Encodes and decodes record batches (magic 2), of which a partition's log consists.
 
 Layout: ``baseOffset int64, batchLength int32, partitionLeaderEpoch int32, magic int8, crc uint32 (CRC-32C of all behind
 it), attributes int16, lastOffsetDelta int32, baseTimestamp int64, maxTimestamp int64, producerId int64,

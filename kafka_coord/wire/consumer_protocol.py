@@ -1,4 +1,4 @@
-"""ConsumerProtocol: what consumers put into JoinGroup and SyncGroup. A coordinator rarely has to read it."""
+"""ConsumerProtocol: the subscriptions in JoinGroup and the assignments in SyncGroup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message
 
 MAX_BYTES = 1 << 20
-"""Of one subscription: a longer one is not looked into."""
+"""The largest subscription in bytes that is decoded."""
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str]:
@@ -18,12 +18,12 @@ def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str]:
 
 
 def subscription(data: bytes) -> Any:
-    """A member's subscription; ``None`` where it cannot be read."""
+    """Decodes a member's subscription; ``None`` if it cannot be decoded."""
     return _read("ConsumerProtocolSubscription", data)
 
 
 def assignment(data: bytes) -> Any:
-    """What a member was assigned; ``None`` where it cannot be read."""
+    """Decodes a member's assignment; ``None`` if it cannot be decoded."""
     return _read("ConsumerProtocolAssignment", data)
 
 

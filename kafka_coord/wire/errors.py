@@ -1,4 +1,4 @@
-"""What is wrong with bytes that should be Kafka's."""
+"""The error for malformed Kafka messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames and headers: where a request or an answer begins and ends, and whose it is.
+"""Frames and headers: the boundaries of requests and answers, and which answer belongs to which request.
 
 A frame is a length (4 bytes, big-endian) and as many bytes. A request's begin with its header (api key, version,
 correlation id, client id), an answer's with the correlation id.
@@ -60,7 +60,7 @@ def read_header(frame: bytes, *, flexible: bool) -> tuple[RequestHeader, int]:
 
 
 def request_frame(header: RequestHeader, request: Message, value: Any) -> bytes:
-    """A whole frame, length and all."""
+    """Builds a complete frame, including its length."""
     start = message("RequestHeader")(
         request_api_key=header.api_key,
         request_api_version=header.version,

@@ -1,6 +1,6 @@
 """The messages, by name: ``message("JoinGroupRequest")`` has its classes, decoders and encoders.
 
-Compiled when first asked for, each version by itself: what nobody sends costs nothing.
+Each version is compiled on first use, so unused messages cost nothing.
 """
 
 from __future__ import annotations

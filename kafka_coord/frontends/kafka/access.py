@@ -1,17 +1,14 @@
-"""What a client may do: the broker is asked, on the client's own connection to it.
+"""Asks the broker for a client's rights, on the client's own connection to it.
 
-So there is one place where rights are written down, the broker's. The questions are requests that change nothing and
-whose answers begin with the right in question, on whichever broker they are asked:
+So all rights are in one place, the broker's ACLs. The questions are requests that change nothing and whose answers
+begin with the right in question, on whichever broker they are asked:
 
 ======================  ==============================================================
 right                   request
 ======================  ==============================================================
 any authorizer at all   DescribeAcls: SECURITY_DISABLED where the broker has none
-READ of a group         Heartbeat of a member that is none
-DESCRIBE of groups      DescribeGroups
-DELETE of a group       OffsetDelete without topics
-READ, DESCRIBE of       Metadata with authorized operations
-topics, the cluster
+READ of a group         Heartbeat of an unknown member DESCRIBE of groups      DescribeGroups DELETE of a group
+OffsetDelete without topics READ, DESCRIBE of       Metadata with authorized operations topics, the cluster
 ======================  ==============================================================
 
 DescribeGroups with authorized operations would be one request for all rights of a group; but only a group's native
@@ -29,14 +26,14 @@ from kafka_coord.groups.errors import Error
 from kafka_coord.wire.messages import message
 
 KNOWN_S = 30.0
-"""How long an answer counts."""
+"""Seconds for which an answer is cached."""
 MOST_KNOWN = 100_000
 _DESCRIBE_ACLS, _HEARTBEAT, _DESCRIBE_GROUPS, _OFFSET_DELETE, _METADATA = 0, 0, 0, 0, 8
 _SECURITY_DISABLED = 54
 _CLUSTER_RESOURCE, _ANY = 4, 1
 
 Asking = Callable[[str, int, Any], Awaitable[Any]]
-"""Asks the broker a request by name, version and message."""
+"""Sends the broker a request, given by name, version and message."""
 
 
 class Operation(IntEnum):
@@ -52,7 +49,7 @@ class Operation(IntEnum):
 
 
 class BrokerAccess:
-    """What all clients of a broker have found out about it."""
+    """Facts about a broker that all clients share."""
 
     def __init__(self) -> None:
         self.has_authorizer = False
@@ -70,11 +67,11 @@ class Access:
         self._until = 0.0
 
     def forget(self) -> None:
-        """The client may be somebody else from now on."""
+        """Forgets the rights, because the client authenticates anew."""
         self._until = 0.0
 
     async def denied_groups(self, operation: Operation, groups: Iterable[str]) -> frozenset[str]:
-        """Those of these groups for which it is not allowed."""
+        """The groups among these for which the client lacks the right."""
         return await self._denied(operation, True, groups)
 
     async def denied_topics(self, operation: Operation, topics: Iterable[str]) -> frozenset[str]:

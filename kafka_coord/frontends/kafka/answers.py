@@ -1,4 +1,4 @@
-"""Answers about groups as Kafka's messages. Pure: what was found goes in, the message of that version comes out."""
+"""Builds Kafka's messages for answers about groups, in the version of the request. Pure."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def fetched(asked: Iterable[tuple[str, Any, Error, Known, frozenset[str]]], vers
 def _offsets(
     asked: Any, known: Known, of_topic: Any, of_part: Any, error: Error, denied: frozenset[str]
 ) -> tuple[Any, ...]:
-    """Who asks for all offsets is not told of the topics that it may not see."""
+    """Leaves topics that the client may not see out of an answer with all offsets."""
     wanted: dict[str, list[int]] = {}
     if denied:
         known = {where: value for where, value in known.items() if where[0] not in denied}

@@ -14,23 +14,23 @@ from kafka_coord.wire.frames import RequestHeader, answer_start, frame_length, r
 from kafka_coord.wire.messages import Message, message
 
 HIGH_WATER = 256 << 10
-"""So much of what one side sent waits for the other; beyond that nothing more is read."""
+"""The most bytes from one side that wait for the other. Beyond that, reading pauses."""
 CLOSING_S = 5.0
-"""For what was sent to a peer before its connection was closed."""
+"""Seconds in which a closed connection may still deliver its last bytes."""
 CLIENT_ID = "kafka-coord"
 _LENGTH = 4
 
 
 class Passing(Protocol):
-    """Whom answers are passed to."""
+    """The receiver of the broker's answers."""
 
     def write(self, data: bytes) -> None: ...
 
     def forward_answers(self) -> None:
-        """There may be something of an answer."""
+        """Called when bytes of an answer may have arrived."""
 
     def broker_takes(self) -> None:
-        """The broker has become full, or takes something again."""
+        """Called when the broker's buffer becomes full, or has room again."""
 
     def broker_lost(self, reason: str) -> None: ...
 
@@ -43,7 +43,7 @@ class _Question:
 
 
 class BrokerEnd(asyncio.Protocol):
-    """See above. Nothing of an answer that is passed on is kept, but for those that are changed on their way."""
+    """One connection to the broker. It keeps no answers, except those that it must change on their way."""
 
     def __init__(self, client: Passing, patches: Mapping[int, Patch]) -> None:
         self._client, self._patches = client, patches
@@ -90,14 +90,14 @@ class BrokerEnd(asyncio.Protocol):
             self._transport.write(data)
 
     def unsent(self) -> int:
-        """Bytes the broker has not taken yet, and answers nobody has taken."""
+        """The bytes not yet sent to the broker, and the answers not yet passed on."""
         waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return waiting + len(self._buffer)
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def pass_answer(self, api_key: int, version: int) -> bool:
-        """Passes on what there is of the next answer; whether that was the end of it."""
+        """Passes on the available bytes of the next answer. Returns whether the answer is complete."""
         patch = self._patches.get(api_key)
         if patch is not None:
             return self._pass_patched(patch, version)
@@ -132,8 +132,8 @@ class BrokerEnd(asyncio.Protocol):
     # --- questions of this instance, asked as the client -------------------------------------------------------------
 
     async def ask(self, name: str, version: int, value: Any) -> Any:
-        """The answer to ``<name>Request``. Nothing of the client's is sent meanwhile. Raises :class:`ConnectionError`,
-        and :class:`BadMessage` for an answer that is none."""
+        """Asks the broker, and returns its answer to ``<name>Request``. Client requests wait meanwhile. Raises
+        :class:`ConnectionError`, or :class:`BadMessage` if the answer cannot be decoded."""
         request, answer = message(f"{name}Request"), message(f"{name}Response")
         header = RequestHeader(request.api_key or 0, version, 0, CLIENT_ID, version in request.flexible)
         question = _Question(answer, version, asyncio.get_running_loop().create_future())
@@ -144,7 +144,8 @@ class BrokerEnd(asyncio.Protocol):
         return await question.found
 
     def take_answers_to_questions(self) -> None:
-        """What comes next answers this instance's own questions: the client's before them have their answers."""
+        """Whether the next answer belongs to this instance's own request, because the client's earlier ones are
+        answered."""
         while self._questions:
             frame = self._whole_frame()
             if frame is None:
@@ -165,7 +166,7 @@ class BrokerEnd(asyncio.Protocol):
         (self._transport.pause_reading if pause else self._transport.resume_reading)()
 
     def close(self) -> None:
-        """The broker still gets what was sent to it, if it takes it soon."""
+        """Closes the connection after the bytes already sent, if the broker takes them soon."""
         if self._transport is not None:
             self._transport.close()
             asyncio.get_running_loop().call_later(CLOSING_S, self._transport.abort)

@@ -1,4 +1,4 @@
-"""All clients of a listener: who may stay, who is closed for what all of them take, and what is logged of those."""
+"""Admits the clients of a listener, closes some if all together use too much memory, and logs both."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Clients:
         return self._kept.total
 
     def admit(self, client: ClientConnection) -> bool:
-        """Whether there is room for one more."""
+        """Whether the limits allow one more connection."""
         most, most_of_one = self.limits.connections(), self.limits.connections_per_ip()
         if len(self._open) >= most:
             self.statistics.refused += 1
@@ -80,7 +80,7 @@ class Clients:
 
 
 class Lines:
-    """Log lines that peers cause: no more than :data:`MOST_LINES` in :data:`LINES_S`, then how many more there were."""
+    """Limits log lines that peers cause to :data:`MOST_LINES` in :data:`LINES_S`, then logs how many were left out."""
 
     def __init__(self, write: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write, self._clock = write, clock
@@ -95,7 +95,7 @@ class Lines:
             self._more += 1
 
     def flush(self) -> None:
-        """Begins anew where the time is over."""
+        """Starts a new period if the old one is over."""
         now = self._clock()
         if now < self._until:
             return

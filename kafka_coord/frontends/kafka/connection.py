@@ -40,7 +40,7 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP
 
 
 class Front(Protocol):
-    """What a connection needs of the listener it belongs to."""
+    """The listener's functions that a connection uses."""
 
     @property
     def limits(self) -> FrontLimits: ...
@@ -67,7 +67,7 @@ class Front(Protocol):
         """Raises :class:`OSError`."""
 
     def may_stay(self, client: ClientConnection) -> bool:
-        """Whether a connection that was just accepted may stay open."""
+        """Whether a newly accepted connection may stay open."""
 
     def keeps(self, client: ClientConnection, before: int, now: int) -> None:
         """It kept so many bytes, and now keeps so many. Another connection may be closed for it, or itself."""
@@ -78,7 +78,7 @@ class Front(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """A request that will be answered. ``answer`` once it is there, where it does not come from the broker."""
+    """A request that needs an answer. ``answer`` is set once this instance has answered it itself."""
 
     from_broker: bool
     api_key: int
@@ -88,7 +88,7 @@ class _Slot:
 
 
 class ClientConnection(asyncio.Protocol):
-    """See above. Event loop only."""
+    """One client's connection. Use it on the event loop only."""
 
     def __init__(self, front: Front) -> None:
         self._front, self._limits, self._statistics = front, front.limits, front.statistics
@@ -296,7 +296,7 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _has_enough(self) -> bool:
-        """Whether it has to read answers before it is asked for more requests."""
+        """Whether the client must read answers before this connection reads more of its requests."""
         return (
             self._takes_no_more
             or len(self._slots) >= self._limits.max_in_flight
@@ -385,7 +385,7 @@ class ClientConnection(asyncio.Protocol):
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def forward_answers(self) -> None:
-        """Sends what is at the head of the queue, as far as it is there."""
+        """Sends the available part of the first answer in the queue."""
         try:
             self._send_answers()
         except BadMessage as error:

@@ -53,7 +53,7 @@ _FIND_COORDINATOR = 1
 
 
 class Caller(typing.Protocol):
-    """Who sends requests. Its questions to the broker raise :class:`OSError`."""
+    """The client that sends requests. Its questions to the broker raise :class:`OSError`."""
 
     @property
     def host(self) -> str:
@@ -61,7 +61,7 @@ class Caller(typing.Protocol):
 
     @property
     def access(self) -> Access:
-        """What it may do."""
+        """The client's rights."""
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
         """Asks the broker as this client."""
@@ -129,7 +129,7 @@ class GroupCoordinator:
     # --- what the client may do --------------------------------------------------------------------------------------
 
     async def _denied(self, call: Call, operation: Operation, group_id: str | None) -> Error:
-        """GROUP_AUTHORIZATION_FAILED, or none."""
+        """Returns GROUP_AUTHORIZATION_FAILED, or NONE if the client has the right."""
         denied = group_id is not None and await call.client.access.denied_groups(operation, (group_id,))
         return Error.GROUP_AUTHORIZATION_FAILED if denied else Error.NONE
 
@@ -370,7 +370,7 @@ class GroupCoordinator:
         return answers.deleted([(one, await self._may_delete(call, one) or await self._delete(one)) for one in groups])
 
     async def _may_delete(self, call: Call, group_id: str) -> Error:
-        """Whether it may, and whether the group is there."""
+        """Checks the client's right, and that the group exists."""
         return await self._denied(call, Operation.DELETE, group_id) or self._existing(group_id)[0]
 
     async def _delete(self, group_id: str) -> Error:
@@ -394,7 +394,7 @@ class GroupCoordinator:
         return Error.INVALID_GROUP_ID if group_id is None else self._manager.availability(group_id)
 
     async def _prove(self, group_ids: Iterable[str | None]) -> None:
-        """What is in memory of those that are still coordinated here after this is what was acknowledged last."""
+        """Proves that the memory of the groups still coordinated here has the last acknowledged state."""
         for group_id in group_ids:
             if group_id is not None:
                 await self._manager.prove(group_id)
@@ -451,7 +451,7 @@ class GroupCoordinator:
             self._set_timer(group_id, group)
 
     def end_partition(self, partition: int) -> None:
-        """Its groups are coordinated elsewhere: whoever waits is told to look for the coordinator again."""
+        """The partition's groups have moved: tells waiting clients to look for the coordinator again."""
         for group_id, group in self._groups_of(partition):
             self._carry_out(group_id, group, group.end(Error.NOT_COORDINATOR))
 

@@ -1,7 +1,7 @@
-"""Where things are: which instance coordinates which groups, which partitions there are.
+"""Finds the instance that coordinates a group, and the partitions of topics.
 
-All of it is asked of the own broker, on the listener whose advertised addresses are the instances': a node's address
-there is that of the instance beside it.
+It asks the instance's own broker, on the listener that advertises the instances' addresses: a node's address there is
+that of the instance beside it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Instances:
         self.broker_id = broker_id
         self.nodes: dict[int, Node] = {}
         self.leaders: dict[int, int] = {}
-        """Of the log's partitions: broker ids."""
+        """The broker ids that lead the log's partitions."""
         self._partitions: dict[str, tuple[float, int]] = {}
 
     async def _ask(self, name: str, version: int, value: Any) -> Any:
@@ -67,14 +67,14 @@ class Instances:
         return answer
 
     def node(self, broker_id: int, host: str, port: int) -> Node | None:
-        """Where clients reach a broker that the own broker knows at that address."""
+        """The address for clients of a broker that the own broker knows at this address."""
         if self._addresses is None:
             return broker_id, host, port
         known = self._addresses().get(broker_id)
         return None if known is None else (broker_id, *known)
 
     async def look(self) -> None:
-        """Looks who leads the log's partitions; makes the topic if there is none. Raises :class:`BrokerError`."""
+        """Finds the leaders of the log's partitions. Creates the topic if necessary. Raises :class:`BrokerError`."""
         answer = await self._metadata([TOPIC])
         (topic,) = answer.topics
         self.leaders = {one.partition_index: one.leader_id for one in topic.partitions if one.leader_id >= 0}
@@ -82,7 +82,7 @@ class Instances:
             await self._make_topic(answer.controller_id)
 
     async def _make_topic(self, controller: int) -> None:
-        """Only the controller makes topics, and its instance asks for it."""
+        """Creates the topic, if this instance's broker is the controller."""
         if controller != self.broker_id:
             return
         replicas = min(_MOST_REPLICAS, len(self.nodes))

@@ -1,4 +1,4 @@
-"""What Kafka clients may take of an instance: connections, bytes and time. Beyond that one of them is closed."""
+"""The limits on Kafka clients: connections, bytes and time. Beyond a limit, the instance closes a connection."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 SMALL_BYTES = 16 << 10
-"""Whoever keeps no more than that is never cut off for the memory of all."""
+"""A connection that keeps no more than this is never closed for the memory of all."""
 OTHER_DESCRIPTORS = 200
-"""What the process has open besides clients and the broker connections that go with them."""
+"""File descriptors for everything except clients and their broker connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,15 @@ Who = TypeVar("Who", bound=Hashable)
 
 
 class KeptBytes(Generic[Who]):
-    """How many bytes all connections keep, and which of them keeps more than a little for the longest time."""
+    """Counts the bytes that all connections keep, and knows which one has kept more than a little for longest."""
 
     def __init__(self) -> None:
         self.total = 0
         self._holders: dict[Who, None] = {}
 
     def changed(self, who: Who, before: int, now: int, limit: int) -> Who | None:
-        """``who`` kept ``before`` bytes and keeps ``now``. Returns who has to be closed, if all keep too much."""
+        """``who`` kept ``before`` bytes and now keeps ``now``. Returns the connection to close, if all keep too
+        much."""
         self.total += now - before
         if now <= SMALL_BYTES:
             self._holders.pop(who, None)

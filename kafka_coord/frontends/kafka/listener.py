@@ -40,7 +40,7 @@ from kafka_coord.zk.store import Store
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
-"""How often it looks which partitions its broker leads."""
+"""Seconds between two checks of the partitions that its broker leads."""
 EXPIRY_CHECK_S = 600.0
 """How often offsets that are too old are removed: a broker's ``offsets.retention.check.interval.ms``."""
 DEFAULT_RETENTION_MS = 7 * 24 * 3600 * 1000
@@ -165,7 +165,7 @@ class KafkaListener:
     # --- terms -------------------------------------------------------------------------------------------------------
 
     async def _look_always(self) -> None:
-        """Claims what its broker leads, gives up what it does not; removes what is too old."""
+        """Claims the partitions that its broker leads, gives up all others, and removes expired offsets."""
         expire_at = EXPIRY_CHECK_S
         complained = False
         loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
-"""What is changed in the broker's answers on their way to a client. Pure.
+"""Changes some of the broker's answers on their way to a client. Pure.
 
-ApiVersions always: it tells the ranges of what is answered here. With ``--kafka-rewrite`` also the brokers of Metadata
+ApiVersions always gets the versions that this instance answers. With ``--kafka-rewrite`` also the brokers of Metadata
 and DescribeCluster, whose addresses become those of the instances beside them; and requests whose later versions tell
 addresses elsewhere, or that are not known here, are advertised up to the version before.
 """
@@ -67,7 +67,7 @@ def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | Non
 def _with_instances(
     name: str, id_field: str, frame: bytes, version: int, addresses: Mapping[int, tuple[str, int]]
 ) -> bytes:
-    """A broker without an instance is left out: clients that found it would not come back here."""
+    """Leaves out a broker without an instance, because clients that found it would bypass the instances."""
     form = message(name)
     if version not in form.versions:
         raise BadMessage(f"{name} version {version} is not known here, and would tell brokers' own addresses")

@@ -66,5 +66,5 @@ def expects_answer(frame: bytes | bytearray | memoryview, length: int) -> bool |
 
 
 def is_local(api_key: int, version: int) -> bool:
-    """Whether it is answered here: also a version nobody knows of a request that is ours, to be refused."""
+    """Whether this instance answers the request. It also refuses unknown versions of its own requests."""
     return api_key in LOCAL and not (api_key == 9 and version == 0)

@@ -1,4 +1,4 @@
-"""What a listener for Kafka clients counts since it began. One thread writes, any may read."""
+"""The counters of a listener for Kafka clients since its start. One thread writes, any may read."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ class Statistics:
         times.add(took_s)
 
     def told(self, name: str, answer: Any) -> None:
-        """What was answered from here."""
+        """Counts an answer of this instance."""
         code = first_error(answer)
         if code:
             self.errors[name, _CODES.get(code, OTHER)] += 1
 
 
 def first_error(answer: Any) -> int:
-    """The first error code in an answer that is not none, at whatever depth; 0."""
+    """The first error code other than NONE in an answer, at any depth; otherwise 0."""
     code = getattr(answer, "error_code", 0)
     if code:
         return int(code)
