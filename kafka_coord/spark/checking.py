@@ -55,10 +55,10 @@ def require_versions(installed: Mapping[str, str] | None = None) -> None:
 
 
 def require_java(environment: Mapping[str, str] = os.environ) -> None:
-    """Raises :class:`SettingsError` where the Java that Spark would start is missing or too old.
+    """Raises :class:`SettingsError` if the Java that Spark would start is missing or too old.
 
-    That is ``$JAVA_HOME/bin/java`` where it is set, else the first on the ``PATH``, as Spark's own start scripts look
-    for it.
+    That is ``$JAVA_HOME/bin/java`` if ``JAVA_HOME`` is set, otherwise the first on the ``PATH``, as in Spark's own
+    start scripts.
     """
     home = environment.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH"))

@@ -24,11 +24,11 @@ Range = tuple[str, int, int, int]
 
 BATCH_RECORDS = 10_000
 _WAIT_S = 0.1
-"""How long to wait for a whole batch of records before going on with what has come."""
+"""How long to wait for a full batch of records before continuing with a partial one."""
 _SILENCE_S = 60.0
-"""No broker has sent anything for so long: the task fails, and Spark tries it again."""
+"""After this long without data from any broker, the task fails and Spark retries it."""
 _TIMESTAMP_TYPES = {0: -1, 1: 0, 2: 1}
-"""librdkafka's to Kafka's own numbers, which Spark's source shows."""
+"""Maps librdkafka's timestamp types to Kafka's numbers, which Spark's source uses."""
 
 _clients: dict[tuple[tuple[str, str], ...], Consumer] = {}
 
@@ -48,7 +48,7 @@ class _Reading:
 
 
 _Readings = dict[tuple[str | None, int | None], _Reading]
-"""Those not through, by topic and partition."""
+"""The unfinished readings, by topic and partition."""
 
 
 def fetch(

@@ -31,16 +31,16 @@ _CLOSE_S = 10.0
 _WARN_EVERY_S = 10.0
 _RETRY_S = 0.2
 _SAID_WITHIN_S = 2.0
-"""How long a micro-batch waits for the group to hold where a partition begins that it knew nothing of."""
+"""How long a micro-batch waits until the group has stored a partition's first offset."""
 _BEYOND_END_S = 3.0
-"""For how long an offset must have been beyond the end of its log to be taken for lost: just after a broker was elected
-to lead a partition, it may not know yet how far the one before it had told consumers to read (KIP-207)."""
+"""How long an offset must stay beyond the log's end before it counts as lost. A newly elected partition leader may not
+know yet how far its predecessor had let consumers read (KIP-207)."""
 
 
 _BEGINS_S = 10.0
-"""For how long the beginnings of the logs are good enough: retention moves them slowly, and who fetches notices."""
+"""How long to reuse the start offsets of the logs: retention moves them slowly, and a fetch notices a change."""
 _IDLE_S = 0.05
-"""How long after a look that found nothing the next one is. Spark's default trigger asks again after 10 ms."""
+"""The pause after a look that found nothing. Spark's default trigger asks again after 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +347,7 @@ class QueryMember:
     def _begins_of(
         self, wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """Where the logs begin; asked again wherever a decision depends on it."""
+        """Returns the start offsets of the logs; asks again if a decision depends on one."""
         now = time.monotonic()
         known = self._begins
         if now >= self._begins_until or any(

@@ -21,14 +21,14 @@ DEFAULT_MAX_OFFSETS = 1_000_000
 
 
 class StartingOffsets(StrEnum):
-    """Where a partition begins that has no committed offset."""
+    """The start of a partition without a committed offset."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class OnDataLoss(StrEnum):
-    """What to do where the offset to go on at is not in the log: records are gone, or the topic was made anew."""
+    """What to do if the next offset is not in the log: records were deleted, or the topic was recreated."""
 
     FAIL = "fail"
     EARLIEST = "earliest"
@@ -36,7 +36,7 @@ class OnDataLoss(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """From which level on the process Spark plans in writes to the driver's stderr."""
+    """The lowest level that Spark's planning process logs to the driver's stderr."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -46,8 +46,8 @@ class LogLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query may set. Times in ms. ``zookeeper`` is how that is reached, ``kafka`` are librdkafka's own settings,
-    without their prefix: of both, what the options leave open is as the driver's settings file and environment say.
+    """The options of a query. Times in ms. ``zookeeper`` holds the connection settings, ``kafka`` librdkafka's settings
+    without their prefix. For both, the driver's settings file and environment fill in what the options do not set.
 
     ``wait_ms`` is how long the first micro-batch waits for the coordinator to hand out partitions, and a replayed one
     for those that are still this query's.
@@ -74,7 +74,7 @@ class SourceOptions:
         return self.zookeeper.session_timeout_ms
 
     def for_executors(self) -> SourceOptions:
-        """The same without what proves an identity to ZooKeeper: tasks do not connect to it."""
+        """Returns the options without ZooKeeper credentials, because tasks do not connect to ZooKeeper."""
         return replace(self, zookeeper=without_secrets(self.zookeeper))
 
     @property

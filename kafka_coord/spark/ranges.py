@@ -1,4 +1,4 @@
-"""Which offsets of which partitions: sets of ranges, their algebra, and the key they give a batch. Pure."""
+"""Sets of offset ranges of partitions, their set operations, and the key that identifies a batch. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets; not all of them need have held a record (compaction, transactions)."""
+        """The number of offsets; some may hold no record (compaction, transactions)."""
         return self.end - self.start
 
 
@@ -96,8 +96,8 @@ class OffsetRanges:
         return OffsetRanges({tp: _without(found, other.of_partition(tp)) for tp, found in self._ranges.items()})
 
     def key(self, group: str) -> str:
-        """A name for exactly these offsets of this group, the same wherever and whenever it is worked out: 32 hex
-        digits, fit for a file's name or a primary key."""
+        """Returns a name for exactly these offsets of this group, which is always the same: 32 hex digits, usable as a
+        file name or a primary key."""
         written = json.dumps([group, *self.rows()], separators=(",", ":"))
         return hashlib.sha256(written.encode()).hexdigest()[:32]
 

@@ -31,9 +31,9 @@ class Decoded(NamedTuple):
 def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
     """Splits the source's rows by whether their value is JSON of this schema (a ``StructType`` or a DDL string).
 
-    A value is bad that is missing, no JSON object, or has a field of another type; a field that is missing is null,
-    as in Spark's ``from_json``. Lazy, and of each row exactly one half has it: ``persist`` the rows first where both
-    are used, or they are read twice.
+    A value is bad if it is missing, is not a JSON object, or has a field of another type. A missing field is null, as
+    in Spark's ``from_json``. Both halves are lazy, and each row is in exactly one. If you use both, ``persist`` the
+    rows first, or Spark reads them twice.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
@@ -61,10 +61,10 @@ def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
 
 
 def keep_aside(bad: DataFrame, directory: str | Path) -> int:
-    """Appends the bad rows to the parquet table in ``directory``; how many there were, told in the log as well.
+    """Appends the bad rows to the parquet table in ``directory``; returns and logs their number.
 
-    For use within ``foreachBatch``. A micro-batch that is repeated appends them again: they are told apart by topic,
-    partition and offset. Nothing is written where there are none. Raises what Spark raises.
+    Use it within ``foreachBatch``. A repeated micro-batch appends its rows again: identify them by topic, partition and
+    offset. Writes nothing if there are none. Raises Spark's errors.
     """
     bad = bad.persist()
     try:

@@ -43,17 +43,18 @@ def spark_session(
     log: Path | None = None,
     scratch_in: Path | None = None,
 ) -> Iterator[SparkSession]:
-    """A session with ``format("kafka_coord")`` known, ended with the block. ``name`` is the application's.
+    """Starts a session with ``format("kafka_coord")`` registered, and ends it with the block. ``name`` is the name of
+    the application.
 
-    Without a ``master`` it is this machine's cores, or what spark-submit says where that started this program.
+    Without a ``master``, it uses this machine's cores, or spark-submit's master if spark-submit started this program.
     With a ``local`` master all of it listens on loopback only, and its scratch files are in a temporary directory
     (of ``scratch_in``).
     ``conf`` are Spark's own settings, which come before those made here. ``java`` is the program to use, where it is
     not the one of ``JAVA_HOME`` or ``PATH``. Into ``log`` goes all that Spark's processes on this machine print:
     nothing of it reaches the terminal. Executors' Python is ``PYSPARK_PYTHON``, or the path of this one's.
 
-    Raises :class:`SettingsError` where packages or a Java are missing, or Spark cannot be started so, and
-    :class:`ConsumerError` where Spark fails within the block.
+    Raises :class:`SettingsError` if packages or a Java are missing or Spark cannot start, and :class:`ConsumerError`
+    if Spark fails within the block.
     """
     require_versions()
     submitted = _SUBMITTED in os.environ
@@ -133,7 +134,8 @@ def java_home_for_spark(java: Path | None, scratch: Path) -> Path | None:
 
 @contextmanager
 def _environment(java_home: Path | None) -> Iterator[None]:
-    """What Spark reads while it starts. ``PYSPARK_PYTHON`` stays: Spark looks at it again later."""
+    """Sets the environment that Spark reads while it starts. Keeps ``PYSPARK_PYTHON``, which Spark reads again
+    later."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     before = os.environ.get("JAVA_HOME")
     if java_home is not None:
