@@ -7,8 +7,11 @@ begin with the right in question, on whichever broker they are asked:
 right                   request
 ======================  ==============================================================
 any authorizer at all   DescribeAcls: SECURITY_DISABLED where the broker has none
-READ of a group         Heartbeat of an unknown member DESCRIBE of groups      DescribeGroups DELETE of a group
-OffsetDelete without topics READ, DESCRIBE of       Metadata with authorized operations topics, the cluster
+READ of a group         Heartbeat of an unknown member
+DESCRIBE of groups      DescribeGroups
+DELETE of a group       OffsetDelete without topics
+READ, DESCRIBE of       Metadata with authorized operations
+topics, the cluster
 ======================  ==============================================================
 
 DescribeGroups with authorized operations would be one request for all rights of a group; but only a group's native
