@@ -145,12 +145,13 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StaticReturn:
-    """A static member that joined under a new id, with the state to restore if that cannot be stored."""
+    """A static member that joined under a new id, with the state to restore if that cannot be stored. Before version 9
+    of JoinGroup, the answer names the leader from before the join, so that the member does not assign again."""
 
     join: Join
     old_id: str
     new_id: str
-    answer: Joined
+    old_leader_id: str | None
     before: tuple[tuple[Protocol, ...], float, float]
 
 

@@ -240,16 +240,7 @@ class Group:
         before = (member.protocols, member.rebalance_timeout_s, member.session_timeout_s)
         self._update(member, join)
         if group.state is STABLE and group.protocol_name == group.select_protocol():
-            member.join_token = None
-            leads = group.leader_id == member.member_id
-            answer = self._joined(
-                member,
-                join.token,
-                with_members=leads and join.can_skip_assignment,
-                skip_assignment=leads and join.can_skip_assignment,
-                leader_id=group.leader_id if join.can_skip_assignment else old_leader,
-            )
-            self._store(because=StaticReturn(join, old_id, join.fresh_id, answer, before))
+            self._store(because=StaticReturn(join, old_id, join.fresh_id, old_leader, before))
         else:
             self._rebalance(now)
 
@@ -402,7 +393,7 @@ class Group:
     def _stored(self, stored: Stored, now: float) -> None:
         group, store = self.metadata, stored.store
         if store.because is not None:
-            self._static_return_stored(store.because, stored.error)
+            self._static_return_stored(store.because, stored.error, now)
             return
         if not store.by_leader or group.state is not COMPLETING or group.generation_id != store.generation_id:
             return  # another rebalance has begun since
@@ -424,16 +415,26 @@ class Group:
                 member.sync_token = None
                 self._heard_from(member, now)
 
-    def _static_return_stored(self, back: StaticReturn, error: Error) -> None:
-        group = self.metadata
-        if error is Error.NONE:
-            self._out.append(back.answer)
-            return
+    def _static_return_stored(self, back: StaticReturn, error: Error, now: float) -> None:
+        """The join was held until now, and counts as one if a rebalance has begun meanwhile. If that rebalance is over,
+        it has answered the join, and nothing is left to do."""
+        group, join = self.metadata, back.join
         member = group.members.get(back.new_id)
-        if member is not None and member.instance_id is not None:
-            group.replace_static(member.instance_id, back.old_id)
-            member.protocols, member.rebalance_timeout_s, member.session_timeout_s = back.before
-        self._refuse_join(back.join, error)
+        if member is None or member.join_token != join.token:
+            return
+        member.join_token = None
+        if error is Error.NONE:
+            self._heard_from(member, now)
+            skips = join.can_skip_assignment
+            leads = skips and group.leader_id == back.new_id
+            leader_id = group.leader_id if skips else back.old_leader_id
+            self._out.append(
+                self._joined(member, join.token, with_members=leads, skip_assignment=leads, leader_id=leader_id)
+            )
+            return
+        group.replace_static(join.instance_id or "", back.old_id)
+        member.protocols, member.rebalance_timeout_s, member.session_timeout_s = back.before
+        self._refuse_join(join, error)
 
     # --- heartbeats, commits, leaving --------------------------------------------------------------------------------
 

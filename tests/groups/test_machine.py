@@ -272,6 +272,75 @@ def test_a_static_return_that_could_not_be_stored_is_taken_back() -> None:
     assert played.do(Heartbeat(902, "s1", "i1", 1)).error is Error.NONE
 
 
+def held_static_return() -> tuple[Played, int, Store]:
+    """Members ``m1``, which leads, and ``s1`` are stable; ``s1`` is back as ``s2``, which is still being written."""
+    played = Played()
+    played.join(fresh="m1")
+    played.join(fresh="s1", instance_id="i1")
+    played.join("m1", fresh="m1")
+    played.do(Sync(901, "m1", None, 2, assignments={"m1": b"one", "s1": b"mine"}))
+    played.do(Sync(902, "s1", "i1", 2))
+    played.holds_stores = True
+    back = played.join(fresh="s2", instance_id="i1")
+    assert back not in played.answers
+    return played, back, played.stores[-1]
+
+
+def test_a_static_return_is_told_the_generation_of_when_it_is_answered() -> None:
+    played, back, store = held_static_return()
+
+    played.join("m1", fresh="m1", protocols="range sticky")
+
+    found = played.answers[back]  # its join counts: all have joined, and the rebalance is over
+    assert (found.error, found.member_id, found.generation_id) == (Error.NONE, "s2", 3)
+    played.do(Stored(store, Error.NONE))  # fails where it is answered again
+    assert played.state is GroupState.COMPLETING_REBALANCE
+
+
+def test_a_static_return_that_is_stored_during_a_rebalance_joins_again_as_in_kafka() -> None:
+    played, back, store = held_static_return()
+    third = played.join(fresh="m3")
+
+    played.do(Stored(store, Error.NONE))
+
+    assert (played.answers[back].error, played.answers[back].generation_id) == (Error.NONE, 2)
+    assert played.state is GroupState.PREPARING_REBALANCE
+    again = played.join("s2", fresh="s2", instance_id="i1")
+    played.join("m1", fresh="m1")
+    assert played.answers[again].generation_id == played.answers[third].generation_id == 3
+
+
+def test_a_second_static_return_fences_the_first_while_it_is_being_written() -> None:
+    played, back, store = held_static_return()
+
+    second = played.join(fresh="s3", instance_id="i1")
+
+    assert played.answers[back].error is Error.FENCED_INSTANCE_ID
+    played.do(Stored(store, Error.NONE))
+    played.do(Stored(played.stores[-1], Error.NONE))
+    assert (played.answers[second].error, played.answers[second].member_id) == (Error.NONE, "s3")
+
+
+def test_a_static_return_whose_write_fails_after_it_was_answered_keeps_its_place() -> None:
+    played, back, store = held_static_return()
+    played.join("m1", fresh="m1", protocols="range sticky")
+
+    played.do(Stored(store, Error.NOT_COORDINATOR))
+
+    assert played.answers[back].generation_id == 3
+    assert set(played.group.metadata.members) == {"m1", "s2"}
+    assert played.group.metadata.unsynced == {"m1", "s2"}
+
+
+def test_a_static_return_is_answered_when_the_group_moves() -> None:
+    played, back, store = held_static_return()
+
+    played._take(played.group.end(Error.NOT_COORDINATOR))
+    played.do(Stored(store, Error.NOT_COORDINATOR))
+
+    assert played.answers[back].error is Error.NOT_COORDINATOR
+
+
 def test_the_protocol_is_what_all_support_and_most_vote_for() -> None:
     played = Played()
     played.join(fresh="m1", protocols="sticky range")
