@@ -20,6 +20,11 @@ GROUP, ALONE = "g", "5"
 """Both in one partition of the log. In the second nobody is a member."""
 TOPIC, PARTITIONS = "t", 2
 SESSION_MS, REBALANCE_MS, REQUEST_S = 6_000, 5_000, 4.0
+RESTS_S = 0.5
+"""For how long a client rests at most between two things it does, at the usual pace."""
+BEATS_S = 1.5
+"""In the calm, a member beats at least so often, as Kafka's clients do beside all else: a commit does not tell it of a
+rebalance, which removes whoever has not joined after :data:`REBALANCE_MS`."""
 VERSIONS = {"JoinGroup": 5, "SyncGroup": 3, "Heartbeat": 3, "LeaveGroup": 3, "OffsetCommit": 7, "OffsetFetch": 5}
 _AGAIN = {Error.COORDINATOR_LOAD_IN_PROGRESS, Error.COORDINATOR_NOT_AVAILABLE, Error.NOT_COORDINATOR}
 
@@ -48,6 +53,7 @@ class Client:
     def start(self) -> None:
         self.process = Process(self.world, self.name)
         self.member_id, self.generation = "", -1
+        self._owes_commit, self._beat_at = False, 0.0
         self.process.start(self._alone if self.group == ALONE else self._live)
 
     # --- its life ----------------------------------------------------------------------------------------------------
@@ -66,23 +72,35 @@ class Client:
     async def _alone(self) -> None:
         while True:
             try:
-                await (self._commit() if self.rng.random() < 0.6 else self._look())
+                await (self._commit() if self._commits_now(0.6, self.rng.random()) else self._look())
             except (Elsewhere, Rejoin):
                 await asyncio.sleep(self.rng.uniform(0.05, 0.4))
             await asyncio.sleep(self.rng.uniform(0.0, 0.3) * self.history.pace)
 
+    def _commits_now(self, share: float, drawn: float) -> bool:
+        """By chance; in the calm, at the latest after it has done something else."""
+        commits = drawn < share or (self.history.calm and self._owes_commit)
+        self._owes_commit = not commits
+        return commits
+
     async def _do_something(self) -> None:
-        await asyncio.sleep(self.rng.uniform(0.0, 0.5) * self.history.pace)
+        await asyncio.sleep(self.rng.uniform(0.0, RESTS_S) * self.history.pace)
         drawn = self.rng.random()
-        if drawn < 0.5:
+        if self.history.calm and self.world.now - self._beat_at > BEATS_S:
+            await self._beat()
+        elif self._commits_now(0.5, drawn):
             await self._commit()
         elif drawn < 0.7:
             await self._look()
         elif drawn < 0.72 and not self.history.calm:
             await self._leave()
         else:
-            answer = await self._ask("Heartbeat", member_id=self.member_id, generation_id=self.generation)
-            self._check(answer.error_code)
+            await self._beat()
+
+    async def _beat(self) -> None:
+        self._beat_at = self.world.now
+        answer = await self._ask("Heartbeat", member_id=self.member_id, generation_id=self.generation)
+        self._check(answer.error_code)
 
     async def _join(self) -> None:
         form = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")

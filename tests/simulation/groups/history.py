@@ -10,7 +10,7 @@ from typing import Any
 from kafka_coord.grouplog import reader, term
 from kafka_coord.grouplog.manager import partition_of
 from tests.frontends.kafka.callers import OpenCaller
-from tests.simulation.groups.clients import ALONE, GROUP, Client
+from tests.simulation.groups.clients import ALONE, GROUP, RESTS_S, Client
 from tests.simulation.groups.instances import Instance, Network, Znode, sent
 from tests.simulation.groups.judge import InvariantBroken, Judge
 from tests.simulation.groups.log import SimulatedPartition
@@ -25,8 +25,10 @@ BROKERS = (1, 2, 3)
 _FEW = 4
 """Of so many kinds all happen; of more, half of them in each history, so that none hides the others."""
 _ANSWERED_WITHIN_S = 20.0
-_COMMITS_WITHIN_S = 12.0
-"""A client commits every second or so, by chance."""
+_CALM_PACE = 2.0
+_COMMITS_WITHIN_S = 3 * RESTS_S * _CALM_PACE + 1.0
+"""In the calm, a client commits at the latest after one thing that it draws and one heartbeat that is due. It rests
+before each of the three. The requests take a few hundredths of a second, as nothing is lost or late any more."""
 
 
 class GroupHistory:
@@ -59,7 +61,7 @@ class GroupHistory:
     @property
     def pace(self) -> float:
         """How long clients rest, as a multiple of what is usual."""
-        return 2.0 if self.calm else self._pace
+        return _CALM_PACE if self.calm else self._pace
 
     def say(self, what: str) -> None:
         self.story.append(f"{self.world.now - 1_000:7.3f} {what}")

@@ -158,8 +158,10 @@ class SimulatedPartition:
         self.producers = {key: one for key, one in self.producers.items() if one.at > self.world.now - 1.5}
 
     def compact(self) -> None:
-        """What a newer record replaces goes; of each producer the last batch stays, though it may be empty."""
-        newest = {record.key: record.offset for batch in self.served for record in batch.records}
+        """What a newer record below the high watermark replaces goes: ``LogCleanerManager.cleanableOffsets`` ends there
+        in Kafka 3.9. Of each producer the last batch stays, though it may be empty."""
+        stays = [batch for batch in self.served if batch.end <= self.high_watermark]
+        newest = {record.key: record.offset for batch in stays for record in batch.records}
         last = {batch.producer_id: batch.base_offset for batch in self.served}
         kept = []
         for batch in self.served:
