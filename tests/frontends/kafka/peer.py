@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import socket
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
-from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame
 from kafka_coord.wire.messages import message
 
@@ -20,10 +19,18 @@ def request(name: str, version: int, value: Any, number: int = 1) -> bytes:
     return request_frame(header, form, value)
 
 
+class Listening(Protocol):
+    """A listener of this process, or one that ``serve`` has."""
+
+    @property
+    def address(self) -> str:
+        """``host:port``"""
+
+
 class Peer:
     """One connection to ``listener``."""
 
-    def __init__(self, listener: KafkaListener, timeout_s: float = 20.0) -> None:
+    def __init__(self, listener: Listening, timeout_s: float = 20.0) -> None:
         host, _, port = listener.address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
 
