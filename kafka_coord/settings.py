@@ -287,6 +287,9 @@ class ServeSettings:
     kafka_max_idle_ms: int = field(
         default=600_000, metadata=_allowed(_DURATION.format(1_000, 86_400_000), _between(1_000, 86_400_000))
     )
+    kafka_initial_rebalance_delay_ms: int = field(
+        default=3_000, metadata=_allowed(_DURATION.format(0, 600_000), _between(0, 600_000))
+    )
     log_level: str = field(
         default="INFO", metadata=_allowed("DEBUG, INFO, WARNING or ERROR", _one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     )

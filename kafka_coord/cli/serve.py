@@ -109,6 +109,12 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
     help="How long a Kafka client's connection may be idle, like the broker's connections.max.idle.ms. "
     "[default: 600000]",
 )
+@click.option(
+    "--kafka-initial-rebalance-delay-ms",
+    metavar="MS",
+    help="How long an empty group waits for more members, like the broker's group.initial.rebalance.delay.ms. "
+    "[default: 3000]",
+)
 @click.option("--session-timeout-ms", metavar="MS", help="Time until a dead instance is replaced. [default: 10000]")
 @click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
 @click.option(
@@ -134,6 +140,7 @@ def serve(
     kafka_max_request_bytes: str | None,
     kafka_queued_max_bytes: str | None,
     kafka_max_idle_ms: str | None,
+    kafka_initial_rebalance_delay_ms: str | None,
     session_timeout_ms: str | None,
     log_level: str | None,
     look_interval_ms: str | None,
@@ -167,6 +174,7 @@ def serve(
         serve__kafka_max_request_bytes=kafka_max_request_bytes,
         serve__kafka_queued_max_bytes=kafka_queued_max_bytes,
         serve__kafka_max_idle_ms=kafka_max_idle_ms,
+        serve__kafka_initial_rebalance_delay_ms=kafka_initial_rebalance_delay_ms,
         serve__log_level=log_level,
         serve__look_interval_ms=look_interval_ms,
         zookeeper__session_timeout_ms=session_timeout_ms,
@@ -273,6 +281,7 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
     from kafka_coord.frontends.kafka.limits import FrontLimits
     from kafka_coord.frontends.kafka.listener import KafkaListener
     from kafka_coord.grouplog.authentication import BrokerSecurity
+    from kafka_coord.groups.machine import GroupLimits
 
     limits = FrontLimits(
         max_connections=serve_settings.kafka_max_connections,
@@ -281,6 +290,7 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
         max_kept_bytes=serve_settings.kafka_queued_max_bytes,
         idle_s=serve_settings.kafka_max_idle_ms / 1000,
     )
+    group_limits = GroupLimits(initial_rebalance_delay_s=serve_settings.kafka_initial_rebalance_delay_ms / 1000)
     address, behind = serve_settings.listen_kafka, serve_settings.broker_listener
     security = BrokerSecurity.of(settings.kafka.properties)
     tls = tls_context(serve_settings.kafka_certificate, serve_settings.kafka_key)
@@ -293,6 +303,7 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
         security=security,
         tls=tls,
         rewrite=serve_settings.kafka_rewrite,
+        group_limits=group_limits,
     )
     log.info("serving Kafka clients address=%s", listener.address)
     return listener

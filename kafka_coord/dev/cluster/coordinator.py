@@ -25,6 +25,7 @@ def serve_command(broker: KafkaBroker) -> Sequence[str]:
     serve = serve_beside(broker.broker_id, broker.zookeeper)
     if broker.instance_port:
         serve += ["--listen-kafka", broker.instance_address, "--broker-listener", broker.listener_address]
+        serve += ["--kafka-initial-rebalance-delay-ms", "0"]  # as for the brokers' own groups
     return serve
 
 

@@ -23,13 +23,15 @@ from kafka_coord.grouplog.term import PARTITIONS
 
 INSTANCE, KAFKA = "instance", "kafka"
 """Who answers."""
+_FIRST_DELAY_MS = "1000"
+"""``group.initial.rebalance.delay.ms`` of both, so that all members that start together are in one generation."""
 _SETTINGS = {
     "offsets.topic.num.partitions": str(PARTITIONS),
-    "group.initial.rebalance.delay.ms": "3000",
+    "group.initial.rebalance.delay.ms": _FIRST_DELAY_MS,
     "num.network.threads": "3",
     "num.io.threads": "8",
 }
-"""Kafka's defaults, where a development cluster's settings would make the comparison unfair."""
+"""Kafka's defaults but for that, where a development cluster's settings would make the comparison unfair."""
 _AS_IN_PRODUCTION = ("-XX:TieredStopAtLevel=4",)
 """Lets the JVM compile the broker's code fully. A development cluster starts faster without that."""
 
@@ -76,6 +78,7 @@ class KafkaInstance:
         command = [
             *serve_beside(broker.broker_id, broker.zookeeper),
             *("--listen-kafka", self.address, "--broker-listener", behind),
+            *("--kafka-initial-rebalance-delay-ms", _FIRST_DELAY_MS),
         ]
         self.process = ChildProcess(f"instance-{broker.broker_id}", command, self.log)
 
