@@ -45,7 +45,7 @@ def test_each_record_is_good_or_kept_aside_with_where_it_was(spark: Any, rows: A
     ]
     with caplog.at_level(logging.WARNING):
         assert keep_aside(found.bad, tmp_path / "bad") == len(VALUES) - GOOD
-    assert "kept aside 10 undecodable records, such as flights-0 at 3" in caplog.text
+    assert "set aside 10 undecodable records, such as flights-0 at 3" in caplog.text
     kept = {row["offset"]: row["value"] for row in spark.read.parquet(str(tmp_path / "bad")).collect()}
     assert sorted(kept) == list(range(GOOD, len(VALUES)))
     assert [None if kept[at] is None else bytes(kept[at]) for at in sorted(kept)] == VALUES[GOOD:]
