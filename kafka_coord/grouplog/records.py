@@ -122,7 +122,8 @@ def claim_record(claim: Claim) -> LogRecord:
 
 
 def keep_alive_record() -> LogRecord:
-    return LogRecord(_VERSION.pack(KEEP_ALIVE_KEY), b"")
+    """Its value is a version that Kafka does not know: Kafka's formatters fail at an empty value."""
+    return LogRecord(_VERSION.pack(KEEP_ALIVE_KEY), _VERSION.pack(KEEP_ALIVE_KEY))
 
 
 def read_record(record: LogRecord) -> Entry:
