@@ -66,7 +66,7 @@ def test_garbage_in_ones_own_channel_gets_one_evicted_and_is_cleared_away(world:
         put(world, f"{channel}/{name}", b"\xff" * 1000)
     put(world, f"{channel}/start-0000000999/below/even-deeper", b"?")  # so that it cannot simply be deleted
     eventually(lambda: not registered(world, "bad"))
-    said("evicts bad", "not acknowledged within the 0.5 s")
+    said("evicts bad", "not acknowledged within the limit of 0.5 s")
     eventually(lambda: not [c for c in world.children(channel) if c.startswith("start-0000000999")])
     said("removing foreign znodes below", "start-0000000999")
     world.consumer("c2").join()
