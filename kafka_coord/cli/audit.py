@@ -13,6 +13,7 @@ from kafka_coord.cli.output import Column, Format, Section, number, show
 from kafka_coord.errors import NoNode, SettingsError, VerificationFailed
 from kafka_coord.monitor.audit import Report, Selection, Story, parse_partition
 from kafka_coord.monitor.audit import audit as run_audit
+from kafka_coord.settings import host_and_port
 
 _FINDINGS = (
     Column("when"),
@@ -137,10 +138,10 @@ def _audit_groups_log(output: Format) -> None:
 
 
 def _address(written: str) -> tuple[str, int]:
-    host, _, port = written.strip().rpartition(":")
-    if not host or not port.isdigit():
-        raise click.UsageError(f"bootstrap.servers: {written.strip()!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
+    try:
+        return host_and_port(written.strip())
+    except ValueError:
+        raise click.UsageError(f"bootstrap.servers: {written.strip()!r} is not HOST:PORT") from None
 
 
 def _checked(figures: Mapping[str, int]) -> Section:

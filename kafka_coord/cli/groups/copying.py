@@ -98,10 +98,7 @@ def import_command(chosen: bool, asked: _Asked) -> None:
     kafka-coord groups import --from-kafka --all --execute
     """
     asked.require("--from-kafka", chosen=chosen)
-    settings = current_settings()
-    with open_store(settings) as store:
-        kafka, own = _places(store, settings, asked.timeout_s)
-        _run(kafka, own, kafka, asked)
+    _copy(asked, to_kafka=False)
 
 
 @click.command("export")
@@ -119,10 +116,15 @@ def export_command(chosen: bool, asked: _Asked) -> None:
     kafka-coord groups export --to-kafka --all --execute
     """
     asked.require("--to-kafka", chosen=chosen)
+    _copy(asked, to_kafka=True)
+
+
+def _copy(asked: _Asked, *, to_kafka: bool) -> None:
     settings = current_settings()
     with open_store(settings) as store:
         kafka, own = _places(store, settings, asked.timeout_s)
-        _run(own, kafka, kafka, asked)
+        source, target = (own, kafka) if to_kafka else (kafka, own)
+        _run(source, target, kafka, asked)
 
 
 def _places(store: Store, settings: Settings, timeout_s: float) -> tuple[KafkaPlace, OwnPlace]:

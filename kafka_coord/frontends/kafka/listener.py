@@ -66,8 +66,8 @@ class KafkaListener:
         group_limits: GroupLimits | None = None,
         retention_ms: int = DEFAULT_RETENTION_MS,
     ) -> None:
-        self._host, self._port = _split(address)
-        self._broker_host, self._broker_port = _split(broker_listener)
+        self._host, self._port = host_and_port(address)
+        self._broker_host, self._broker_port = host_and_port(broker_listener)
         self._security = security
         self._store, self._broker_id, self._retention_ms = store, broker_id, retention_ms
         self._addresses: dict[int, tuple[str, int]] | None = {} if rewrite else None
@@ -248,8 +248,3 @@ def claim_term(store: Store, partition: int, broker_id: int) -> int:
             store.create(path, b"")
         version = store.get(path).stat.version
     return store.set(path, data, version).version
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)

@@ -13,6 +13,7 @@ from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.groups.errors import Error
 from kafka_coord.monitor.client_groups.front import Front, read_front
+from kafka_coord.settings import host_and_port
 from kafka_coord.zk.store import Store
 
 T = TypeVar("T")
@@ -110,10 +111,11 @@ class Instances:
             time.sleep(_AGAIN_S)
 
     async def _held(self, address: str, conversation: Callable[[Ask], Awaitable[T]]) -> T:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
-            raise BrokerError(f"{address!r} is no host:port")
-        connection = BrokerConnection(host.strip("[]"), int(port), BrokerSecurity.of(self._properties))
+        try:
+            host, port = host_and_port(address)
+        except ValueError:
+            raise BrokerError(f"{address!r} is no host:port") from None
+        connection = BrokerConnection(host, port, BrokerSecurity.of(self._properties))
 
         async def ask(name: str, version: int, value: Any) -> Any:
             return await connection.ask(name, version, value, TIMEOUT_S)
