@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotInTime
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaException
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Position
-from confluent_kafka.admin import AdminClient
 
+from kafka_coord.coordinator.steps import GroupState
 from kafka_coord.errors import KafkaCoordError
 from kafka_coord.model import PartitionSet, TopicPartition
+from kafka_coord.monitor.client_groups.asking import Instances
+from kafka_coord.monitor.client_groups.groups import ClientGroup, list_client_groups
 from kafka_coord.monitor.lag import OffsetReader
 from tests.chaos.journal import Kind, OffsetsWriter
 from tests.chaos.watching import Watch
@@ -26,7 +26,7 @@ class ClientsWatch(Watch):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._offsets = OffsetsWriter(self._testbed.directory)
-        self._admin = AdminClient(_client(self._testbed.instances))
+        self._instances = Instances(self._testbed.store, {})
         self._readers: dict[str, Consumer] = {}
 
     def close(self) -> None:
@@ -55,13 +55,12 @@ class ClientsWatch(Watch):
 
     def _look_at_groups(self) -> None:
         begin = time.monotonic()
-        groups = self._testbed.groups()
-        asked = self._admin.describe_consumer_groups(list(groups), request_timeout=_ASK_S)
-        for group in groups:
-            found = _answer(asked[group])
-            # An admin client of librdkafka 2.9 keeps asking a coordinator that says it is not the group's.
-            self._admin = self._admin if found is not None else AdminClient(_client(self._testbed.instances))
-            if found is not None and self._is_settled(group, found):
+        try:
+            found = {one.group: one for one in list_client_groups(self._instances).groups}
+        except KafkaCoordError:
+            found = {}
+        for group in self._testbed.groups():
+            if group in found and self._is_settled(found[group]):
                 if group not in self._settled:
                     self._events.write(Kind.SETTLED, f"group:{group}")
                 self._settled[group] = begin
@@ -69,18 +68,14 @@ class ClientsWatch(Watch):
                 self._settled.pop(group, None)
             self._committed(group)
 
-    def _is_settled(self, group: str, found: Any) -> bool:
+    def _is_settled(self, found: ClientGroup) -> bool:
         """Whether it is Stable with the members that there are, each partition owned by one of them."""
-        members = [actor for actor in self._testbed.of("consumer") if actor.membership.group == group]
-        held = [
-            tuple(TopicPartition(one.topic, one.partition) for one in each.assignment.topic_partitions)
-            for each in found.members
-        ]
-        owned = [partition for each in held for partition in each]
+        members = [actor for actor in self._testbed.of("consumer") if actor.membership.group == found.group]
+        owned = [tp for member in found.members for tp in member.owned]
         return (
-            found.state is ConsumerGroupState.STABLE
+            found.state is GroupState.STABLE
             and len(found.members) == len(members)
-            and sorted(owned) == sorted(self._wanted(group))
+            and sorted(owned) == sorted(self._wanted(found.group))
         )
 
     def _wanted(self, group: str) -> list[TopicPartition]:
@@ -97,8 +92,8 @@ class ClientsWatch(Watch):
         ]
 
     def _reader(self, group: str) -> Consumer:
-        """It is no member. (librdkafka 2.9's admin client aborts its process where it asks for the offsets of a group
-        and finds no coordinator in time, with Kafka's own coordinators too.)"""
+        """It is no member. librdkafka 2.9's admin client would abort the process if it found no coordinator in time,
+        Kafka's own too."""
         if group not in self._readers:
             self._readers[group] = Consumer(_client(self._testbed.instances) | {"group.id": group})
         return self._readers[group]
@@ -126,10 +121,3 @@ def _client(bootstrap: str) -> dict[str, Any]:
         "socket.timeout.ms": 5_000,
         "log_level": 0,
     }
-
-
-def _answer(asked: Future[Any]) -> Any:
-    try:
-        return asked.result(2 * _ASK_S)
-    except (KafkaException, NotInTime):
-        return None
