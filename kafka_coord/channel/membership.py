@@ -42,7 +42,7 @@ from kafka_coord.channel.messages import (
 from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.rpc import Answered, Asked, Refused, Rpc
 from kafka_coord.errors import KafkaCoordError, MalformedValue, MembershipLost, NoAuth, StoreError, StoreUnavailable
-from kafka_coord.model import Command, CommandId, Member, StopFetcher, TopicPartition, parse_command_id
+from kafka_coord.model import Command, CommandId, Member, StartFetcher, StopFetcher, TopicPartition, parse_command_id
 from kafka_coord.zk.store import SessionState
 
 log = logging.getLogger(__name__)
@@ -328,6 +328,7 @@ class Membership:
         known.request = asked.id
         if known.answer is not None:
             self._answer(connected, known)
+            self._do(News())
         else:
             self._do(ChannelChanged(), News())
 
@@ -517,10 +518,20 @@ class Membership:
         self._of(registration)
         if message not in self._uncollected:
             self._here(registration)
+            self._await_starts(registration, offsets)
         self._forget_offers(offsets)
         wanted = {"offsets": write_offsets(offsets), **(more or {})}
         answer = self._answer_to(message, (registration, dict(offsets)), wanted, registration)
         return read_refused(answer, message)
+
+    def _await_starts(self, registration: Registration, offsets: Offsets) -> None:
+        """Raises :class:`NotYet` until the coordinator has sent again, after a resume, each start of these partitions
+        whose acknowledgement was not stored. Until it has heard the answer, it takes no offsets of them."""
+        for command in self._of(registration).commands.values():
+            start = command.command
+            is_unheard = command.answer is not None and not command.stored and not command.request
+            if is_unheard and isinstance(start, StartFetcher) and offsets.keys() & set(start.partitions):
+                raise NotYet("the coordinator has not sent a start again since it was elected")
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
         """Adds offsets to the next ping's answer. Returns the offsets that were stored since the last call."""

@@ -224,6 +224,19 @@ def test_a_pass_that_began_before_the_pause_may_aim_at_one_that_has_come_back_si
     assert scribe.rules() == set()
 
 
+@pytest.mark.parametrize(("after_s", "found"), [(1, set()), (30, {Rule.PAUSE_IGNORED})])
+def test_a_pass_that_saw_a_new_member_before_it_left_may_aim_at_it_when_it_has_come_back_to_a_paused_group(
+    scribe: Written, after_s: float, found: set[Rule]
+):
+    scribe.join("c3")
+    scribe.end("c3")
+    scribe.wait(after_s)
+    scribe.somebody.create(layout.paused(GROUP), b"{}")
+    scribe.join("c3")
+    scribe.write(scribe.target(2, {"c1": {"flights": "0-1"}, "c2": {"flights": "2"}, "c3": {"flights": "3"}}))
+    assert scribe.rules() == found
+
+
 # --- offsets ---------------------------------------------------------------------------------------------------------
 
 

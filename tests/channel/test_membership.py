@@ -119,3 +119,30 @@ def test_so_does_a_refusal_and_the_next_connection_begins_anew(membership: Membe
     membership.connected(2.0)
     with pytest.raises(NotYet):
         membership.register(MEMBER, 2.0)
+
+
+def test_after_a_resume_nothing_is_settled_of_a_start_that_the_coordinator_has_not_sent_again(
+    membership: Membership,
+) -> None:
+    found, tp = registered(membership), TopicPartition("flights", 0)
+    start = {"command": "start-0000000001", "generation": 1, "epoch": 1, "incarnation": 99}
+    start |= {"v": 1, "id": 1, "type": "start-fetcher", "partitions": {"flights": {"0": {"offset": 5, "stream": 0}}}}
+    membership.received(start, 2.0)
+    (command,) = membership.outstanding()
+    with pytest.raises(NotYet):
+        membership.acknowledge(found, command, {tp: 5})
+    membership.lost("the coordinator was deposed before it had stored the acknowledgement", 2.5)
+    membership.connected(3.0)
+    membership.received({"v": 1, "id": 1, "type": "answer", "outstanding": ["start-0000000001"]}, 3.1)
+    membership.instructions()
+    with pytest.raises(NotYet):
+        membership.leave(found, {tp: 9}, for_good=True)
+    assert membership.instructions() == [], "the coordinator would drop the offset"
+    membership.received({**start, "id": 1}, 3.2)
+    with pytest.raises(NotYet):
+        membership.leave(found, {tp: 9}, for_good=True)
+    sent = [one.frame for one in membership.instructions() if isinstance(one, Send)]
+    assert [(frame["type"], frame.get("offsets")) for frame in sent] == [
+        ("answer", {"flights": {"0": 5}}),
+        ("leave", {"flights": {"0": 9}}),
+    ]
