@@ -411,7 +411,8 @@ class Auditor:
         if since is None:
             return
         # A target names no incarnation: one that came back may be there as what it was before, or for its kept place.
-        returned = {consumer for (consumer, _), gone in group.gone_since.items() if not self.state.must_have_seen(gone, self._context.step)}
+        step, departed = self._context.step, group.gone_since.items()
+        returned = {consumer for (consumer, _), gone in departed if not self.state.must_have_seen(gone, step)}
         known = returned.union(group.target.members if group.target is not None else ())
         joined = group.registrations.keys() & target.members.keys() - known
         newest = max((group.registrations[consumer].incarnation for consumer in joined), default=0)
