@@ -317,3 +317,12 @@ def test_a_disk_that_is_full_is_reported_before_anything_starts(tmp_path: Path) 
 def test_a_cluster_needs_a_broker_and_a_zookeeper(tmp_path: Path) -> None:
     with pytest.raises(DevClusterError, match="0 brokers"):
         DevCluster(tmp_path, brokers=0)
+
+
+def test_another_process_never_takes_the_port_of_a_server_that_is_down() -> None:
+    asks = "from kafka_coord.dev.cluster.ports import free_port\nfor _ in range(500): print(free_port())"
+    ours = {free_port() for _ in range(500)}
+    told = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True).stdout
+    theirs = {int(line) for line in told.split()}
+    assert len(ours) == len(theirs) == 500
+    assert not ours & theirs

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from kafka_coord.errors import DevClusterError
 
 LOOPBACK = "127.0.0.1"
 
 _LOWEST = 15_000
+_BLOCK = 400
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 _given_out: set[int] = set()
+_own_blocks: dict[int, TextIO] = {}
+"""By its first port, the locked file of each block of ports that belongs to this process."""
 _lock = threading.Lock()
 
 
@@ -23,17 +30,35 @@ def free_port() -> int:
     """Returns a free port below the kernel's range for outgoing connections, never the same twice in this process.
 
     A port of that range (what binding to port 0 gives) can be taken by any outgoing connection while a killed server
-    is down; worse, a client that retries it on loopback may connect to itself.
+    is down; worse, a client that retries it on loopback may connect to itself. Ports come in blocks, each locked by one
+    process, so that no other process of this user takes the port of a server that is down.
     """
-    ports = range(_LOWEST, _first_ephemeral_port())
+    end = _first_ephemeral_port()
     with _lock:
-        for port in _shuffled(ports):
-            if port not in _given_out and port_is_free(port):
-                _given_out.add(port)
-                return port
-    raise DevClusterError(
-        f"no free TCP port between {ports.start} and {ports.stop - 1} on {LOOPBACK}; stop a server there"
-    )
+        for first in (*_own_blocks, *_shuffled(range(_LOWEST, end, _BLOCK))):
+            if not _owns(first):
+                continue
+            for port in _shuffled(range(first, min(first + _BLOCK, end))):
+                if port not in _given_out and port_is_free(port):
+                    _given_out.add(port)
+                    return port
+    raise DevClusterError(f"no free TCP port between {_LOWEST} and {end - 1} on {LOOPBACK}; stop a server there")
+
+
+def _owns(first: int) -> bool:
+    """Whether the block that begins with this port belongs to this process; takes it if nobody has it."""
+    if first in _own_blocks:
+        return True
+    directory = Path(tempfile.gettempdir(), f"kafka-coord-ports-{os.getuid()}")
+    directory.mkdir(exist_ok=True)
+    file = (directory / str(first)).open("w", encoding="ascii")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return False
+    _own_blocks[first] = file
+    return True
 
 
 def port_is_free(port: int) -> bool:
@@ -65,5 +90,4 @@ def _first_ephemeral_port() -> int:
 
 
 def _shuffled(ports: range) -> Iterator[int]:
-    # Random, so that two test runs on one machine seldom try the same port between looking and binding.
     return iter(random.sample(ports, len(ports)))
