@@ -120,8 +120,9 @@ class Member:
 
     ``incarnation`` is the czxid of its znode: a consumer that comes back under the same name is another incarnation.
     Durations are in ms. ``capacity`` is a weight (for the ``weighted`` assignor); ``rack`` is as in Kafka's
-    ``broker.rack``. For a consumer over a socket, ``gateway`` is the broker id of the instance that registered it, and
-    ``address`` is the consumer's address at that time. Both are ``None`` for a consumer with its own ZooKeeper session.
+    ``broker.rack``. For a consumer without a ZooKeeper session of its own, ``gateway`` is the broker id of the instance
+    that registered it, and ``address`` is the consumer's address at that time; both are ``None`` for all others.
+    ``protocol`` is the group protocol of a Kafka client (as in ``group.protocol``), and ``None`` for all others.
     """
 
     consumer: str
@@ -138,6 +139,7 @@ class Member:
     timestamp: str = ""
     gateway: int | None = None
     address: str | None = None
+    protocol: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The registration's value, without fields that have their default."""
@@ -153,6 +155,7 @@ class Member:
             "client": self.client,
             "gateway": self.gateway,
             "address": self.address,
+            "protocol": self.protocol,
         }
         return value | {name: found for name, found in optional.items() if found is not None}
 
@@ -188,6 +191,7 @@ class Member:
             timestamp=fields.plain(timestamp)[:40],
             gateway=fields.number(value, "gateway", where) if value.get("gateway") is not None else None,
             address=_optional_text(value, "address", where),
+            protocol=_optional_text(value, "protocol", where),
         )
 
 

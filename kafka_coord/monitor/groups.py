@@ -12,6 +12,7 @@ from kafka_coord.errors import MalformedValue, NotFound
 from kafka_coord.model import (
     CoordinatorInfo,
     GroupSettings,
+    Member,
     Mode,
     PartitionSet,
     Pause,
@@ -66,7 +67,7 @@ class MemberRow:
     """One member, live or (``registered`` false) gone, with its place kept or its partitions not yet released.
 
     ``channel`` is its connection: ``zookeeper``, ``socket`` or ``kafka``. ``since_ms`` is when it registered (ms since
-    1970), ``target`` what it should own. For a member over a socket, ``gateway`` is the instance that registered it,
+    1970), ``target`` what it should own. For a member that an instance serves, ``gateway`` is that instance,
     ``address`` its own address, and ``heard_ms_ago`` the time since the coordinator last heard from it, if known.
     """
 
@@ -209,6 +210,12 @@ def _with_presence(
     ), ""
 
 
+def _channel(member: Member | None) -> str:
+    if member is None or member.gateway is None:
+        return "zookeeper"
+    return "socket" if member.protocol is None else "kafka"
+
+
 def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> tuple[MemberRow, ...]:
     """The members, and all other consumers that still hold partitions, by name."""
     seen = snapshot.observation
@@ -229,7 +236,7 @@ def member_rows(snapshot: GroupSnapshot, waiting: Iterable[WaitingCommand]) -> t
                 registered=registered,
                 host=member.host if member else None,
                 client=member.client if member else None,
-                channel="zookeeper" if member is None or member.gateway is None else "socket",
+                channel=_channel(member),
                 gateway=member.gateway if member else None,
                 address=member.address if member else None,
                 incarnation=member.incarnation if member else ledger.incarnation if ledger else 0,

@@ -239,7 +239,7 @@ def nobody_decides(cluster: Cluster) -> str:
 
 def channel(member: MemberRow) -> str:
     """How the member is connected: by its own ZooKeeper session, by a socket to an instance, or as a Kafka client."""
-    return member.channel if member.gateway is None else f"socket via {member.gateway}"
+    return member.channel if member.gateway is None else f"{member.channel} via {member.gateway}"
 
 
 def report_unreadable(unreadable: tuple[Unreadable, ...]) -> None:

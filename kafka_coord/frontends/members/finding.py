@@ -1,4 +1,4 @@
-"""Finds, after an election, the members without a ZooKeeper session that registered with an earlier coordinator."""
+"""Finds, after an election, the members without a ZooKeeper session that registered in an earlier term."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 Found = tuple[Registration, Terms]
 
 
-def find_members(store: Store, groups: Iterable[str]) -> tuple[list[Found], dict[str, str]]:
-    """Returns the members of these groups, and the groups that could not be read completely, each with the reason:
-    search them again later. Raises :class:`StoreUnavailable`."""
+def find_members(store: Store, groups: Iterable[str], protocol: str | None) -> tuple[list[Found], dict[str, str]]:
+    """Returns the members of these groups that take part over ``protocol`` (``None``: the socket protocol), and the
+    groups that could not be read completely, each with the reason: search them again later. Raises
+    :class:`StoreUnavailable`."""
     groups = list(groups)
     reads = [read for group in groups for read in (GetData(layout.settled(group)), GetData(layout.ids(group)))]
     answers = read_each(store, reads)
@@ -44,7 +45,7 @@ def find_members(store: Store, groups: Iterable[str]) -> tuple[list[Found], dict
     found = []
     for (group, consumer), node, channel in zip(consumers, nodes, channels, strict=True):
         try:
-            member = _member(group, consumer, node, channel)
+            member = _member(group, consumer, protocol, node, channel)
         except MalformedValue as error:
             unread[group] = str(error)
         else:
@@ -52,8 +53,14 @@ def find_members(store: Store, groups: Iterable[str]) -> tuple[list[Found], dict
     return found, unread
 
 
-def _member(group: str, consumer: str, node: ReadResult | Unreadable, channel: ReadResult | Unreadable) -> Found | None:
-    """Returns ``None`` for a member with its own ZooKeeper session, or one that is gone. Raises
+def _member(
+    group: str,
+    consumer: str,
+    protocol: str | None,
+    node: ReadResult | Unreadable,
+    channel: ReadResult | Unreadable,
+) -> Found | None:
+    """Returns ``None`` for a member with its own ZooKeeper session or another protocol, or one that is gone. Raises
     :class:`MalformedValue` for an unreadable one."""
     for read in (node, channel):
         if isinstance(read, Unreadable):
@@ -62,7 +69,7 @@ def _member(group: str, consumer: str, node: ReadResult | Unreadable, channel: R
         return None
     path = layout.registration(group, consumer)
     value = fields.load(node.data, path)
-    if GATEWAY not in value:
+    if GATEWAY not in value or value.get("protocol") != protocol:
         return None
     timeout_ms = fields.number(value, "session_timeout_ms", path, at_least=1)
     auto_commit, resume_key = value.get("auto_commit") is not False, fields.plain(value.get("resume_key", ""))

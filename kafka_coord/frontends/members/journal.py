@@ -14,10 +14,11 @@ _TOLD_ONE_BY_ONE = 10
 
 
 class Journal:
-    """Collects the events of a step. ``address`` returns the address of a connection's other end."""
+    """Collects the events of a step. ``address`` returns the address of a connection's other end, ``kind`` is that of
+    the members."""
 
-    def __init__(self, address: Callable[[int | None], str]) -> None:
-        self._address = address
+    def __init__(self, address: Callable[[int | None], str], kind: str) -> None:
+        self._address, self._kind = address, kind
         self._happened: list[tuple[Tell, str]] = []
 
     def note(self, tell: Tell) -> None:
@@ -37,10 +38,10 @@ class Journal:
             those = [(tell.member, address) for tell, address in happened if tell.happening is what]
             if len(those) > _TOLD_ONE_BY_ONE:
                 groups = len({member.group for member, _ in those})
-                log.info("%s socket consumers=%d of groups=%d", what, len(those), groups)
+                log.info("%s %s consumers=%d of groups=%d", what, self._kind, len(those), groups)
                 continue
             for member, address in those:
                 log.info(
-                    "%s socket consumer=%s group=%s incarnation=%d address=%s",
-                    *(what, member.consumer, member.group, member.incarnation, address),
+                    "%s %s consumer=%s group=%s incarnation=%d address=%s",
+                    *(what, self._kind, member.consumer, member.group, member.incarnation, address),
                 )

@@ -39,7 +39,8 @@ from kafka_coord.zk.store import Delete, GetData, Node, Op, OpResult, SetData, S
 log = logging.getLogger(__name__)
 
 GATEWAY = "gateway"
-"""This field marks a socket consumer's registration. It holds the broker id of the instance that made it."""
+"""This field marks the registration of a member without a ZooKeeper session. It holds the broker id of the instance
+that made it."""
 
 _ATTEMPTS = 5
 
@@ -87,7 +88,7 @@ def too_large(value: bytes) -> Refusal | None:
 
 
 def registration_value(register: Register, gateway: int, address: str, now_ms: int, nonce: str) -> bytes:
-    """The value of ``ids/<consumer>`` of a socket consumer."""
+    """The value of ``ids/<consumer>`` of a member without a ZooKeeper session."""
     member = replace(register.member, timestamp=str(now_ms), gateway=gateway, address=address)
     own = {"auto_commit": register.auto_commit, "resume_key": register.resume_key, "nonce": nonce}
     return fields.dump(member.to_json() | own)
@@ -159,7 +160,7 @@ def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Regist
         return None
     if node.data == one.wanted.value and channel is not None and channel.mzxid == node.stat.czxid:
         return Registration(one.group, one.consumer, node.stat.czxid, channel.version, 0)  # the reply was lost
-    if channel is None or not _is_its_own(one.wanted.terms.resume_key, node):
+    if channel is None or not _is_its_own(one.wanted, node):
         return _taken(one.consumer, _who(node), node.stat.czxid)
     # The consumer returns. If another has registered in between, it has written to the channel, and this fails.
     set_channel, create = register_ops(one.group, one.consumer, one.wanted.value, ephemeral=False)
@@ -168,14 +169,16 @@ def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Regist
     return None
 
 
-def _is_its_own(resume_key: str, node: Node) -> bool:
+def _is_its_own(wanted: RegistrationWanted, node: Node) -> bool:
+    """Whether the client made this registration, over the same protocol."""
+    resume_key = wanted.terms.resume_key
     if not resume_key or node.stat.ephemeral_owner != 0:
         return False
     try:
-        value = fields.load(node.data, "registration")
+        value, protocol = fields.load(node.data, "registration"), fields.load(wanted.value, "").get("protocol")
     except MalformedValue:
         return False
-    return GATEWAY in value and value.get("resume_key") == resume_key
+    return GATEWAY in value and value.get("resume_key") == resume_key and value.get("protocol") == protocol
 
 
 def _taken(consumer: str, by: str, incarnation: int) -> Refusal:

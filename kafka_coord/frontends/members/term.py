@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from kafka_coord.channel.operations import Registration, decode_command, eviction_op, in_order
@@ -30,8 +31,7 @@ from kafka_coord.model import CommandId, CommandType, Ledger, StartFetcher, Topi
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
-from kafka_coord.zk.election import Leadership
-from kafka_coord.zk.store import GetChildren, GetData, Node, Store
+from kafka_coord.zk.store import Check, GetChildren, GetData, Node, Store
 from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -41,13 +41,30 @@ _FIND_AGAIN_S = 5.0
 """How soon to search a group again after one of its registrations was unreadable: somebody may repair it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Office:
+    """What a term has the right to serve: the members of one ``protocol`` (``None``: of the socket protocol) in the
+    groups for which ``includes`` is true. ``fence`` begins every write, and fails once another instance holds the
+    office; ``number`` says in the log which term it is."""
+
+    fence: Check
+    number: int
+    protocol: str | None = None
+    includes: Callable[[str], bool] = lambda _group: True
+
+    @property
+    def kind(self) -> str:
+        """The members' kind, for the log."""
+        return "socket" if self.protocol is None else f"Kafka {self.protocol}"
+
+
 class Term:
-    """The members of an elected instance, from its election until it steps down. One thread."""
+    """The members that an instance serves in an office, until it loses that. One thread."""
 
     def __init__(
         self,
         store: Store,
-        leadership: Leadership,
+        office: Office,
         wake: Callable[[], None],
         say: Callable[[do.ToClient], None],
         tell: Callable[[do.Tell], None],
@@ -58,8 +75,8 @@ class Term:
     ) -> None:
         """``say`` sends a client what an instruction says, ``tell`` counts events; neither raises. The term calls
         ``wake``, on any thread, when there is work."""
-        self.leadership = leadership
-        self.store = FencedStore(store, leadership.fence)
+        self.office = office
+        self.store = FencedStore(store, office.fence)
         self.machine = MembershipMachine(store.clock.monotonic(), offers_every_s=offers_every_s, validate=validate)
         self._say, self._tell, self._journal = say, tell, journal
         self._arrived: list[Stimulus] = []
@@ -76,20 +93,21 @@ class Term:
     # --- beginning and end -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Finds the members of earlier coordinators, and gives each its whole session timeout again. After
+        """Finds the members of earlier terms, and gives each its whole session timeout again. After
         :class:`StoreUnavailable`, call it again."""
-        self._find([name for name in self.store.children(layout.GROUPS) if is_legal(name)])
+        office = self.office
+        self._find([name for name in self.store.children(layout.GROUPS) if is_legal(name) and office.includes(name)])
         if self.machine.members:
             log.info(
-                "waiting for consumers to return epoch=%d consumers=%d",
-                self.leadership.epoch,
-                len(self.machine.members),
+                "waiting for %s consumers to return epoch=%d consumers=%d",
+                *(office.kind, office.number, len(self.machine.members)),
             )
 
     def _find(self, groups: Iterable[str]) -> None:
-        found, unread = find_members(self.store, groups)
+        found, unread = find_members(self.store, groups, self.office.protocol)
         for group in unread.keys() - self._unread_groups.keys():
-            log.warning("cannot read the socket consumers of group=%s: %s; trying again", group, unread[group])
+            kind = self.office.kind
+            log.warning("cannot read the %s consumers of group=%s: %s; trying again", kind, group, unread[group])
         self._unread_groups = unread
         self._find_due = self.store.clock.monotonic() + _FIND_AGAIN_S
         for registration, terms in found:

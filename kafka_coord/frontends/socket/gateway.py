@@ -32,7 +32,7 @@ from kafka_coord.frontends.members.machine.instructions import Happening
 from kafka_coord.frontends.members.machine.state import PROBES_PER_SESSION
 from kafka_coord.frontends.members.machine.stimuli import MemberId
 from kafka_coord.frontends.members.registering import Refusal
-from kafka_coord.frontends.members.term import Term
+from kafka_coord.frontends.members.term import Office, Term
 from kafka_coord.frontends.socket.access import Access, DenialLog
 from kafka_coord.frontends.socket.connection import Connection, Peer, Presence
 from kafka_coord.frontends.socket.door import Door
@@ -90,6 +90,8 @@ class Gateway:
         self._completed_at = store.clock.monotonic()
         self._committed = CommittedReader(store)
         self.term: Term | None = None
+        self._elected: Leadership | None = None
+        """The term's."""
         self.statistics = Statistics()
 
     # --- what others may ask, on any thread --------------------------------------------------------------------------
@@ -365,7 +367,7 @@ class Gateway:
             incarnation=member.incarnation,
             session_timeout_ms=round(terms.session_timeout_s * 1000),
             ping_interval_ms=int(terms.session_timeout_s / PROBES_PER_SESSION * 1000),
-            epoch=self.term.leadership.epoch if self.term is not None else 0,
+            epoch=self.term.office.number if self.term is not None else 0,
         )
 
     def _count(self, tell: do.Tell) -> None:
@@ -409,16 +411,16 @@ class Gateway:
 
     def _follow_leadership(self) -> None:
         leadership = self._leadership_view.leadership()
-        if self.term is not None and self.term.leadership != leadership:
+        if self.term is not None and self._elected != leadership:
             self._end_term("this instance does not coordinate any more")
         if self.term is None and leadership is not None and self._leadership_view.leads():
             term = Term(
                 self._store,
-                leadership,
+                Office(leadership.fence, leadership.epoch),
                 self._wake,
                 self._say,
                 self._count,
-                Journal(self._address),
+                Journal(self._address, "socket"),
                 offers_every_s=self._options.commit_interval_ms / 1000,
                 validate=self._validate,
             )
@@ -427,7 +429,7 @@ class Gateway:
             except BaseException:
                 term.close()
                 raise
-            self.term = term
+            self.term, self._elected = term, leadership
             self._questions.look_at_once()
         if self._early and (self.term is not None or not self._leadership_view.leads()):
             self._hear_early()
@@ -439,7 +441,7 @@ class Gateway:
             return
         consumers = len(term.machine.members)
         log.info(
-            "disconnected the socket consumers epoch=%d consumers=%d reason=%r", term.leadership.epoch, consumers, why
+            "disconnected the socket consumers epoch=%d consumers=%d reason=%r", term.office.number, consumers, why
         )
         term.close()
         for connection in list(self._connections.values()):

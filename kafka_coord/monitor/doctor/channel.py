@@ -20,7 +20,9 @@ CHECK = "socket channel"
 def check_channel(cluster: Cluster, snapshots: Mapping[str, GroupSnapshot]) -> Iterator[Finding]:
     """Yields nothing if no instance listens and no consumer needs one."""
     members = sum(
-        member.gateway is not None for one in snapshots.values() for member in one.observation.members.values()
+        member.gateway is not None and member.protocol is None
+        for one in snapshots.values()
+        for member in one.observation.members.values()
     )
     listening = {
         number: instance.endpoints["channel"]

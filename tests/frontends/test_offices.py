@@ -1,0 +1,59 @@
+"""A term serves the members of its own protocol in its own groups, and leaves all others alone."""
+
+from __future__ import annotations
+
+from kafka_coord.channel.messages import Code, Register
+from kafka_coord.channel.operations import Registration
+from kafka_coord.frontends.members.fenced_store import FencedStore
+from kafka_coord.frontends.members.journal import Journal
+from kafka_coord.frontends.members.machine.stimuli import RegistrationWanted, Terms
+from kafka_coord.frontends.members.registering import Refusal, Registering, register_all, registration_value
+from kafka_coord.frontends.members.term import Office, Term
+from kafka_coord.model import Member, Subscription
+from kafka_coord.zk.store import Check
+from tests.coordinator.harness import World
+
+FENCE = "/fence"
+
+
+def registered(world: World, group: str, consumer: str, protocol: str | None) -> Registration | Refusal:
+    """The outcome for a client with the resume key ``k``."""
+    member = Member(consumer, 0, Subscription.to(["flights"]), session_timeout_ms=9_000, protocol=protocol)
+    value = registration_value(Register(group, member, resume_key="k"), 1, "10.0.0.1:5", 0, f"{group} {protocol}")
+    wanted = RegistrationWanted(1, 1, group, consumer, Terms(9.0, resume_key="k"), value)
+    told: list[Registration | Refusal] = []
+    store = FencedStore(world.store, Check(FENCE, 0))
+    register_all(store, [Registering(wanted, lambda _one, outcome: told.append(outcome))])
+    (outcome,) = told
+    return outcome
+
+
+def members(world: World, office: Office) -> set[tuple[str, str]]:
+    """Those that a new term of the office finds."""
+    term = Term(
+        world.store, office, lambda: None, lambda _said: None, lambda _told: None, Journal(lambda _: "", office.kind)
+    )
+    try:
+        term.begin()
+        return set(term.machine.members)
+    finally:
+        term.close()
+
+
+def test_a_new_term_finds_the_members_of_its_protocol_in_its_groups(world: World) -> None:
+    world.store.create(FENCE, b"")
+    for group, consumer, protocol in (("a", "s1", None), ("a", "k1", "consumer"), ("b", "k2", "consumer")):
+        assert isinstance(registered(world, group, consumer, protocol), Registration)
+
+    fence = Check(FENCE, 0)
+    assert members(world, Office(fence, 1)) == {("a", "s1")}
+    assert members(world, Office(fence, 1, "consumer")) == {("a", "k1"), ("b", "k2")}
+    assert members(world, Office(fence, 1, "consumer", lambda group: group == "b")) == {("b", "k2")}
+
+
+def test_no_resume_key_takes_over_a_member_of_another_protocol(world: World) -> None:
+    world.store.create(FENCE, b"")
+    assert isinstance(registered(world, "a", "c1", "consumer"), Registration)
+    refused = registered(world, "a", "c1", None)
+    assert isinstance(refused, Refusal)
+    assert refused.code == Code.DUPLICATE_CONSUMER
