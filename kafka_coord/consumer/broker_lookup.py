@@ -31,7 +31,7 @@ class BrokerLookup:
         return self._brokers.problem if not self._brokers.addresses else ""
 
     def step(self, now: float) -> float:
-        """Looks the brokers up if that is due; returns when to call again."""
+        """Looks the brokers up if it is time; returns the time for the next call."""
         if self._given:
             self._connect(self._given)
             return float("inf")

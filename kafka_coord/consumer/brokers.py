@@ -37,7 +37,7 @@ def choose(brokers: tuple[Broker, ...], protocol: str, listener: str | None) -> 
 
 
 class BrokerDirectory:
-    """Keeps the addresses of live brokers. :meth:`step` runs on its owner's thread, fed by a watch that only wakes."""
+    """Keeps the addresses of live brokers. :meth:`step` runs on its owner's thread; the watch only wakes it."""
 
     def __init__(
         self, store: Store, wake: Callable[[], None], *, protocol: str = "PLAINTEXT", listener: str | None = None

@@ -85,7 +85,8 @@ class CommandLoop:
             self._look(now)
         while self._next() is not None:
             if not self._obey_next(registration, self._queue[0]):
-                # The fetchers wake the connector when the command can go on. The retry is for safety.
+                # The fetchers wake the connector when the command can continue. The retry guards against a lost
+                # wake-up.
                 return now + _RETRY_S
             self._queue.popleft()
         return self.look_due

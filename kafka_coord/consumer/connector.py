@@ -421,7 +421,7 @@ class Connector:
             closing.stopped = frozenset(self._fetchers.held_partitions())
             self._fetchers.stop(closing.stopped)
         if not late and closing.in_hand():
-            return min(closing.deadline, now + _RETRY_S)  # the fetchers wake the connector; this is for safety
+            return min(closing.deadline, now + _RETRY_S)  # guards against a lost wake-up by the fetchers
         if not closing.told:
             closing.told = True
             tell(self._on_stop, closing.stopped, "on_stop")

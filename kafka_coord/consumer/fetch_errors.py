@@ -66,6 +66,6 @@ class FetchErrors:
                 offset = self._client.end_of(holding.partition)
             except KafkaException as failed:
                 log.warning("could not reset partition=%s: %s; trying again", holding.partition, failed)
-                offset = holding.position  # fails the same way, and so comes back here
+                offset = holding.position  # the next fetch fails in the same way and leads here again
         log.warning("reset partition=%s to=%s reason=%r", holding.partition, self._reset.value, where)
         self._partitions.seek(holding, offset)

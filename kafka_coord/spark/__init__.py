@@ -14,8 +14,9 @@ __all__ = ["KafkaCoordSource", "register"]
 
 
 def register(spark: Any) -> None:
-    """Makes ``format("kafka_coord")`` known to this Spark session. Raises
-    :class:`~kafka_coord.errors.SettingsError` where pyspark, pandas or pyarrow are of versions it cannot work with."""
+    """Makes ``format("kafka_coord")`` known to this Spark session. Raises :class:`~kafka_coord.errors.SettingsError` if
+    the version of pyspark, pandas or pyarrow is not supported.
+    """
     from kafka_coord.spark.checking import require_versions
 
     require_versions()

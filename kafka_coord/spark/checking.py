@@ -20,7 +20,7 @@ _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class Supported:
-    """The releases of ``package`` from ``least`` on and before ``below``, and why not others."""
+    """The supported releases of ``package``: from ``least`` on, before ``below``; ``why`` gives the reason."""
 
     package: str
     least: tuple[int, ...]
@@ -28,7 +28,7 @@ class Supported:
     why: str
 
     def problem(self, version: str) -> str:
-        """A sentence, or ``""`` for a version that is supported."""
+        """The problem with this version, as a sentence; ``""`` for a supported version."""
         if self.least <= _numbers(version) < self.below:
             return ""
         return f"{self.package} {version} is installed; supported are {self} ({self.why})"
@@ -41,14 +41,15 @@ class Supported:
 SUPPORTED = (
     Supported("pyspark", (4, 2), (5,), "Python sources with admission control came with 4.2"),
     Supported("pandas", (2, 2), (3,), "PySpark 4 cannot work with pandas 3"),
-    Supported("pyarrow", (15,), (1_000,), "what PySpark 4 hands batches over in"),
+    Supported("pyarrow", (15,), (1_000,), "PySpark 4 passes batches in this format"),
 )
-"""The same as in setup.cfg; a test compares them."""
+"""The same limits as in setup.cfg; a test compares them."""
 
 
 def require_versions(installed: Mapping[str, str] | None = None) -> None:
-    """Raises :class:`SettingsError` naming what is installed, what is supported, and how to get it. ``installed``
-    are the versions by package, by default those of this Python."""
+    """Raises :class:`SettingsError` naming what is installed, what is supported, and how to get it. ``installed`` maps
+    packages to versions; the default is this Python's packages.
+    """
     problems = list(_problems(_installed() if installed is None else installed))
     if problems:
         raise SettingsError(f"{'; '.join(problems)}: {_EXTRA} installs supported versions")

@@ -1,4 +1,4 @@
-"""How a query reaches ZooKeeper and the brokers: its options, a settings file and the environment."""
+"""A query's settings for ZooKeeper and the brokers: its options, a settings file and the environment."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 def query_settings(given: Mapping[str, str], config: str | None, kafka: Mapping[str, str] | None = None) -> Settings:
-    """ZooKeeper's and librdkafka's as they are set for every command: what is given beats ``KAFKA_COORD_*`` variables,
-    which beat the file ``config`` (or the one named by ``KAFKA_COORD_CONFIG``). Raises :class:`SettingsError`."""
+    """The settings for ZooKeeper and librdkafka, found as for every command: ``given`` settings beat ``KAFKA_COORD_*``
+    variables, and those beat the file ``config`` (or the one that ``KAFKA_COORD_CONFIG`` names). Raises
+    :class:`SettingsError`.
+    """
     return load_settings(given, file=config, kafka_properties=kafka, called="the query's options")
 
 

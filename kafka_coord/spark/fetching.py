@@ -56,9 +56,9 @@ def fetch(
 ) -> Iterator[pyarrow.RecordBatch]:
     """The records of these ranges as record batches with the source's columns.
 
-    Records of one partition are in order; partitions are mixed. With ``fail``, records that are no longer in the log
-    fail the task (:class:`NoOffset`); otherwise they are skipped. One client for each set of settings is kept for as
-    long as the worker process lives.
+    Records of one partition are in order; records of several partitions are mixed. With ``fail``, records that are no
+    longer in the log fail the task (:class:`NoOffset`); otherwise they are skipped. One client for each set of settings
+    is kept for as long as the worker process lives.
     """
     client = _client(settings)
     try:
@@ -68,7 +68,7 @@ def fetch(
         _forget(settings)
         raise BrokerError(f"fetching failed: {error.args[0].str()}") from error
     except BaseException:
-        _forget(settings)  # it may be in the middle of something; GeneratorExit as well
+        _forget(settings)  # the client may still have work in progress; GeneratorExit ends here too
         raise
     client.unassign()
 
@@ -153,8 +153,8 @@ def _handle_error(fault: Any, client: Consumer, left: _Readings, *, fail: bool) 
 
 
 def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
-    """There seem to be no records from here to the end. A broker that has just been elected leader may not know how far
-    the log goes (KIP-207); in that case it does not tell the log's end either.
+    """Finishes a reading if the log holds no records from here to its end. A newly elected partition leader may not
+    know yet how far the log goes (KIP-207); then it does not return the log's end either.
     """
     at, end = reading.at, reading.end
     try:
@@ -176,7 +176,7 @@ def _after_gap(client: Consumer, reading: _Reading, *, fail: bool) -> None:
 
 
 def to_arrow(messages: Sequence[Any], *, headers: bool) -> pyarrow.RecordBatch:
-    """Messages as one record batch, columns as Spark's own Kafka source has them."""
+    """Messages as one record batch, with the columns of Spark's own Kafka source."""
     import pyarrow as pa
 
     stamps = [message.timestamp() for message in messages]
@@ -206,10 +206,10 @@ def _client(settings: Mapping[str, str]) -> Consumer:
     if key not in _clients:
         _clients[key] = Consumer(
             {
-                "group.id": "kafka-coord.spark",  # never joined, nothing is committed to it
-                # Only ever waited for behind the end of a range, and the next micro-batch would wait with it.
+                "group.id": "kafka-coord.spark",  # nobody joins it or commits to it
+                # A fetch waits this long only behind the end of a range, and the next micro-batch would wait with it.
                 "fetch.wait.max.ms": 20,
-                # With enough fetched ahead, librdkafka asks again only after a whole second (its #2879).
+                # Once enough is prefetched, librdkafka waits a whole second before it fetches again (its issue 2879).
                 "fetch.queue.backoff.ms": 10,
                 "fetch.min.bytes": 1,
                 **settings,

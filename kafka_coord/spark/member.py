@@ -26,7 +26,9 @@ from kafka_coord.zk import layout
 log = logging.getLogger(__name__)
 
 _CLOCK_TOLERANCE_MS = 2_000
-"""How far ZooKeeper's clock and the driver's may be apart, for telling what was written after a batch was planned."""
+"""How far ZooKeeper's clock and the driver's may differ. Decides whether an offset was written after a batch was
+planned.
+"""
 _CLOSE_S = 10.0
 _WARN_EVERY_S = 10.0
 _RETRY_S = 0.2
@@ -45,8 +47,8 @@ _IDLE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _FinishedRange:
-    """A range that the checkpoint counts as finished, in a micro-batch planned at ``planned_ms``. The group may not
-    have its offset yet.
+    """A range that the checkpoint counts as finished, from a micro-batch planned at ``planned_ms``. The group may not
+    have stored its offset yet.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -61,8 +63,8 @@ class _FinishedRange:
 
 
 class QueryMember:
-    """Registers when it is made; :meth:`close` leaves the group. All methods are for one thread, Spark's planner; the
-    connector has a thread of its own.
+    """The constructor registers the member; :meth:`close` leaves the group. Only Spark's planner thread calls the
+    methods; the connector has its own thread.
     """
 
     def __init__(self, options: SourceOptions, holdings: type[BatchHoldings] = BatchHoldings) -> None:
@@ -94,9 +96,9 @@ class QueryMember:
         self._begins_until = 0.0
         self._idle_since = float("-inf")
         self._finished: dict[TopicPartition, list[_FinishedRange]] = {}
-        """In the order they were done."""
+        """In the order in which they were finished."""
         self._beyond: dict[TopicPartition, float] = {}
-        """Since when (monotonic) their offsets have been beyond the end of the log."""
+        """The time (monotonic) since which each partition's offset has been beyond the end of the log."""
         self._warned = -_WARN_EVERY_S
         self._thread = ConnectorThread(
             self._connector,
@@ -112,10 +114,9 @@ class QueryMember:
 
     def plan(self, most: int, upto: Mapping[TopicPartition, int] | None = None) -> OffsetRanges:
         """The ranges of the next micro-batch: at most ``most`` offsets in all, shared fairly among the partitions that
-        the query owns now, and none beyond ``upto`` (nothing of a partition that is not in it).
-
-        Empty when there is nothing new, and while the brokers' log ends or ZooKeeper's offsets cannot be read. That is
-        logged and temporary: either they return, or the coordinator revokes the partitions of deleted topics. Raises
+        the query owns now, and none beyond ``upto`` (a partition that is not in ``upto`` gets none). The result is
+        empty if there is nothing new, or while the brokers' log ends or ZooKeeper's offsets cannot be read. The latter
+        is logged and temporary: either they return, or the coordinator revokes the partitions of deleted topics. Raises
         the reason for which the membership ended, and :class:`NoOffset` if records are gone and the options say to
         fail.
         """
@@ -149,8 +150,8 @@ class QueryMember:
         return self.holdings.take(OffsetRanges(planned))
 
     def plan_all(self, most: int, upto: Mapping[TopicPartition, int]) -> OffsetRanges:
-        """As :meth:`plan`, for a run that ends when nothing is planned. While something of ``upto`` is left, it waits
-        for up to the options' ``waitMs`` for an unavailable broker or ZooKeeper, or a membership that was just lost.
+        """Like :meth:`plan`, for a run that ends when nothing is planned. While records before ``upto`` are left, it
+        waits up to the option ``waitMs`` for an unavailable broker or ZooKeeper, or for a lost membership to return.
         """
         deadline = time.monotonic() + self._options.wait_ms / 1000
         while True:
@@ -172,13 +173,13 @@ class QueryMember:
                 return ranges
 
     def ends_now(self) -> dict[TopicPartition, int]:
-        """Where the query's partitions end. Waits for brokers as :meth:`plan_all` does, then raises
+        """The log ends of the query's partitions. Waits for brokers as :meth:`plan_all` does, then raises
         :class:`BrokerError` if none answers.
         """
         deadline = time.monotonic() + self._options.wait_ms / 1000
         while True:
             self.await_partitions()
-            wanted = self.holdings.wanted()  # none: not given any in time, or lost again just now
+            wanted = self.holdings.wanted()  # none: the coordinator assigned none in time, or they are lost again
             try:
                 ends = self.latest(PartitionSet.of(wanted)) if wanted else {}
                 if (wanted and ends.keys() >= wanted.keys()) or time.monotonic() >= deadline:
@@ -191,16 +192,16 @@ class QueryMember:
             time.sleep(_RETRY_S)
 
     def _pause_if_idle(self) -> None:
-        """Limits how often an idle query asks the brokers. New partitions are read at once."""
+        """Limits how often an idle query asks the brokers. Reads new partitions at once."""
         left_s = self._idle_since + _IDLE_S - time.monotonic()
         if left_s > 0:
             self.holdings.changed.clear()
             self.holdings.changed.wait(left_s)
 
     def done(self, batch: PlannedBatch) -> None:
-        """The checkpoint has stored this micro-batch, the last one planned."""
+        """Notes that the checkpoint has stored this micro-batch, the last one planned."""
         lost = self.holdings.done()
-        self.resume_behind(batch)  # should a partition of it be lost, and come back, before the group is told
+        self.resume_behind(batch)  # a partition of it may be lost and come back before the group has the offset
         if not lost:
             return
         log.warning(
@@ -236,18 +237,18 @@ class QueryMember:
         return again
 
     def resume_behind(self, batch: PlannedBatch) -> None:
-        """The checkpoint says that this micro-batch is finished. The query may have ended before it committed the
-        offsets to the group; they are committed once the partition is this query's. If another owner or an operator has
-        written the offset since, theirs stands.
+        """Notes that the checkpoint counts this micro-batch as finished. The query may have ended before it committed
+        the offsets to the group. It commits them once it owns the partition. If another owner or an operator has
+        written the offset since, that offset stands.
         """
         for partition in batch.ranges.partitions:
             finished = _FinishedRange(batch.ranges.of_partition(partition), batch.planned_ms)
             before = self._finished.setdefault(partition, [])
-            if finished not in before[-1:]:  # Spark asks what is next again and again, behind the same micro-batch
+            if finished not in before[-1:]:  # Spark asks repeatedly for the batch after the same micro-batch
                 before.append(finished)
 
     def _commit_finished(self) -> None:
-        """Continues after what is finished by the checkpoint and not committed by the group. Raises
+        """Continues after ranges that the checkpoint counts as finished and the group has not committed. Raises
         :class:`StoreUnavailable`.
         """
         wanted = self.holdings.wanted()
@@ -255,8 +256,8 @@ class QueryMember:
             finished, position = self._finished[partition], wanted[partition]
             done = finished[-1].end
             if position == NO_OFFSET:
-                # The group had an offset when the micro-batch was planned, so somebody removed it: the topic was
-                # recreated, or an operator wants it read again.
+                # The group had an offset when the micro-batch was planned. So somebody has removed it: the topic was
+                # recreated, or an operator wants to read it again.
                 log.warning(
                     "the checkpoint has %s up to %d, but the group has no offset for it any more: continues at "
                     "startingOffsets=%s",
@@ -272,7 +273,7 @@ class QueryMember:
             stored = self.holdings.stored_up_to(partition)
             if stored is None:
                 continue  # lost just now
-            # Until the group has it stored, a membership that ends leaves it finished.
+            # Keep the range as finished until the group has stored it, because the membership may end before.
             left = [batch for batch in finished if batch.end > stored] if position == done else []
             if left:
                 self._finished[partition] = left
@@ -284,7 +285,7 @@ class QueryMember:
         return found is not None and found.mtime_ms > planned_ms + _CLOCK_TOLERANCE_MS
 
     def await_partitions(self) -> None:
-        """Waits until the coordinator has assigned partitions, or for the options' ``waitMs``. The time counts from the
+        """Waits until the coordinator has assigned partitions, or for the option ``waitMs``. The wait starts at the
         registration, which is delayed while the session of a killed driver still holds the name.
         """
         wait_s = self._options.wait_ms / 1000
@@ -302,9 +303,7 @@ class QueryMember:
                 self.holdings.changed.wait(min(deadline - now, 0.2))
 
     def latest(self, partitions: PartitionSet) -> dict[TopicPartition, int]:
-        """Where the log of each partition ends, of those whose broker answers. Raises :class:`BrokerError` if none
-        does.
-        """
+        """The log end of each partition whose broker answers. Raises :class:`BrokerError` if none does."""
         found = self._reader().latest(partitions)
         if found.note and found.offsets:
             self._warn(f"reading nothing from some partitions for now: {found.note}")
@@ -314,12 +313,12 @@ class QueryMember:
         return dict(found.offsets)
 
     def last_ends(self) -> dict[TopicPartition, int]:
-        """The ends as of the last plan; asks nobody."""
+        """The log ends as of the last plan; does not ask the brokers."""
         return dict(self._ends)
 
     @property
     def bootstrap(self) -> str:
-        """The brokers, for those who fetch."""
+        """The brokers' addresses, for the tasks that fetch."""
         if not self._bootstrap:
             self._bootstrap = bootstrap_servers(self._store, self._options.kafka)
         return self._bootstrap
@@ -327,7 +326,9 @@ class QueryMember:
     def _positions(
         self, wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Where each partition continues. The options decide for a position that is unknown or no longer in the log."""
+        """The offset at which each partition continues. The options decide if the position is unknown or no longer in
+        the log.
+        """
         begins = self._begins_of(wanted, ends)
         positions: dict[TopicPartition, int] = {}
         moved: dict[TopicPartition, int] = {}
@@ -377,9 +378,9 @@ class QueryMember:
         return at
 
     def _moved(self, found: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Continues at these offsets, once the group has stored them. An offset in memory only would be lost in a
-        crash: ``latest`` would then mean a later moment, and records in between would be skipped. Offsets that are not
-        stored soon are left for a later micro-batch.
+        """Continues at these offsets once the group has stored them. A crash would lose an offset that is only in
+        memory. Then ``latest`` would mean a later moment, and the query would skip the records in between. It leaves
+        offsets that are not stored soon for a later micro-batch.
         """
         for partition, offset in found.items():
             self.holdings.move(partition, offset)
@@ -403,14 +404,14 @@ class QueryMember:
                 self._offsets = OffsetReader(
                     self._bootstrap, dict(self._options.kafka), read_committed=self._options.reads_committed
                 )
-            except BrokerError as error:  # waiting would not make the settings better
+            except BrokerError as error:  # waiting does not correct wrong settings
                 raise SettingsError(f"options kafka.*: {error}") from None
         return self._offsets
 
     # --- itself ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commits what is finished and leaves the group. Others read an unfinished micro-batch again."""
+        """Commits the finished ranges and leaves the group. Other members read an unfinished micro-batch again."""
         self._connector.close(_CLOSE_S, in_hand=lambda: False)  # Spark calls this between micro-batches, or never again
         self._thread.join(_CLOSE_S + 5.0)
         if self._offsets is not None:
@@ -433,7 +434,9 @@ class QueryMember:
 
 
 def fair_shares(room: Mapping[TopicPartition, int], most: int) -> dict[TopicPartition, int]:
-    """At most ``most`` in all, in equal shares; what some do not need goes to the others. Deterministic."""
+    """Shares out at most ``most`` offsets equally; partitions that need less leave the rest to the others.
+    Deterministic.
+    """
     shares = dict.fromkeys(room, 0)
     left = most
     for at, (partition, size) in enumerate(sorted(room.items(), key=lambda item: (item[1], item[0]))):

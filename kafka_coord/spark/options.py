@@ -17,7 +17,9 @@ from kafka_coord.spark.connecting import query_settings, without_secrets
 KAFKA_PREFIX = "kafka."
 ZOOKEEPER_PREFIX = "zookeeper."
 DEFAULT_MAX_OFFSETS = 1_000_000
-"""As many records as fit comfortably into the memory of a laptop's executor; Spark's own source has no limit."""
+"""The default limit per micro-batch: that many records fit into a laptop executor's memory. Spark's own source has
+none.
+"""
 
 
 class StartingOffsets(StrEnum):
@@ -28,7 +30,7 @@ class StartingOffsets(StrEnum):
 
 
 class OnDataLoss(StrEnum):
-    """What to do if the next offset is not in the log: records were deleted, or the topic was recreated."""
+    """The policy if the next offset is not in the log, because records were deleted or the topic was recreated."""
 
     FAIL = "fail"
     EARLIEST = "earliest"
@@ -47,10 +49,9 @@ class LogLevel(StrEnum):
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """The options of a query. Times in ms. ``zookeeper`` holds the connection settings, ``kafka`` librdkafka's settings
-    without their prefix. For both, the driver's settings file and environment fill in what the options do not set.
-
-    ``wait_ms`` is how long the first micro-batch waits for the coordinator to hand out partitions, and a replayed one
-    for those that are still this query's.
+    without their prefix. For both, the driver's settings file and environment supply settings that the options leave
+    out. ``wait_ms`` is how long the first micro-batch waits until the coordinator assigns partitions, and how long a
+    replayed one waits for those that this query still owns.
     """
 
     zookeeper: ZooKeeperSettings
@@ -220,7 +221,7 @@ def _starting_offsets(options: Mapping[str, str]) -> StartingOffsets:
 
 
 def _on_data_loss(options: Mapping[str, str]) -> OnDataLoss:
-    """``failOnDataLoss`` as Spark's own source has it; ``onDataLoss`` says where to go on instead."""
+    """``failOnDataLoss`` means the same as in Spark's own source; ``onDataLoss`` says where to continue instead."""
     fail = _truth(options, "failondataloss", default="ondataloss" not in options)
     policy = _choice(options, "ondataloss", OnDataLoss.FAIL if fail else OnDataLoss.EARLIEST)
     if "failondataloss" in options and fail != (policy is OnDataLoss.FAIL):
@@ -232,7 +233,7 @@ def _on_data_loss(options: Mapping[str, str]) -> OnDataLoss:
 
 
 def parse_ranges(text: str) -> object:
-    """The JSON of the batch reader's ``ranges``; raises :class:`SettingsError`."""
+    """Parses the JSON of the batch reader's ``ranges``. Raises :class:`SettingsError`."""
     try:
         return json.loads(text)
     except ValueError as error:

@@ -22,7 +22,7 @@ OnProgress = Callable[[str], None]
 _DISTRIBUTION = "kafka-coord"
 _SPARK_ONLY = re.compile(r"extra == ['\"]spark['\"]")
 _OF_SPARK = "pyspark"
-"""Left out, because executors get it from the cluster's own Spark. That saves 400 MB."""
+"""Left out to save 400 MB, because executors get it from the cluster's own Spark."""
 _SAME_ALWAYS = (2000, 1, 1, 0, 0, 0)
 _LOG_LINES = 5
 
@@ -66,10 +66,9 @@ def requirements(required: Iterable[str] | None = None) -> list[str]:
 
 
 def write_environment(directory: Path, on_progress: OnProgress = lambda _: None) -> Path:
-    """``kafka_coord-<version>-environment.tar.gz``: a virtual environment with the package and its needs but PySpark.
-
-    It is of this machine's Python, system and processor, and expects the same Python at the same place on the others.
-    Raises :class:`SettingsError` with the end of what pip or venv said where they fail.
+    """Writes ``kafka_coord-<version>-environment.tar.gz``: a virtual environment with the package and its dependencies
+    except PySpark. It fits this machine's Python, operating system and processor, and expects the same Python at the
+    same path on the others. Raises :class:`SettingsError` with the last output of pip or venv if they fail.
     """
     wanted = requirements()
     target = directory / f"kafka_coord-{__version__}-environment.tar.gz"

@@ -19,8 +19,8 @@ class PlannedBatch:
     1970) by ``consumer`` of ``group``.
 
     In other sources an offset is a position. Here the end of a micro-batch names its ranges, because partitions come
-    and go between micro-batches, and one that comes back starts elsewhere than it stopped. The number distinguishes two
-    batches that read the same ranges (after an operator's reset).
+    and go between micro-batches. A partition that comes back may continue at another offset. The number distinguishes
+    two batches that read the same ranges (after an operator's reset).
     """
 
     group: str
@@ -45,7 +45,7 @@ class PlannedBatch:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str = "the checkpoint's offset") -> PlannedBatch:
-        """Raises :class:`MalformedValue` for what this source did not write."""
+        """Raises :class:`MalformedValue` for a value that this source did not write."""
         if value.get("version", VERSION) != VERSION:
             raise MalformedValue(where, f"has version {value['version']!r}; this release knows {VERSION}")
         try:
@@ -65,5 +65,5 @@ def require_group(batch: PlannedBatch, group: str) -> None:
     if batch.group != group:
         raise MalformedValue(
             "the checkpoint",
-            f"belongs to group {batch.group!r}, but this query to {group!r}: use another checkpointLocation",
+            f"belongs to group {batch.group!r}, but this query belongs to {group!r}: use another checkpointLocation",
         )

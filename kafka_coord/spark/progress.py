@@ -120,7 +120,7 @@ class _Series:
         self.batches += found.rows > 0
         self.slow += slow
         self.rows += found.rows
-        # How far it has come with partitions that have gone to others since says nothing any more.
+        # The positions in partitions that others own since are out of date.
         self.read = {tp: at for tp, at in (self.read | dict(found.read)).items() if tp in found.ends}
 
 
@@ -215,7 +215,7 @@ class GroupProgressListener(StreamingQueryListener):
             ("query_active", "Whether the query runs.", lambda s, _: s.active),
             ("query_failed", "Whether the query ended with an error.", lambda s, _: s.failed),
             ("query_last_batch", "Spark's number of the last micro-batch.", lambda _, p: p.batch),
-            ("query_input_rows_per_second", "Records that came in.", lambda _, p: p.input_rows_per_s),
+            ("query_input_rows_per_second", "Records read.", lambda _, p: p.input_rows_per_s),
             ("query_processed_rows_per_second", "Records worked off.", lambda _, p: p.processed_rows_per_s),
             ("query_batch_seconds", "How long the last micro-batch took.", lambda _, p: p.seconds),
         ]
@@ -226,7 +226,7 @@ class GroupProgressListener(StreamingQueryListener):
             yield family
         counts: list[tuple[str, str, Callable[[_Series], int]]] = [
             ("query_batches", "Micro-batches with records.", lambda s: s.batches),
-            ("query_slow_batches", "Micro-batches that took too long.", lambda s: s.slow),
+            ("query_slow_batches", "Micro-batches that took longer than slow_s.", lambda s: s.slow),
             ("query_rows", "Records read.", lambda s: s.rows),
         ]
         for name, text, count in counts:

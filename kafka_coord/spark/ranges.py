@@ -27,7 +27,7 @@ class OffsetRange(NamedTuple):
 
 
 class OffsetRanges:
-    """An immutable set of offsets of any number of partitions, kept as few sorted ranges of each."""
+    """An immutable set of offsets of any number of partitions, stored as the fewest sorted ranges of each."""
 
     __slots__ = ("_ranges",)
 
@@ -49,7 +49,7 @@ class OffsetRanges:
         return tuple(self._ranges)
 
     def of_partition(self, partition: TopicPartition) -> tuple[OffsetRange, ...]:
-        """The ranges of one partition, sorted and apart from each other; empty where there are none."""
+        """The ranges of one partition, sorted, with gaps between them; empty if there are none."""
         return self._ranges.get(partition, ())
 
     def rows(self) -> Iterator[tuple[str, int, int, int]]:
@@ -58,7 +58,7 @@ class OffsetRanges:
 
     @property
     def size(self) -> int:
-        """How many offsets in all."""
+        """The number of offsets in all."""
         return sum(r.size for found in self._ranges.values() for r in found)
 
     def __bool__(self) -> bool:

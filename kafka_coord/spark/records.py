@@ -1,4 +1,4 @@
-"""Keeps aside and counts the records that cannot be decoded, while the others go on."""
+"""Sets aside and counts the records that cannot be decoded, so that the query can process the others."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def decoded(rows: DataFrame, schema: StructType | str) -> Decoded:
     taken = {*PLACE, "timestamp", _CORRUPT, _DECODED} & set(wanted.fieldNames())
     if taken:
         raise SettingsError(f"column {sorted(taken)[0]!r} of the schema is already a column of the source's rows")
-    # from_json puts what it cannot decode, whole, into the column named so; it is asked for along with the others.
+    # from_json puts a whole value that it cannot decode into the column of this name, if the schema has it.
     extended = StructType([*wanted.fields]).add(_CORRUPT, StringType())
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     found = rows.withColumn(_DECODED, f.from_json(f.col("value").cast("string"), extended, options))
-    # No value and one that is only blanks come back as null, or as a struct of nulls with nothing corrupt to show.
+    # A missing or blank value becomes null, or a struct of nulls whose corrupt column is null too.
     is_bad = (
         f.col(_DECODED).isNull()
         | f.col(f"{_DECODED}.{_CORRUPT}").isNotNull()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*]"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Set where spark-submit has started this Python: it chose the master, and its JVM is there."""
+"""Set if spark-submit started this Python: then it has chosen the master and started the JVM."""
 
 _JAVA_WRAPPER = """\
 #!/bin/sh
@@ -47,11 +47,10 @@ def spark_session(
     the application.
 
     Without a ``master``, it uses this machine's cores, or spark-submit's master if spark-submit started this program.
-    With a ``local`` master all of it listens on loopback only, and its scratch files are in a temporary directory
-    (of ``scratch_in``).
-    ``conf`` are Spark's own settings, which come before those made here. ``java`` is the program to use, where it is
-    not the one of ``JAVA_HOME`` or ``PATH``. Into ``log`` goes all that Spark's processes on this machine print:
-    nothing of it reaches the terminal. Executors' Python is ``PYSPARK_PYTHON``, or the path of this one's.
+    With a ``local`` master, all of Spark listens on loopback only, and its scratch files are in a temporary directory
+    (in ``scratch_in``). ``conf`` holds Spark's own settings, which override those made here. ``java`` is the program to
+    use instead of the one in ``JAVA_HOME`` or ``PATH``. ``log`` receives all output of Spark's processes on this
+    machine instead of the terminal. The executors' Python is ``PYSPARK_PYTHON``, or the path of this Python.
 
     Raises :class:`SettingsError` if packages or a Java are missing or Spark cannot start, and :class:`ConsumerError`
     if Spark fails within the block.
@@ -95,7 +94,7 @@ def spark_session(
 def _settings(master: str | None, scratch: Path) -> dict[str, str]:
     common = {
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 is read as a time without a zone by others
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # others take INT96 for a time without a zone
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.showConsoleProgress": "false",
@@ -118,8 +117,9 @@ def _first(error: Exception) -> str:
 
 
 def java_home_for_spark(java: Path | None, scratch: Path) -> Path | None:
-    """What to set ``JAVA_HOME`` to, for Spark's scripts to start this program, perhaps a directory made in ``scratch``;
-    None where they find one by themselves."""
+    """The ``JAVA_HOME`` with which Spark's scripts start this program, perhaps a directory made in ``scratch``; None if
+    they find a Java by themselves.
+    """
     if java is None:
         return None
     home = java.resolve().parent.parent
@@ -151,7 +151,7 @@ def _environment(java_home: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _output_in(log: Path | None) -> Iterator[None]:
-    """The processes started within write to this file instead of the terminal, for as long as they live."""
+    """Processes that start within the block write to this file instead of the terminal, as long as they live."""
     if log is None:
         yield
         return

@@ -35,10 +35,11 @@ HEADERS = ", headers array<struct<key: string, value: binary>>"
 
 _EVERYTHING = (1 << 62) - 1
 _SLOTS = 2
-"""Into how many tasks a micro-batch is packed where ``minPartitions`` does not say: one task per range triples the time
-of a small one."""
+"""The number of tasks of a micro-batch without ``minPartitions``. One task per range would triple the time of a small
+one.
+"""
 _FEW = 5_000
-"""Offsets that one task reads in about the time a second one takes to begin: a micro-batch of less is not split."""
+"""How many offsets one task reads while a second one starts. A micro-batch with fewer offsets is not split."""
 
 
 class KafkaCoordSource(DataSource):
@@ -84,7 +85,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: PlannedBatch | None = None
         """The micro-batch that Spark is processing or finished last."""
         self._ranges = NO_RANGES
-        """The ranges to read of it: fewer than it names, if it is read again and others own the rest."""
+        """The ranges to read of it. When it is read again, these are fewer than it names if others own the rest."""
         self._upto: dict[TopicPartition, int] | None = None
         self._resumed = False
         self._stopped = False
@@ -112,7 +113,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         member = self._joined()
         before = self._decoded(start)
         if self._last is not None and before.number < self._last.number:
-            return self._last.to_json()  # planned, and not run yet
+            return self._last.to_json()  # planned, but not run yet
         if not self._resumed:
             self._resumed = True
             if self._last is None:
@@ -137,7 +138,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if batch == before:
             return []
         if self._last is None or batch.number != self._last.number:
-            member.resume_behind(before)  # what a logged micro-batch begins behind is done
+            member.resume_behind(before)  # everything before a logged micro-batch is done
             self._last, self._ranges = batch, member.replay(batch)
         return tasks(self._ranges, member.bootstrap, self._options)
 
@@ -172,7 +173,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ConsumerClosed(f"the query has left group {self._options.group!r}: it was stopped")
         if self._member is None:
             self._unwind_when_terminated()
-            if not logging.getLogger().handlers:  # Spark sets nothing up in the process it plans in
+            if not logging.getLogger().handlers:  # Spark configures no logging in its planning process
                 logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
                 logging.getLogger("kafka_coord").setLevel(self._options.log_level.upper())
             self._member = self._join()
@@ -191,7 +192,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _unwind(self, _signal: int, _frame: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
         self._terminated = True
-        raise SystemExit(0)  # leaves without holding a lock: Spark's loop calls stop() at the end
+        raise SystemExit(0)  # ends Spark's loop, which calls stop(), so that the member leaves without holding a lock
 
     def _decoded(self, value: Mapping[str, Any]) -> PlannedBatch:
         batch = PlannedBatch.from_json(value)

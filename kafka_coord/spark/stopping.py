@@ -40,8 +40,9 @@ class BetweenBatches:
         raise RuntimeError(f"micro-batch {batch_id} was not started: the query is stopping")
 
     def stop(self, query: StreamingQuery, timeout_s: float = 60.0) -> bool:
-        """Stops the query; whether it was between two micro-batches (else the one at work took longer than
-        ``timeout_s`` seconds). Safe to call for a query that has ended."""
+        """Stops the query. Returns whether it stopped between two micro-batches; false means that the running one took
+        longer than ``timeout_s`` seconds. It is safe to call this for a query that has ended.
+        """
         self._stopping.set()
         try:
             return self._await_between(query, time.monotonic() + timeout_s)
@@ -55,7 +56,8 @@ class BetweenBatches:
             if self._between.wait(_LOOK_S):
                 return True
             status = query.status
-            # Looked for new records and found none: that look told the source that all before it is done.
+            # Spark looked for new records and found none. By that look it told the source that all earlier ones are
+            # done.
             idle = idle + 1 if not status["isDataAvailable"] and not self._at_work.locked() else 0
             if idle >= _IDLE_LOOKS:
                 return True

@@ -75,7 +75,7 @@ def test_a_lost_record_is_exit_code_10_with_what_differs_and_keeps_the_journals(
 
     assert done.exit_code == 10
     assert "NOT verified" in done.output
-    assert "offsets 60-99 (40) were consumed by nobody" in done.output
+    assert "nobody consumed offsets 60-99 (40)" in done.output
     assert str(calls[0][1]) in done.output
     assert calls[0][1].is_dir()
 

@@ -67,8 +67,8 @@ def test_a_failure_is_told_before_everything_else() -> None:
     assert "Not verified" in text(page)
     heading = parsed(page).find(".//h1")
     assert heading is not None
-    assert "Something was lost or doubled" in "".join(heading.itertext())
-    assert "offsets 60-99 (40) were consumed by nobody" in text(page)
+    assert "Records were lost or repeated" in "".join(heading.itertext())
+    assert "nobody consumed offsets 60-99 (40)" in text(page)
 
 
 def test_every_hold_event_and_rebalance_is_on_the_page() -> None:

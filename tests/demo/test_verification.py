@@ -1,4 +1,4 @@
-"""Whatever goes wrong is found, named, and nothing else is blamed."""
+"""The verification finds and names each fault, and reports nothing else."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kafka_coord.dev.demo.verification import MAX_DIFFERENCES, Verification, ver
 from kafka_coord.model import PartitionSet
 from tests.demo.evidence import START_MS, SmallRun, run, tp
 
-WRITTEN = "the topic holds every record that was written"
+WRITTEN = "the topic holds every written record"
 CONSUMED = "every record was consumed at least once"
-TWICE = "none twice, but for what a killed consumer had not committed"
-RESUMED = "after a killing the next owner went on at the committed offset"
+TWICE = "no record was consumed twice, except what a killed consumer had not committed"
+RESUMED = "after a kill the next owner continued at the committed offset"
 ONE_OWNER = "no two consumers owned a partition at once"
 INTERRUPTED = "no partition that kept its owner was interrupted"
 AIRLINES = "flights per airline equal the input's"
@@ -45,7 +45,7 @@ def test_records_nobody_consumed_are_named() -> None:
     found = verify(world.evidence())
 
     assert CONSUMED in failed(found)
-    assert "flights-0: offsets 97-99 (3)" in differences(found, CONSUMED)
+    assert "flights-0: nobody consumed offsets 97-99 (3)" in differences(found, CONSUMED)
 
 
 def test_a_missing_record_also_shows_in_its_airlines_count() -> None:

@@ -163,7 +163,7 @@ def test_a_checkpoint_of_another_group_is_refused(planner, make_topic):
     topic = make_topic()
     first = planner("spark-first", topic)
     other = planner("spark-other", topic, checkpoint=first.checkpoint)
-    with pytest.raises(MalformedValue, match="belongs to group 'spark-first', but this query to 'spark-other'"):
+    with pytest.raises(MalformedValue, match="belongs to group 'spark-first', but this query belongs to 'spark-other'"):
         other.plan()
 
 

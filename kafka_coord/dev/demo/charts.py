@@ -13,7 +13,7 @@ WIDTH = 1120.0
 LEFT = 92.0
 RIGHT = 14.0
 COLOURS = 8
-"""How many consumers have a colour of their own; the ninth has the first one's again."""
+"""The number of colours; the ninth consumer gets the first colour again."""
 
 _ROW = 20.0
 _BAR = 15.0
@@ -22,7 +22,7 @@ _AXIS = 26.0
 
 
 def colour_of(timeline: Timeline, consumer: str) -> str:
-    """The class that gives a consumer its colour, the same in every picture."""
+    """The CSS class of a consumer's colour, the same in every picture."""
     return f"c{timeline.consumers.index(consumer) % COLOURS}" if consumer in timeline.consumers else "c-none"
 
 
@@ -53,7 +53,7 @@ class _Frame:
         return self.left + self.width * min(1.0, max(0.0, share))
 
     def time_axis(self) -> Markup:
-        """A tick every so many seconds, with light lines through the picture."""
+        """Draws a tick at regular intervals, with light lines through the picture."""
         seconds = self.timeline.duration_ms / 1000
         step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600) if seconds / s <= 14), 1_200)
         ticks = []
@@ -65,7 +65,7 @@ class _Frame:
         return join(*ticks)
 
     def event_lines(self, *, numbered: float | None = None) -> Markup:
-        """A line at each event; with ``numbered`` a numbered dot at that height, higher where two would touch."""
+        """Draws a line at each event; with ``numbered`` also a numbered dot at that height, higher if two touch."""
         drawn = []
         rows = [-100.0, -100.0]
         for number, event in enumerate(self.timeline.events, 1):
@@ -96,7 +96,7 @@ def _svg(height: float, description: str, *parts: str, width: float = WIDTH, cla
 
 
 def ownership_chart(timeline: Timeline) -> Markup:
-    """One row a partition, one bar for each time somebody owned it; above them who coordinated, and the events."""
+    """One row per partition with a bar for each ownership; above them the coordinators and the events."""
     lane, first = 46.0, 82.0
     bottom = first + _ROW * len(timeline.partitions)
     frame = _Frame(timeline, lane, bottom)
@@ -105,7 +105,7 @@ def ownership_chart(timeline: Timeline) -> Markup:
     bars = [_span_bar(frame, span, places[span.partition]) for span in timeline.spans]
     return _svg(
         bottom + _AXIS,
-        "Who owned which partition when",
+        "Owners of each partition over time",
         frame.time_axis(),
         *rows,
         _coordinator_lane(frame, lane),
@@ -249,7 +249,7 @@ def lag_of_partition(timeline: Timeline, partition: TopicPartition) -> Markup:
 
 
 def _area(points: Sequence[tuple[float, float]], bottom: float, class_: str) -> tuple[Markup, ...]:
-    """A line and, lighter, what is below it."""
+    """A line, with the area below it filled in a lighter colour."""
     if not points:
         return ()
     line = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)

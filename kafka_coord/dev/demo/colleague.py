@@ -1,4 +1,4 @@
-"""A plain consumer that shares a group, and the table its records go to, with Spark applications; as a process."""
+"""A process with a plain consumer that shares a group and a table with Spark applications."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WAIT_S = 0.5
 def main(
     arguments: Sequence[str] | None = None, *, rows: Callable[[Sequence[Record]], pyarrow.Table] = as_arrow
 ) -> int:
-    """The process; ``rows`` makes rows of the table from records. Exit code 0 after a clean leave, else the error's."""
+    """Runs the process; ``rows`` turns records into rows. The exit code is 0 after a clean leave, else the error's."""
     parser = member_arguments("kafka_coord.dev.demo.colleague", __doc__)
     parser.add_argument("--table", required=True, type=Path)
     parser.add_argument("--batch", required=True, type=int, help="records in one append, about one a second")
@@ -36,7 +36,7 @@ def main(
         with Consumer(**membership(given)) as consumer:
             while not stopping.is_set():
                 records = consumer.consume(given.batch, _WAIT_S)
-                if records:  # in the table before more is asked for: only then do they count as consumed
+                if records:  # before asking for more, which counts them as consumed
                     table.append_arrow(rows(records))
                     pace.worked(len(records), stopping)
     except KafkaCoordError as error:

@@ -1,4 +1,4 @@
-"""Estimates the demo's remaining time from the usual duration of each part, corrected by the present run."""
+"""Estimates the demo's remaining time from the usual duration of each part, corrected by the current run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kafka_coord.dev.cluster.flights import FLIGHTS
 from kafka_coord.dev.demo.options import Clients, DemoOptions
 
 _SPARK_S = 60.0
-"""The second group, from the start of its processes to its report."""
+"""The second group: from the start of its processes to its report."""
 
 
 class Part(StrEnum):
-    """The parts of a run, in their order. ``SPARK`` is what the second group takes longer than the first."""
+    """The parts of a run, in order. ``SPARK`` is the wait for the second group, which takes longer than the first."""
 
     START = "starting"
     LOAD = "writing"
@@ -27,7 +27,7 @@ class Part(StrEnum):
 
 
 def expected_seconds(options: DemoOptions) -> dict[Part, float]:
-    """What each part takes on a quiet machine of two cores."""
+    """How long each part takes on an idle machine with two cores."""
     size = options.records / FLIGHTS
     load_s = 1.0 + (10.0 if options.spark else 6.0) * size
     play_s = options.seconds * 1.1 + (3.0 if options.spark else 1.0)
@@ -47,14 +47,14 @@ def expected_seconds(options: DemoOptions) -> dict[Part, float]:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """A part that has ended, and its seconds."""
+    """A finished part, and how many seconds it took."""
 
     part: Part
     seconds: float
 
 
 class Countdown:
-    """Follows the beginning, progress and end of each part. Thread-safe."""
+    """Tracks the beginning, progress and end of each part. Thread-safe."""
 
     def __init__(self, options: DemoOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._expected = expected_seconds(options)
@@ -70,32 +70,33 @@ class Countdown:
             self._now, self._began, self._done_share = part, self._clock(), 0.0
 
     def end(self) -> None:
-        """The part under way has ended."""
+        """Notes the end of the current part."""
         with self._lock:
             if self._now is not None:
                 self._took.append(Took(self._now, self._clock() - self._began))
                 self._now = None
 
     def reached(self, share: float) -> None:
-        """The part under way is done to this share, from 0 to 1."""
+        """Notes the progress of the current part, from 0 to 1."""
         self._done_share = share
 
     @property
     def took(self) -> tuple[Took, ...]:
-        """The parts that have ended."""
+        """The finished parts."""
         with self._lock:
             return tuple(self._took)
 
     def left_s(self) -> float:
-        """Seconds until the end of the whole run: never less than 1 before the last part has ended."""
+        """Seconds until the end of the run: at least 1 until the last part has ended."""
         with self._lock:
             over = {took.part for took in self._took}
             later = sum(s for part, s in self._expected.items() if part not in over and part is not self._now)
             if self._now is None:
                 return max(1.0, later)
             elapsed = self._clock() - self._began
-            # A part that takes longer than expected, on a busy machine, is not about to end in every line.
+            # On a busy machine a part may take longer than expected. Then its remaining time grows with the time it
+            # took.
             here = max(self._expected.get(self._now, 0.0) - elapsed, elapsed / 4)
-            if self._done_share > 0.25:  # before that, the pace says less than the estimate
+            if self._done_share > 0.25:  # earlier, the pace predicts less well than the estimate
                 here = elapsed / self._done_share * (1 - self._done_share)
             return max(1.0, here + later)

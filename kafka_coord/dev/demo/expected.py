@@ -10,7 +10,7 @@ from kafka_coord.dev.cluster.flights import flight_rows
 
 @dataclass(slots=True)
 class AirlineTotal:
-    """How many flights an airline had, how many of them arrived, and their delays added up, in minutes."""
+    """An airline's totals: flights, flights that arrived, and the sum of their delays in minutes."""
 
     flights: int = 0
     arrived: int = 0
@@ -18,11 +18,11 @@ class AirlineTotal:
 
     @property
     def mean_delay(self) -> float | None:
-        """Minutes; None where none arrived."""
+        """In minutes; None if no flight arrived."""
         return self.delay_minutes / self.arrived if self.arrived else None
 
     def add(self, delay: int | None, sign: int = 1) -> None:
-        """Count one flight (with ``sign`` -1: take it back)."""
+        """Counts one flight; ``sign=-1`` removes it again."""
         self.flights += sign
         if delay is not None:
             self.arrived += sign
@@ -30,7 +30,7 @@ class AirlineTotal:
 
 
 def count_input(limit: int | None = None, again: int = 0) -> dict[str, AirlineTotal]:
-    """Airline's code → its total over the first ``limit`` flights, the first ``again`` of them counted twice."""
+    """Maps an airline's code to its totals of the first ``limit`` flights; the first ``again`` of them count twice."""
     totals: dict[str, AirlineTotal] = {}
     with flight_rows() as (header, rows):
         carrier, delay = header.index("carrier"), header.index("arr_delay")

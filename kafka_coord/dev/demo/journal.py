@@ -1,8 +1,8 @@
 """The journal of one consumer of the demo: one JSON object per line, appended as it happens.
 
-A line about records is written after they were worked through and before the consumer asks for more. Since only
-asking for more makes them count as consumed, no offset is ever committed for a record that is in no journal, whenever
-the process is killed. A killed process may leave half a line; what that line was about was never committed.
+The consumer writes a line about records after it has processed them and before it asks for more. Records count as
+consumed only when it asks for more. So every committed record is in a journal, whenever the process is killed. A killed
+process may leave half a line; the records of that line were never committed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ def now_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Records of one partition with offsets ``first``, ``first + 1``, …: of which airline each was, and its delay on
-    arrival in minutes (None: unknown, it was cancelled or diverted). ``at_ms`` is when they had been worked through
-    (ms since 1970)."""
+    """Records of one partition with offsets ``first``, ``first + 1``, …: each one's airline and delay on arrival in
+    minutes (None: unknown, the flight was cancelled or diverted). ``at_ms`` is the time at which the consumer had
+    processed them (ms since 1970).
+    """
 
     at_ms: int
     partition: TopicPartition
@@ -52,7 +53,7 @@ class Change(StrEnum):
     STARTED = "started"
     STOPPED = "stopped"
     LOST = "lost"
-    """Gone without a stop: the membership was lost."""
+    """Lost without a stop, together with the membership."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Handed:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A commit was acknowledged: from then on the group continues at these offsets, or at later ones."""
+    """A commit was acknowledged: from now on the group continues at these offsets or later ones."""
 
     at_ms: int
     offsets: Offsets
@@ -74,8 +75,9 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """All that one consumer wrote. ``left_ms`` is when it left cleanly, None if it never did. Only stock clients write
-    down which commits were acknowledged."""
+    """Everything one consumer wrote. ``left_ms`` is the time of its clean leave, None if there was none. Only stock
+    clients record their acknowledged commits.
+    """
 
     consumer: str
     joined_ms: int | None = None
@@ -87,7 +89,9 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Killing:
-    """A consumer that was killed: when (ms since 1970), and the committed offset of each partition it owned then."""
+    """The kill of a consumer: its time (ms since 1970), and the committed offset of each partition that the consumer
+    owned.
+    """
 
     consumer: str
     at_ms: int
@@ -95,7 +99,7 @@ class Killing:
 
 
 class JournalWriter:
-    """Appends to ``path``, unbuffered: what was written survives ``kill -9`` of the writer. Thread-safe."""
+    """Appends to ``path`` without buffering, so that written lines survive a ``kill -9`` of the writer. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
@@ -123,7 +127,7 @@ class JournalWriter:
         self._write({"at_ms": at_ms, "event": "committed", "offsets": written})
 
     def records(self, at_ms: int, runs: Sequence[Run]) -> None:
-        """One line for all of them; each run's own ``at_ms`` is not written."""
+        """Writes one line for all runs, without each run's own ``at_ms``."""
         written = [[*run.partition, run.first, list(run.airlines), list(run.delays)] for run in runs]
         self._write({"at_ms": at_ms, "event": "records", "runs": written})
 
@@ -135,8 +139,9 @@ class JournalWriter:
 
 
 def read_journal(path: Path, consumer: str) -> Journal:
-    """Reads what ``consumer`` wrote so far; a last line without its end is left out, a missing file is an empty
-    journal. Raises :class:`~kafka_coord.errors.MalformedValue` with the line for anything else that is wrong."""
+    """Reads the journal of ``consumer``. It ignores an incomplete last line; a missing file is an empty journal. Raises
+    :class:`~kafka_coord.errors.MalformedValue` with the line for any other fault.
+    """
     joined = left = None
     runs: list[Run] = []
     handed: list[Handed] = []

@@ -26,15 +26,15 @@ _COLOURS = ("bright_blue", "dark_orange", "green3", "medium_purple1", "gold3", "
 _BAR_CELLS = 18
 _PROGRESS_CELLS = 36
 _WIDE = 112
-"""From this many columns on, events are shown beside the partitions instead of below."""
+"""On terminals at least this wide, events appear beside the partitions instead of below them."""
 _EVENTS_BESIDE, _EVENTS_BELOW = 9, 3
 _OBEYED_SHOWN_S = 4.0
 
 
 class Obeyed:
-    """The commands that consumers have carried out lately. Most wait for some tens of ms only, too short to be seen; a
-    change of owners shows that they were carried out. ``verbs`` say what became of partitions that were taken away, and
-    of those that were given.
+    """The commands that consumers carried out recently. Most wait for only some tens of ms, too short to see; a change
+    of owners shows that they were carried out. ``verbs`` are the words for partitions that were taken away and for
+    those that were given.
     """
 
     def __init__(self, verbs: tuple[str, str] = ("stop-fetcher", "start-fetcher")) -> None:
@@ -43,7 +43,7 @@ class Obeyed:
         self._lately: dict[str, tuple[float, str]] = {}
 
     def notice(self, owners: Mapping[TopicPartition, str], now: float) -> None:
-        """Compare with the owners noticed last; ``now`` in seconds."""
+        """Compares the owners with those of the previous call; ``now`` is in seconds."""
         started: dict[str, list[TopicPartition]] = {}
         stopped: dict[str, list[TopicPartition]] = {}
         for partition in owners.keys() | self._owners.keys():
@@ -60,13 +60,13 @@ class Obeyed:
             self._lately[consumer] = (now, ", ".join(told))
 
     def by(self, consumer: str, now: float) -> str:
-        """What a consumer obeyed within the last seconds; empty if nothing."""
+        """The commands that a consumer carried out within the last seconds; empty if none."""
         at, told = self._lately.get(consumer, (0.0, ""))
         return told if now - at <= _OBEYED_SHOWN_S else ""
 
 
 class LiveView(PlainView):
-    """Shows steps as lines and the story as a picture. The story's events stay when the picture goes."""
+    """Shows steps as lines and the story as a picture. The story's events stay when the picture disappears."""
 
     tick_s = 0.5
 
@@ -85,7 +85,7 @@ class LiveView(PlainView):
         if ticks:
             self._status = self.console.status(f"{what}  {self.left()}")
             self._status.start()
-        else:  # what is drawn next has the terminal for itself
+        else:  # the next picture needs the terminal to itself
             self.console.print(Text.assemble(("▸ ", "bold blue"), what), soft_wrap=True)
 
     def tick_step(self, what: str, doing: str, seconds: float) -> None:
@@ -124,7 +124,7 @@ class LiveView(PlainView):
                     yield
             finally:
                 self._live = None
-                for line in self._events[told:]:  # the picture goes, the story stays
+                for line in self._events[told:]:  # the picture disappears, the events stay
                     self.console.print(line, soft_wrap=True)
 
     def picture(self, look: GroupView) -> Table:

@@ -12,7 +12,7 @@ _MINIMUM_RECORDS = 2_000
 
 
 class ChannelChoice(StrEnum):
-    """Which channel the consumers use; ``mixed``: every other consumer uses a socket."""
+    """The channel that the consumers use; ``mixed``: every other consumer uses a socket."""
 
     ZOOKEEPER = "zookeeper"
     SOCKET = "socket"
@@ -20,7 +20,7 @@ class ChannelChoice(StrEnum):
 
 
 class Clients(StrEnum):
-    """Whose consumers play: this project's, or stock Kafka clients."""
+    """The kind of consumers: this project's, or stock Kafka clients."""
 
     OWN = "own"
     KAFKA = "kafka"
@@ -29,12 +29,11 @@ class Clients(StrEnum):
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
     """The demo writes ``records`` flights to ``partitions`` before the consumers begin. When the topic has grown to
-    ``grown_partitions``, it writes the first ``again`` of them once more, to the new partitions only.
-
-    The consumers' pace is limited so that they need about ``seconds``. ``seed`` decides who is killed, who leaves, and
-    when exactly. A killed coordinator is noticed after ``session_timeout_ms``; so is a killed consumer that has a
-    ZooKeeper session. With ``spark`` a second group, of Spark queries and a plain consumer, reads the first
-    ``shared_records`` flights from a topic of its own at the same time.
+    ``grown_partitions``, it writes the first ``again`` of them once more, to the new partitions only. The consumers'
+    pace is limited so that they need about ``seconds``. ``seed`` decides which consumer is killed, which leaves, and
+    when exactly. It takes ``session_timeout_ms`` until others notice a killed coordinator, or a killed consumer with a
+    ZooKeeper session. With ``spark``, a second group of Spark queries and a plain consumer reads the first
+    ``shared_records`` flights from its own topic at the same time.
     """
 
     records: int = FLIGHTS
@@ -65,7 +64,7 @@ class DemoOptions:
             raise SettingsError("--clients kafka plays with stock Kafka clients alone: leave out --spark and --channel")
 
     def by_bootstrap(self, number: int) -> bool:
-        """Whether the consumer of this number, from 1, is told coordinators' addresses and not ZooKeeper's."""
+        """Whether the consumer of this number (from 1) gets the coordinators' addresses instead of ZooKeeper's."""
         return (
             self.clients is Clients.KAFKA
             or self.channel is ChannelChoice.SOCKET
@@ -74,8 +73,9 @@ class DemoOptions:
 
     @property
     def consumers_session_ms(self) -> int:
-        """Long enough for a consumer that is a member through a coordinator to stay one while one coordinator dies and
-        the next begins."""
+        """The consumers' session timeout in ms. A consumer on a socket must stay a member while one coordinator dies
+        and the next one starts.
+        """
         with_zookeeper = self.clients is Clients.OWN and self.channel is ChannelChoice.ZOOKEEPER
         return self.session_timeout_ms if with_zookeeper else self.session_timeout_ms * 9 // 4
 
@@ -101,7 +101,7 @@ class DemoOptions:
 
     @property
     def records_per_s(self) -> float:
-        """The pace of one consumer; a little less than three are at work on average."""
+        """The pace of one consumer in records per second; a little less than three work on average."""
         return self.total / self.seconds / 2.8
 
 
@@ -121,7 +121,7 @@ def chosen(
     channel: str = ChannelChoice.ZOOKEEPER,
     clients: str = Clients.OWN,
 ) -> DemoOptions:
-    """The options that the user chose. ``quick`` is a smaller run, without Spark unless that is asked for.
+    """The options that the user chose. ``quick`` is a smaller run, without Spark unless the user asks for it.
 
     Raises :class:`~kafka_coord.errors.SettingsError`.
     """

@@ -1,6 +1,7 @@
 """Two Spark queries of one application, as a process: one JVM for both, and for the report of their table.
 
-The first query begins at once and the second at SIGUSR1. At SIGTERM both leave the group; then the report is made.
+The first query starts at once and the second at SIGUSR1. At SIGTERM both leave the group; then the process writes the
+report.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ LIGHT: Mapping[str, str] = {
     "spark.driver.memory": "512m",
     "spark.sql.shuffle.partitions": "2",
 }
-"""Settings of a Spark that has to be up soon, and runs for a minute only."""
+"""Settings for a Spark that must start fast and runs for only a minute."""
 
 _LOOK_S = 0.1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The process. Exit code 0 when both queries left cleanly and the report is written, else the error's."""
+    """Runs the process. The exit code is 0 if both queries left cleanly and the report is written, else the error's."""
     parser = argparse.ArgumentParser(prog="kafka_coord.dev.demo.queries", description=__doc__)
     for option in ("--zookeeper", "--group", "--topic", "--output", "--first", "--second", "--max-offsets"):
         parser.add_argument(option, required=True)
@@ -52,7 +53,7 @@ def _run(given: argparse.Namespace) -> None:
     names = [given.first, given.second]
     second = stopping_event(signal.SIGUSR1)
     with spark_session("kafka-coord demo", master="local[2]", conf=LIGHT, java=find_java().executable) as spark:
-        stopping = stopping_event()  # after Spark, which sets a handler of its own when it starts
+        stopping = stopping_event()  # after Spark, which sets its own handler when it starts
         with ThreadPoolExecutor(len(names)) as pool:
             running: list[Future[Ended]] = []
             try:

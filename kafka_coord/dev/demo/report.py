@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The contents of the page. ``failover_ms`` is from the coordinator's kill to the next one's election and
-    ``failover_records`` what the group consumed meanwhile (None: no coordinator was killed). ``steps`` are what the
-    demo did and how many seconds each took, ``setting`` is one sentence about the parts, ``shared`` is what the second
-    group did, and ``stock`` says that the consumers were stock Kafka clients.
+    """The contents of the page. ``failover_ms`` is the time from the coordinator's kill to the next election, and
+    ``failover_records`` the number of records that the group consumed meanwhile (None: no coordinator was killed).
+    ``steps`` are the demo's steps and their seconds, ``setting`` is one sentence about the parts, and ``shared``
+    describes the second group. ``stock`` is true if the consumers were stock Kafka clients.
     """
 
     group: str
@@ -76,7 +76,7 @@ def _top(story: Story) -> tuple[Markup, ...]:
 
 def _headline(story: Story) -> str:
     if not story.verification.passed:
-        return f"Something was lost or doubled: {story.verification.failures()[0]}"
+        return f"Records were lost or repeated: {story.verification.failures()[0]}"
     kinds = [event.kind for event in story.timeline.events]
     deaths = []
     if EventKind.KILLED in kinds:
@@ -101,8 +101,10 @@ def _figures(story: Story) -> Markup:
         until = "its return" if story.stock else "its successor"
         cards.append((_ms(story.failover_ms), f"from the coordinator's kill to {until}{meanwhile}"))
     if crashed is not None:
-        cards.append((_ms(crashed), "until a killed consumer's partitions went on, median"))
-    cards.append((f"{story.verification.repeated:,}", "records repeated, all after the killed consumer's last commit"))
+        cards.append((_ms(crashed), "median time until a killed consumer's partitions continued"))
+    cards.append(
+        (f"{story.verification.repeated:,}", "records repeated, all of them after the killed consumer's last commit")
+    )
     return tag(
         "div",
         *(tag("div", tag("b", figure), tag("span", what), class_="figure") for figure, what in cards),
@@ -123,7 +125,7 @@ def _ownership(story: Story) -> Markup:
     ]
     return tag(
         "section",
-        tag("h2", "Who owned which partition when"),
+        tag("h2", "Owners of each partition over time"),
         tag(
             "p",
             f"A bar runs from {_BARS[story.stock]}, as the consumer itself wrote it down. A red "
@@ -181,8 +183,8 @@ def _rebalances(story: Story) -> Markup:
         tag("h2", "Rebalances"),
         tag(
             "p",
-            "From the group's history in ZooKeeper: why each was decided, how many partitions changed their owner, and "
-            "how long it took from the decision until every stop was acknowledged, and until all was owned again.",
+            "From the group's history in ZooKeeper: the reason of each decision, how many partitions changed owner, "
+            "and the time from the decision until all stops were acknowledged, and until all partitions had owners.",
             class_="note",
         ),
         table(heads, [_rebalance_row(story.timeline, decision) for decision in story.timeline.decisions]),
@@ -234,8 +236,8 @@ def _verification(verification: Verification) -> Markup:
         tag("h2", "Verification"),
         tag(
             "p",
-            "From what each consumer wrote down of every record it was given, the offsets as an operator reads them, "
-            "and the input counted from its file.",
+            "The evidence: each consumer's journal of the records it received, the offsets as an operator reads them, "
+            "and the counts of the input file.",
             class_="note",
         ),
         tag("div", tag("table", tag("tbody", *rows)), class_="scroll"),

@@ -52,7 +52,7 @@ _CHANNEL_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result: the verdict, everything that happened, where the page about it is, and what each part took."""
+    """The result: the verdict, all events, the path of the page, and the duration of each part."""
 
     verification: Verification
     timeline: Timeline
@@ -61,9 +61,9 @@ class Outcome:
 
 
 def run_demo(options: DemoOptions, directory: Path, report: Path, view: PlainView, *, keep: bool = False) -> Outcome:
-    """Runs the demo in ``directory`` and writes the page ``report``. With ``keep`` the cluster runs on afterwards.
-
-    The verdict is in the outcome; raises :class:`~kafka_coord.errors.KafkaCoordError` if the demo could not reach one.
+    """Runs the demo in ``directory`` and writes the page ``report``. With ``keep``, the cluster keeps running
+    afterwards. The outcome holds the verdict. Raises :class:`~kafka_coord.errors.KafkaCoordError` if the demo reached
+    none.
     """
 
     over_sockets = options.channel is not ChannelChoice.ZOOKEEPER
@@ -120,7 +120,7 @@ def _with_cluster(
         def check() -> None:
             workforce.check()
             if sharing is not None and sharing.done():
-                sharing.result()  # raises what made it end
+                sharing.result()  # raises the error that ended it
 
         if isinstance(watcher, StockWatcher):
             scenario: Scenario = StockScenario(options, cluster, store, watcher, workforce, view)
@@ -198,7 +198,7 @@ def _as_an_operator_reads(zookeeper: str, group: str) -> tuple[dict[TopicPartiti
     ends = {TopicPartition(row["topic"], row["partition"]): row["end_offset"] for row in rows}
     unknown = sorted(tp for tp, end in ends.items() if end is None)
     if unknown:
-        raise VerificationFailed(f"no end offset is known of {', '.join(map(str, unknown))}: {answer.stderr}")
+        raise VerificationFailed(f"unknown end offsets of {', '.join(map(str, unknown))}: {answer.stderr}")
     committed = {
         TopicPartition(row["topic"], row["partition"]): row["committed_offset"]
         for row in rows
@@ -250,7 +250,7 @@ def _setting(options: DemoOptions) -> str:
     stock = options.clients is Clients.KAFKA
     consumers = ", a stock Kafka client (confluent-kafka)" if stock else _CHANNEL_WORDS[options.channel]
     again = (
-        "The killed coordinator is started again once its session has ended"
+        "The killed coordinator starts again once its session has ended"
         if stock
         else "A dead coordinator is noticed when its session ends"
     )

@@ -26,12 +26,13 @@ _SETTLE_S = 60.0
 _ALWAYS_WITHIN_S = 120.0
 _POLL_S = 0.05
 _LAST_COMMIT_S = 0.3
-"""Longer than what a coordinator collects offsets for before it writes them."""
+"""Longer than the time for which a coordinator collects offsets before it writes them."""
 
 
 class Scenario:
-    """Plays the story once. Afterwards ``events`` and ``killings`` tell what was done, and ``coordinator_killed`` maps
-    the epoch of the killed coordinator to the moment (ms since 1970)."""
+    """Plays the story once. Afterwards ``events`` and ``killings`` hold what happened, and ``coordinator_killed`` maps
+    the epoch of the killed coordinator to the time of its kill (ms since 1970).
+    """
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Scenario:
         view: PlainView,
         check: Callable[[], None],
     ) -> None:
-        """``check`` raises what has gone wrong outside this story, if anything; it is called while waiting."""
+        """``check`` raises an error that occurred outside this story; the scenario calls it while it waits."""
         self._options = options
         self._cluster = cluster
         self._watcher = watcher
@@ -55,8 +56,8 @@ class Scenario:
         self.coordinator_killed: dict[int, int] = {}
 
     def play(self) -> None:
-        """The whole story, until everything is committed. Raises :class:`~kafka_coord.errors.Timeout` where an expected
-        event does not happen, and :class:`~kafka_coord.errors.ConsumerError` where a consumer ends unexpectedly.
+        """Plays the whole story, until everything is committed. Raises :class:`~kafka_coord.errors.Timeout` if an
+        expected event does not happen, and :class:`~kafka_coord.errors.ConsumerError` if a consumer ends unexpectedly.
         """
         self._begin()
         for share, act in self._acts():
@@ -65,7 +66,7 @@ class Scenario:
         self._finish()
 
     def _acts(self) -> Sequence[tuple[float, Callable[[], None]]]:
-        """What happens, and how much of the first load is committed then; a little earlier or later by the seed."""
+        """Each act, and the share of the first load that is committed when it begins; the seed varies it a little."""
         return (
             (0.13, self._join),
             (0.28, self._kill),
@@ -178,8 +179,8 @@ class Scenario:
         return _ALWAYS_WITHIN_S + 5 * self._options.seconds
 
     def _wait_until_settled(self, condition: Callable[[GroupNow], bool], what: str) -> None:
-        """The group once it is stable and fulfils the condition. Reads the group itself, because a sample may be a
-        moment old.
+        """Waits until the group is stable and fulfils the condition, and returns it. Reads the group itself, because
+        the last sample may be out of date.
         """
         deadline = time.monotonic() + _SETTLE_S
         while True:
@@ -192,15 +193,15 @@ class Scenario:
             time.sleep(_POLL_S)
 
     def _left_behind(self, victim: str) -> dict[TopicPartition, int]:
-        """What a killed consumer held, and what is committed of it. Reads until that no longer changes: ZooKeeper, or a
-        coordinator that writes for the consumer, may still be carrying out a commit that the consumer sent.
+        """The partitions that a killed consumer held, with their committed offsets. Reads until these no longer change:
+        ZooKeeper, or a coordinator that writes for the consumer, may still carry out a commit that the consumer sent.
         """
         before: dict[TopicPartition, int] | None = None
         since = time.monotonic()
         while True:
             found = self._watcher.now()
             if victim not in found.members:
-                raise Timeout(f"the session of {victim} ended before it could be seen what it had committed")
+                raise Timeout(f"the session of {victim} ended before its committed offsets could be read")
             held = {tp: found.committed.get(tp, 0) for tp, owner in found.owners.items() if owner == victim}
             if held != before:
                 before, since = held, time.monotonic()

@@ -1,8 +1,8 @@
 """The demo's second group: Spark queries and a plain consumer share a topic, and write one table.
 
-It plays beside the first group. ``spark-1`` is an application of its own and is killed half-way; ``spark-2`` and the
-later ``spark-3`` are queries of another application, which also makes the report. The table has to hold every record
-once, and the report has to say what the input says.
+It plays beside the first group. ``spark-1`` is a separate application and is killed half-way; ``spark-2`` and the later
+``spark-3`` are queries of another application, which also writes the report. The table must hold every record once, and
+the report must equal the input.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from kafka_coord.spark.sinks import TableWriter
 from kafka_coord.zk.store import Store
 
 _SECONDS = 10.5
-"""How long three members need for the whole topic."""
+"""How many seconds three members need for the whole topic."""
 _KILL = 0.35
-"""How much of it is in the table when an application is killed."""
+"""The share of the topic that is in the table when an application is killed."""
 _PATIENCE_S = 240.0
 _STOP_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The result: what happened, what was verified, and the numbers by airline, airport, hour and route."""
+    """The result: the events, the checks, and the numbers by airline, airport, hour and route."""
 
     group: str
     topic: str
@@ -57,11 +57,11 @@ class Shared:
     by_airline: Mapping[str, AirlineTotal]
     report: DelayReport
     owned: tuple[tuple[str, Mapping[str, int]], ...]
-    """How many partitions each owned, at moments the group was stable: (when, consumer → partitions)."""
+    """How many partitions each consumer owned whenever the group was stable: (time, consumer → partitions)."""
 
 
 class Sharing:
-    """Plays it once, in ``directory``, beside whatever else the cluster does."""
+    """Plays the second group's story once, in ``directory``, beside all other work of the cluster."""
 
     def __init__(
         self, options: DemoOptions, cluster: DevCluster, store: Store, directory: Path, view: PlainView
@@ -84,7 +84,7 @@ class Sharing:
 
     @contextmanager
     def alongside(self) -> Iterator[Future[Shared]]:
-        """Plays on a thread of its own while the block runs; the end of the block stops what is left of it."""
+        """Plays on its own thread while the block runs; the end of the block stops the processes that are left."""
         with ThreadPoolExecutor(1, thread_name_prefix="demo-sharing") as pool:
             result = pool.submit(self._play)
             try:
@@ -95,8 +95,8 @@ class Sharing:
     # --- the acts, on the thread -------------------------------------------------------------------------------------
 
     def _play(self) -> Shared:
-        """All of it. Raises :class:`~kafka_coord.errors.Timeout` where an expected event does not happen, and
-        :class:`ConsumerError` where a process ends unexpectedly.
+        """Plays the whole story. Raises :class:`~kafka_coord.errors.Timeout` if an expected event does not happen, and
+        :class:`ConsumerError` if a process ends unexpectedly.
         """
         try:
             first, host = self._spark("spark-1"), self._queries("spark-2", "spark-3")
@@ -127,7 +127,7 @@ class Sharing:
                 process.stop()
 
     def _load(self) -> None:
-        """While the Sparks start."""
+        """Creates the topic and writes its records, while the Spark applications start."""
         servers, topic = self._cluster.bootstrap_servers, self._options.spark_topic
         TopicAdmin(servers).create(topic, self._options.shared_partitions, replication=min(self._options.brokers, 2))
         produce(servers, topic, read_flights(self._records))
@@ -144,12 +144,12 @@ class Sharing:
         self._note(EventKind.KILLED, f"{first} is killed (kill -9) while it works")
         self._processes[host].signal(signal.SIGUSR1)
         self._wait_until_settled({"spark-2", plain, "spark-3"})
-        self._note(EventKind.JOINED, f"spark-3 joins; what {first} left undone is done once")
+        self._note(EventKind.JOINED, f"spark-3 joins; the records that {first} left are processed once")
         self._wait(self._all_done, "everything written and committed")
         self._note(EventKind.FINISHED, f"all {self._records:,} records are in Spark's table, and committed")
 
     def _spark(self, name: str) -> str:
-        """An application of one query, as a user starts it."""
+        """Starts an application of one query, as a user does."""
         arguments = ["pipeline", "run", "flights", "--zookeeper", self._cluster.zookeeper]
         arguments += ["--group", self._options.spark_group, "--topics", self._options.spark_topic]
         arguments += ["--output", str(self._directory), "--consumer-id", name, "--max-offsets", str(self._pace)]
@@ -159,7 +159,7 @@ class Sharing:
         return self._start(name, ["-m", "kafka_coord.cli.main", *arguments])
 
     def _queries(self, first: str, second: str) -> str:
-        """An application of two queries, of which the second begins later."""
+        """Starts an application of two queries; the second begins later."""
         arguments = ["-m", "kafka_coord.dev.demo.queries", *self._member(), "--output", str(self._directory)]
         arguments += ["--first", first, "--second", second, "--max-offsets", str(self._pace)]
         return self._start(f"{first}-{second}", arguments)
@@ -228,7 +228,7 @@ class Sharing:
         return all(row.lag == 0 for row in self._watcher.describe().offsets)
 
     def _offsets(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Where each partition ends, and what is committed of it."""
+        """The end offset and the committed offset of each partition."""
         rows = self._watcher.describe().offsets
         places = [(TopicPartition(row.topic, row.partition), row) for row in rows]
         return (
@@ -259,7 +259,7 @@ class Sharing:
 def _all_there(ends: Mapping[TopicPartition, int], records: int) -> Check:
     held = sum(ends.values())
     differences = () if held == records else (f"{records:,} were written, {held:,} are there",)
-    return Check("Spark's topic holds every record that was written", f"{held:,} records", differences)
+    return Check("Spark's topic holds every written record", f"{held:,} records", differences)
 
 
 def _once(table: TableWriter, ends: Mapping[TopicPartition, int]) -> Check:
@@ -270,7 +270,7 @@ def _once(table: TableWriter, ends: Mapping[TopicPartition, int]) -> Check:
     for topic, partition, offset in places:
         times = seen.get(TopicPartition(topic, partition), bytearray())
         if offset >= len(times):
-            differences.append(f"{topic}-{partition} has no offset {offset}")
+            differences.append(f"{topic}-{partition}: offset {offset} is missing")
         else:
             times[offset] = min(times[offset] + 1, 255)
     for tp, times in sorted(seen.items()):
@@ -298,4 +298,4 @@ def _told(committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition,
         for tp, end in sorted(ends.items())
         if committed.get(tp) != end
     )
-    return Check("what the table holds the group has committed", f"{sum(committed.values()):,} offsets", differences)
+    return Check("the group has committed everything in the table", f"{sum(committed.values()):,} offsets", differences)

@@ -1,4 +1,4 @@
-"""What happened when, assembled from journals, samples and events. Pure; all times are in ms since 1970."""
+"""The timeline of a run, assembled from journals, samples and events. Pure; all times are in ms since 1970."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that was done to the system, or that it did: one sentence."""
+    """One event, as a sentence: an action of the demo or of the system."""
 
     at_ms: int
     kind: EventKind
@@ -35,7 +35,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the group: what is committed, where each partition ends, who owns it, which commands wait."""
+    """One look at the group: each partition's committed offset, end offset and owner, and the outstanding commands."""
 
     at_ms: int
     committed: Mapping[TopicPartition, int]
@@ -44,7 +44,7 @@ class Sample:
     pending: Mapping[str, int] = field(default_factory=dict)
 
     def lag(self, partition: TopicPartition) -> int:
-        """Records of the partition not yet committed."""
+        """The number of records of the partition that are not committed yet."""
         return max(0, self.ends.get(partition, 0) - self.committed.get(partition, 0))
 
     @property
@@ -63,7 +63,9 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A consumer's hold on a partition, from start-fetcher to stop-fetcher, and the records it consumed meanwhile."""
+    """A consumer's hold on a partition, from start-fetcher to stop-fetcher, and the number of records it consumed
+    meanwhile.
+    """
 
     partition: TopicPartition
     consumer: str
@@ -85,7 +87,7 @@ class Reign:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """A partition's way from one owner to the next: how long nobody owned it, and whether its owner was killed."""
+    """The handover of a partition: how long nobody owned it, and whether its old owner was killed."""
 
     partition: TopicPartition
     at_ms: int
@@ -148,7 +150,9 @@ def assemble(
 
 
 def spans_of(journals: Sequence[Journal], killings: Sequence[Killing], until_ms: int) -> tuple[Span, ...]:
-    """Who owned which partition when. What a killed consumer owned ends with it; what nobody ended, at ``until_ms``."""
+    """All spans of ownership. A kill ends the spans of the killed consumer; spans without an end last until
+    ``until_ms``.
+    """
     killed = {killing.consumer: killing.at_ms for killing in killings}
     spans: list[Span] = []
     for journal in journals:
@@ -168,7 +172,7 @@ def spans_of(journals: Sequence[Journal], killings: Sequence[Killing], until_ms:
 
 
 class _Counted:
-    """The records of one journal, to be counted by partition and time."""
+    """Counts the records of one journal by partition and time."""
 
     def __init__(self, journal: Journal) -> None:
         self._runs: dict[TopicPartition, list[tuple[int, int]]] = {}
@@ -176,13 +180,13 @@ class _Counted:
             self._runs.setdefault(run.partition, []).append((run.at_ms, len(run.airlines)))
 
     def span(self, consumer: str, partition: TopicPartition, from_ms: int, to_ms: int, ending: Ending) -> Span:
-        # A batch is written down a moment after its last record, which may be the moment after the stop.
+        # The consumer writes a batch down a moment after its last record, perhaps just after the stop.
         records = sum(count for at_ms, count in self._runs.get(partition, ()) if from_ms <= at_ms <= to_ms)
         return Span(partition, consumer, from_ms, to_ms, ending, records)
 
 
 def handovers_of(spans: Iterable[Span]) -> tuple[Handover, ...]:
-    """Each change of owner. Within one consumer (stopped and started again) counts as well: it paused the partition."""
+    """Each change of owner. A stop and start within one consumer counts too, because it paused the partition."""
     handovers = []
     last: dict[TopicPartition, Span] = {}
     for span in sorted(spans, key=lambda span: (span.partition, span.from_ms)):
@@ -195,7 +199,7 @@ def handovers_of(spans: Iterable[Span]) -> tuple[Handover, ...]:
 
 
 def overlaps_of(spans: Iterable[Span]) -> tuple[str, ...]:
-    """Partitions two consumers held at once: there must be none."""
+    """Partitions that two consumers held at once: there must be none."""
     found = []
     last: dict[TopicPartition, Span] = {}
     for span in sorted(spans, key=lambda span: (span.partition, span.from_ms)):
@@ -208,7 +212,7 @@ def overlaps_of(spans: Iterable[Span]) -> tuple[str, ...]:
 
 
 def rates_of(journals: Sequence[Journal], from_ms: int, to_ms: int, bucket_ms: int) -> dict[str, tuple[int, ...]]:
-    """Records worked through per bucket, by consumer."""
+    """Records processed per bucket, by consumer."""
     buckets = max(1, -(-(to_ms - from_ms) // bucket_ms))
     rates = {}
     for journal in journals:
@@ -220,11 +224,11 @@ def rates_of(journals: Sequence[Journal], from_ms: int, to_ms: int, bucket_ms: i
 
 
 def consumed_between(journals: Iterable[Journal], from_ms: int, to_ms: int) -> int:
-    """Records the group worked through in a stretch of time."""
+    """The number of records that the group processed in a period."""
     return sum(len(run.airlines) for journal in journals for run in journal.runs if from_ms < run.at_ms <= to_ms)
 
 
 def median_gap_ms(handovers: Iterable[Handover], *, after_killing: bool) -> int | None:
-    """The median time a partition was without owner; None where there was no such handover."""
+    """The median time without an owner in ms; None if there was no such handover."""
     gaps = [handover.gap_ms for handover in handovers if handover.after_killing is after_killing]
     return round(statistics.median(gaps)) if gaps else None

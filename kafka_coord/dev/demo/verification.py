@@ -1,18 +1,18 @@
-"""Whether the group consumed what there was to consume: pure, from the consumers' journals and the facts around them.
+"""Verifies that the group consumed every record, from the consumers' journals and other facts. Pure.
 
 The claim, for a topic whose partitions hold the offsets 0 … end - 1:
 
 - every record was consumed at least once;
-- none was consumed twice, except a record that a *killed* consumer had consumed and not committed: in a partition it
-  owned when it was killed, at or beyond the offset committed for that partition then. A clean handover repeats none.
-  A stock client whose session ended while it lived counts as killed, as far as its last acknowledged commit;
-- in those partitions the next owner went on exactly at the committed offset: nothing of the killed consumer's
-  uncommitted work was taken for done;
-- no two consumers owned a partition at the same moment, and none was interrupted that did not change its owner;
-- no acknowledged commit was lost: whoever was given a partition after a commit was acknowledged began at that offset
-  or later, and the group ends at that offset or later (only stock clients write acknowledgements down);
-- what was consumed, each record counted once, is the input: the same number of flights and the same delays by airline;
-- what was committed is everything.
+- no record was consumed twice, except records that a *killed* consumer had consumed and not committed. Those are in a
+  partition that it owned at the kill, at or beyond the offset that was committed then. A clean handover repeats none. A
+  living stock client whose session ended counts as killed, from its last acknowledged commit on;
+- in those partitions the next owner continued exactly at the committed offset, so that it skipped none of the killed
+  consumer's uncommitted records;
+- no two consumers owned a partition at the same moment, and no partition was interrupted without a change of owner;
+- no acknowledged commit was lost: each later owner of the partition began at that offset or later, and the group ends
+  at that offset or later (only stock clients record acknowledgements);
+- the consumed records, each counted once, equal the input: the same number of flights and the same delays by airline;
+- the group has committed every record.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.model.partitions import ranges
 
 MAX_DIFFERENCES = 20
-"""How many differences of one check are spelt out."""
+"""How many differences of one check are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything that the verification reads. ``ends`` are the partitions' end offsets, ``committed`` what the group
-    has committed (as an operator reads it), ``written`` the number of records produced, ``expected`` what the input
-    itself says by airline.
+    """The input of the verification. ``ends`` are the partitions' end offsets, ``committed`` the group's committed
+    offsets (as an operator reads them), ``written`` is the number of records produced, and ``expected`` are the input's
+    totals by airline.
     """
 
     ends: Offsets
@@ -48,7 +48,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One verified claim. ``found`` says in a few words what was seen, ``differences`` what is wrong, if anything."""
+    """One checked claim. ``found`` is the observation in a few words; ``differences`` lists the contradictions."""
 
     name: str
     found: str
@@ -61,8 +61,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The outcome. ``repeated`` counts the records consumed again after a killing, as they may be; ``consumed`` what
-    the group counted by airline, each record once."""
+    """The outcome. ``repeated`` is the number of records that were consumed again after a kill, which is allowed.
+    ``consumed`` holds the group's totals by airline, with each record counted once.
+    """
 
     checks: tuple[Check, ...]
     consumed: Mapping[str, AirlineTotal]
@@ -83,7 +84,7 @@ class Verification:
 
 
 def verify(evidence: Evidence) -> Verification:
-    """Judges the evidence; see the module."""
+    """Judges the evidence by the claims in the module's docstring."""
     tally = _Tally(evidence)
     for journal in evidence.journals:
         for run in journal.runs:
@@ -107,8 +108,9 @@ def verify(evidence: Evidence) -> Verification:
 
 @dataclass(slots=True)
 class _Tally:
-    """How often each offset was consumed: by anyone, by a killed consumer after its last commit (``tails``), and by one
-    that lost its membership after its last acknowledged commit (``lost``). ``losses`` are those commits."""
+    """How often each offset was consumed: in all, by a killed consumer after its last commit (``tails``), and by a
+    consumer that lost its membership, after its last acknowledged commit (``lost``). ``losses`` are those commits.
+    """
 
     evidence: Evidence
     times: dict[TopicPartition, bytearray] = field(init=False)
@@ -156,7 +158,7 @@ class _Tally:
 
 def _all_written(evidence: Evidence) -> Check:
     held = sum(evidence.ends.values())
-    name = "the topic holds every record that was written"
+    name = "the topic holds every written record"
     if held == evidence.written:
         return Check(name, f"{held:,} records in {len(evidence.ends)} partitions")
     return Check(name, f"{held:,} records", (f"{evidence.written:,} were written, {held:,} are there",))
@@ -169,13 +171,13 @@ def _all_consumed(evidence: Evidence, tally: _Tally) -> Check:
         if 0 in times:
             lost = [offset for offset, count in enumerate(times) if not count]
             missing += len(lost)
-            differences.append(f"{tp}: offsets {_some(lost)} were consumed by nobody")
+            differences.append(f"{tp}: nobody consumed offsets {_some(lost)}")
     consumed = sum(evidence.ends.values()) - missing
     return Check("every record was consumed at least once", f"{consumed:,} records consumed", _bounded(differences))
 
 
 def _none_twice(evidence: Evidence, tally: _Tally) -> Check:
-    """Without the killed consumers' uncommitted work, every offset at most once."""
+    """Checks that every offset was consumed at most once, apart from the killed consumers' uncommitted records."""
     differences = []
     for tp, times in sorted(tally.times.items()):
         tail, lost = tally.tails.get(tp), tally.lost.get(tp)
@@ -192,7 +194,7 @@ def _none_twice(evidence: Evidence, tally: _Tally) -> Check:
     killed = ", ".join(dict.fromkeys(gone))
     found = f"{tally.allowed:,} repeated, all consumed by {killed} after its last commit" if killed else "none repeated"
     return Check(
-        "none twice, but for what a killed consumer had not committed",
+        "no record was consumed twice, except what a killed consumer had not committed",
         found if tally.allowed else "none repeated",
         _bounded(differences),
     )
@@ -204,11 +206,11 @@ def _rule(tp: TopicPartition, killings: Sequence[Killing]) -> str:
         for killing in killings
         if tp in killing.committed
     ]
-    return " and ".join(allowed) if allowed else "no killed consumer owned it, so none may be"
+    return " and ".join(allowed) if allowed else "no killed consumer owned it, so no record may be repeated"
 
 
 def _resumed(evidence: Evidence, tally: _Tally) -> Check:
-    """What killed consumers had not committed, somebody else consumed too."""
+    """Checks that another consumer consumed the killed consumers' uncommitted records too."""
     differences = []
     redone = 0
     for tp, tail in sorted(tally.tails.items()):
@@ -220,7 +222,7 @@ def _resumed(evidence: Evidence, tally: _Tally) -> Check:
                 f"{tp}: offsets {_some(skipped)} were not committed when their consumer was killed, and "
                 "nobody consumed them again"
             )
-    name = "after a killing the next owner went on at the committed offset"
+    name = "after a kill the next owner continued at the committed offset"
     if not evidence.killings:
         return Check(name, "nobody was killed")
     owned = sum(len(killing.committed) for killing in evidence.killings)
@@ -234,7 +236,7 @@ def _one_owner(spans: Sequence[Span]) -> Check:
 
 
 def _not_interrupted(spans: Sequence[Span]) -> Check:
-    """A consumer that lost its membership, and found its way back, has lost its partitions meanwhile."""
+    """Checks that no partition was stopped and then started by the same owner. A lost membership is no interruption."""
     differences = [
         f"{after.partition}: {after.consumer} was stopped and, {after.from_ms - before.to_ms} ms later, started again"
         for before, after in pairwise(spans)
@@ -298,7 +300,7 @@ def _losses(journals: Sequence[Journal]) -> dict[tuple[str, TopicPartition], int
 
 
 def _commits_kept(evidence: Evidence, spans: Sequence[Span]) -> tuple[Check, ...]:
-    """Nothing to say where no consumer wrote acknowledgements down."""
+    """Checks that no acknowledged commit was lost. Makes no claim if no consumer recorded acknowledgements."""
     commits = [
         (one.at_ms, tp, offset)
         for journal in evidence.journals
@@ -345,7 +347,7 @@ def _flights(totals: Mapping[str, AirlineTotal], airline: str) -> int:
 
 
 def _some(offsets: Sequence[int]) -> str:
-    """``5-90,107 (86)``, cut where it grows long."""
+    """Offsets as ``5-90,107 (86)``, cut if it gets long."""
     written = ranges(offsets)
     shown = written if len(written) <= 60 else f"{written[:57]}…"
     return f"{shown} ({len(offsets):,})"

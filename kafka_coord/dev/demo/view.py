@@ -1,4 +1,4 @@
-"""What the user sees while the demo runs, in lines; ``live`` draws a picture of it on a terminal."""
+"""Shows the demo's progress in lines; ``live`` draws a picture of it on a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _PLAIN_EVERY_S = 5.0
 
 
 class Step:
-    """A step under way, which may be a :class:`Part` of the run. ``progress`` replaces what is said to be going on."""
+    """A step under way, which may be a :class:`Part` of the run. ``progress`` replaces the description of the current
+    work.
+    """
 
     def __init__(self, view: PlainView, what: str, part: Part, *, ticks: bool) -> None:
         self._view = view
@@ -55,13 +57,12 @@ class Step:
 
 
 class PlainView:
-    """Everything the demo says, in lines: for pipes, files and continuous integration. Thread-safe.
-
-    ``steps`` are what was done and how many seconds each took; ``countdown`` knows how long is left.
+    """Prints the demo's progress in lines, for pipes, files and continuous integration. Thread-safe. ``steps`` are the
+    finished steps and their seconds; ``countdown`` estimates the remaining time.
     """
 
     tick_s = 3.0
-    """How often a long step says what it is doing."""
+    """How often a long step reports its progress, in seconds."""
 
     def __init__(self, console: Console, options: DemoOptions) -> None:
         self.console = console
@@ -69,22 +70,21 @@ class PlainView:
         self.countdown = Countdown(options)
         self.steps: list[tuple[str, float]] = []
         self.aside = ""
-        """What the second group is doing, in a few words."""
+        """The second group's current work, in a few words."""
         self._began: float | None = None
         self._said = 0.0
         self._committed: tuple[float, int] | None = None
 
     def say(self, line: str) -> None:
-        """A line of its own."""
+        """Prints a line."""
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def step(self, what: str, part: Part, *, ticks: bool = True) -> Step:
-        """``with`` around a part of the run: says that it begins and how long it took; with ``ticks`` also, every few
-        seconds, what it is doing."""
+        """Reports the start and duration of a part of the run; with ``ticks`` also its progress every few seconds."""
         return Step(self, what, part, ticks=ticks)
 
     def left(self) -> str:
-        """How long is left."""
+        """The estimate of the remaining time, in words."""
         return f"about {self.countdown.left_s():.0f} s left"
 
     def begin_step(self, what: str, *, ticks: bool) -> None:
@@ -100,11 +100,11 @@ class PlainView:
             self.say(f"    {outcome or 'done'}, {seconds:.1f} s")
 
     def event(self, event: Event) -> None:
-        """Something happened in the story."""
+        """Reports an event of the story."""
         self.say(f"{self.clock()}  {event.text}")
 
     def look(self, look: GroupView) -> None:
-        """A newer view of the group."""
+        """Reports a newer view of the group."""
         if self._began is None or look.sample is None:
             return
         self.countdown.reached(look.committed / self.options.total)
@@ -127,7 +127,7 @@ class PlainView:
         )
 
     def pace(self, look: GroupView) -> float:
-        """Records committed per second since it was asked last."""
+        """Records committed per second since the previous call."""
         now, before = time.monotonic(), self._committed
         self._committed = (now, look.committed)
         return (look.committed - before[1]) / (now - before[0]) if before and now > before[0] else 0.0
@@ -138,7 +138,7 @@ class PlainView:
 
     @contextmanager
     def playing(self) -> Iterator[None]:
-        """``with`` around the story itself."""
+        """Wraps the story itself, as a context manager."""
         self._began = time.monotonic()
         try:
             yield
@@ -147,7 +147,7 @@ class PlainView:
 
 
 class Counted:
-    """How many partitions each consumer owns, as a few words."""
+    """How many partitions each consumer owns, in a few words."""
 
     def __init__(self, look: GroupView) -> None:
         self.by_owner: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Watches the cluster while it works, as an operator's tool does."""
+"""Watches the cluster while the demo runs, as an operator's tool does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 _LOOK_S = 0.05
 _SAMPLE_S = 0.4
 _AWAY_S = 30.0
-"""How long a caller waits for an absent ZooKeeper: three session timeouts of this client."""
+"""How long a caller waits for an unreachable ZooKeeper: three session timeouts of this client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,16 @@ class GroupView:
 
     @property
     def committed(self) -> int:
-        """Records committed, over all partitions."""
+        """The number of committed records in all partitions."""
         return sum(self.sample.committed.values()) if self.sample else 0
 
 
 @dataclass(frozen=True, slots=True)
 class GroupNow:
-    """The group at one moment. ``stable``: everybody owns what it is to own. ``coordinator`` is the broker beside whose
-    instance the group is coordinated, ``pending`` counts commands that wait; ``words`` say how the group is."""
+    """The group at one moment. ``stable``: every member owns its target. ``coordinator`` is the id of the broker whose
+    instance coordinates the group, ``pending`` the number of outstanding commands, and ``words`` the group's state in
+    words.
+    """
 
     stable: bool
     words: str
@@ -61,9 +63,8 @@ class GroupNow:
 
 
 class Watcher:
-    """A thread that reads ZooKeeper and the brokers, keeps samples, and calls ``on_look`` with every view.
-
-    It is no error if ZooKeeper or a broker does not answer for a moment: there is no sample then.
+    """A thread that reads ZooKeeper and the brokers, keeps samples, and calls ``on_look`` with every view. If ZooKeeper
+    or a broker does not answer for a moment, it takes no sample and raises no error.
     """
 
     def __init__(
@@ -105,8 +106,9 @@ class Watcher:
             return tuple(self._samples)
 
     def reigns(self, killed: Mapping[int, int], until_ms: int) -> tuple[Reign, ...]:
-        """Who coordinated when; ``killed`` maps an epoch to the moment its coordinator was killed, which its znode
-        outlives by a session timeout."""
+        """The reigns of the coordinators. ``killed`` maps an epoch to the time of its coordinator's kill, because the
+        coordinator's znode stays for a session timeout longer.
+        """
         with self._lock:
             seen = list(self._reigns)
         return tuple(
@@ -117,12 +119,12 @@ class Watcher:
         )
 
     def elected_ms(self, epoch: int) -> int | None:
-        """When the coordinator of an epoch was elected; None where it was never seen."""
+        """The time at which the coordinator of an epoch was elected; None if the watcher never saw it."""
         with self._lock:
             return next((reign.from_ms for reign in self._reigns if reign.epoch == epoch), None)
 
     def wait_for(self, condition: Callable[[GroupView], bool], what: str, timeout_s: float) -> GroupView:
-        """The first view that fulfils the condition. Raises :class:`~kafka_coord.errors.Timeout`."""
+        """Waits for a view that fulfils the condition, and returns it. Raises :class:`~kafka_coord.errors.Timeout`."""
         deadline = time.monotonic() + timeout_s
         while True:
             if self._crash is not None:
@@ -135,14 +137,14 @@ class Watcher:
             time.sleep(_LOOK_S)
 
     def describe(self, *, lag: bool = True) -> GroupDescription:
-        """The group at this moment; waits for a ZooKeeper that does not answer for a while. Without ``lag`` the brokers
-        are not asked. Raises :class:`~kafka_coord.errors.NotFound`, ``StoreError``.
+        """The group now. Waits if ZooKeeper does not answer for a while. Without ``lag``, it does not ask the brokers.
+        Raises :class:`~kafka_coord.errors.NotFound`, ``StoreError``.
         """
         ends = self._ends if lag else None
         return self._patiently(lambda: self._read(ends))
 
     def now(self) -> GroupNow:
-        """The group at this moment, without end offsets; not stable where there is none yet."""
+        """The group now, without end offsets; not stable if the group does not exist yet."""
         try:
             found = self.describe(lag=False)
         except NotFound as error:
@@ -195,9 +197,9 @@ class Watcher:
                     self._on_look(self.look)
             except NotFound:
                 self._on_look(self.look)
-            except KafkaCoordError:  # no answer for now: the next look comes soon
+            except KafkaCoordError:  # no answer for now: the next look follows soon
                 continue
-            except Exception as error:  # a defect: whoever waits must hear of it rather than wait for ever
+            except Exception as error:  # a defect: tell the waiting callers, which would otherwise wait for ever
                 log.exception("stopped watching")
                 self._crash = error
                 return

@@ -1,7 +1,7 @@
 """One consumer of the demo, as a process: ``python -m kafka_coord.dev.demo.worker …``.
 
-It reads flights as any application would, adds up delays per airline, and writes down what it received. On SIGTERM it
-leaves the group cleanly.
+It reads flights as any application would, adds up delays per airline, and writes the received records into its journal.
+On SIGTERM it leaves the group cleanly.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from kafka_coord.model import PartitionSet, TopicPartition
 log = logging.getLogger("kafka_coord.demo.worker")
 
 BATCH = 100
-"""Small, so that one to be stopped never waits long for the batch in hand."""
+"""Small, so that a partition to be stopped never waits long for the batch in hand."""
 WAIT_S = 0.25
-# Little of each partition at a time and not much ahead, so that all of them advance together. librdkafka counts what it
-# has fetched over all partitions, and leaves one alone for fetch.queue.backoff.ms (1 s by default) when that is enough.
+# Small fetches and little prefetching, so that all partitions advance together. librdkafka counts the prefetched
+# records of all partitions. When there are enough, it pauses a partition for fetch.queue.backoff.ms (1 s by default).
 FETCHING = {
     "fetch.wait.max.ms": 50,
     "max.partition.fetch.bytes": 65_536,
@@ -41,12 +41,12 @@ _LONGEST_DEBT_S = 0.25
 
 @dataclass(slots=True)
 class Work:
-    """What the worker is there for: flights and delays per airline."""
+    """The worker's application: flights and delays per airline."""
 
     totals: dict[str, AirlineTotal] = field(default_factory=dict)
 
     def do(self, records: Iterable[Record]) -> list[Run]:
-        """Works through a batch, and returns it as runs of consecutive offsets."""
+        """Processes a batch, and returns it as runs of consecutive offsets."""
         seen: dict[TopicPartition, list[tuple[int, str, int | None]]] = {}
         for record in records:
             flight = json.loads(record.value or b"{}")
@@ -67,14 +67,14 @@ def _runs(at_ms: int, partition: TopicPartition, found: Sequence[tuple[int, str,
 
 
 class Pace:
-    """Limits the work to so many records a second; a pause is never made up for by a burst."""
+    """Limits the number of records per second; a burst never makes up for a pause."""
 
     def __init__(self, records_per_s: float) -> None:
         self._per_record_s = 1 / records_per_s if records_per_s else 0.0
         self._due = time.monotonic()
 
     def worked(self, records: int, stopping: threading.Event) -> None:
-        """Wait as long as these records should have taken."""
+        """Waits as long as these records should have taken."""
         now = time.monotonic()
         self._due = max(self._due, now - _LONGEST_DEBT_S) + records * self._per_record_s
         if self._due > now:
@@ -87,18 +87,18 @@ def work(consumer: Consumer, journal: JournalWriter, pace: Pace, stopping: threa
     while not stopping.is_set():
         records = consumer.consume(BATCH, WAIT_S)
         if records:
-            # Written before more is asked for: only then does the batch count as consumed.
+            # Write the journal before asking for more, because asking for more counts the batch as consumed.
             journal.records(now_ms(), done.do(records))
             pace.worked(len(records), stopping)
     return done
 
 
 def member_arguments(program: str, about: str | None) -> argparse.ArgumentParser:
-    """What every process that is a member of a group is told; :func:`membership` understands it."""
+    """The command-line arguments of every process that is a member of a group; :func:`membership` reads them."""
     parser = argparse.ArgumentParser(prog=program, description=about)
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--zookeeper")
-    way.add_argument("--bootstrap", help="Where coordinators listen for consumers without ZooKeeper.")
+    way.add_argument("--bootstrap", help="The addresses at which coordinators listen for consumers without ZooKeeper.")
     parser.add_argument("--group", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--consumer-id", required=True)
@@ -107,7 +107,7 @@ def member_arguments(program: str, about: str | None) -> argparse.ArgumentParser
 
 
 def membership(given: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of :class:`~kafka_coord.Consumer` for it: it reads its topic from the beginning."""
+    """The arguments of :class:`~kafka_coord.Consumer`; it reads its topic from the beginning."""
     return {
         **({"bootstrap": given.bootstrap} if given.bootstrap else {"zookeeper": given.zookeeper}),
         "group": given.group,
@@ -123,7 +123,7 @@ Consuming = Callable[[argparse.Namespace, JournalWriter, threading.Event], None]
 
 
 def run_worker(program: str, consume: Consuming, arguments: Sequence[str] | None = None) -> int:
-    """The process. Exit code 0 after a clean leave, else that of the error."""
+    """Runs the process. The exit code is 0 after a clean leave, else the error's."""
     parser = member_arguments(program, __doc__)
     parser.add_argument("--journal", required=True, type=Path)
     parser.add_argument("--records-per-s", type=float, default=0.0, help="0: as fast as it goes")

@@ -16,11 +16,12 @@ _MODULES = {Clients.OWN: "kafka_coord.dev.demo.worker", Clients.KAFKA: "kafka_co
 
 
 class Workforce:
-    """Starts, kills and stops consumers, named ``consumer-1``, ``consumer-2``, … in the order they come; each keeps
-    its journal and log in ``directory``. ``with`` stops them all."""
+    """Starts, kills and stops consumers. They are named ``consumer-1``, ``consumer-2``, … in order of their start, and
+    keep their journals and logs in ``directory``. The end of the ``with`` block stops all of them.
+    """
 
     def __init__(self, directory: Path, zookeeper: str, bootstrap: str, options: DemoOptions) -> None:
-        """``bootstrap``: where the coordinators listen for consumers without ZooKeeper, or for stock clients."""
+        """``bootstrap`` holds the coordinators' addresses for consumers without ZooKeeper or for stock clients."""
         self._directory = directory
         self._zookeeper = zookeeper
         self._bootstrap = bootstrap
@@ -35,11 +36,11 @@ class Workforce:
 
     @property
     def working(self) -> tuple[str, ...]:
-        """Those that were neither killed nor told to leave."""
+        """The consumers that were neither killed nor told to leave."""
         return tuple(name for name in self._processes if name in self._working)
 
     def hire(self) -> str:
-        """Start another consumer; its name."""
+        """Starts another consumer and returns its name."""
         number = len(self._processes) + 1
         name = f"consumer-{number}"
         way = {"bootstrap": self._bootstrap} if self._options.by_bootstrap(number) else {"zookeeper": self._zookeeper}
@@ -68,7 +69,9 @@ class Workforce:
         self._processes[name].kill()
 
     def dismiss(self, *names: str) -> None:
-        """Let these leave the group cleanly, all at once, and wait. Raises :class:`ConsumerError` if one did not."""
+        """Makes these consumers leave the group cleanly, all at once, and waits. Raises :class:`ConsumerError` if one
+        did not.
+        """
         leaving = [self._processes[name] for name in names]
         self._working.difference_update(names)
         for process in leaving:
@@ -88,7 +91,7 @@ class Workforce:
                 )
 
     def journals(self) -> tuple[Journal, ...]:
-        """What they wrote so far."""
+        """The journals that the consumers have written so far."""
         return tuple(read_journal(self._journal(name), name) for name in self._processes)
 
     def __enter__(self) -> Self:

@@ -25,7 +25,7 @@ from kafka_coord.monitor.audit.tree import Change, Step
 
 
 class Decided(NamedTuple):
-    """A decision of a group. Durations are in ms from the decision, None where they were not seen."""
+    """A decision about a group. Durations are in ms from the decision, None if the log does not show them."""
 
     source: str
     group: str
@@ -43,8 +43,10 @@ class Decided(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A consumer had a partition: from its acknowledged start-fetcher to its acknowledged stop-fetcher, or the end of
-    its registration (``ending``). ``members_left``: of the group, after that."""
+    """The time for which a consumer held a partition: from its acknowledged start-fetcher to its acknowledged
+    stop-fetcher or the end of its registration (``ending``). ``members_left`` is the number of the group's members
+    afterwards.
+    """
 
     source: str
     group: str
@@ -70,7 +72,7 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class Evidence:
-    """Everything that was read, and how many values were unreadable."""
+    """All evidence, and the number of unreadable values."""
 
     decisions: list[Decided] = field(default_factory=list)
     holds: list[Held] = field(default_factory=list)
@@ -99,9 +101,9 @@ class Evidence:
 
 
 def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") -> Evidence:
-    """A path is a ZooKeeper's data directory, or a file that 'kafka-coord groups history GROUP -o json' wrote, named
-    after its group. Several directories are the servers of one ensemble: one ``source`` (by default the first one's
-    name), whose znodes are below ``chroot``.
+    """Reads evidence. A path is the data directory of a ZooKeeper server, or a file with the output of 'kafka-coord
+    groups history GROUP -o json', named after its group. Several directories belong to one ensemble. They are one
+    ``source`` (default: the first one's name), with its znodes below ``chroot``.
 
     Raises :class:`NotFound` for a path that does not exist, :class:`MalformedValue` for a file of another kind.
     """
@@ -120,7 +122,7 @@ def read_evidence(paths: Sequence[Path], *, chroot: str = "", source: str = "") 
 
 
 def _decisions(path: Path) -> Iterator[Decision]:
-    """The documents of ``groups history``, or the znode's own."""
+    """The decisions in a document of ``groups history`` or of the znode itself."""
     content = path.read_bytes()
     try:
         value = json.loads(content)
@@ -151,7 +153,7 @@ def _read_logs(source: str, directories: Sequence[Path], chroot: str, found: Evi
 
 
 class _Witness:
-    """Sees each step of a log before the audit judges it."""
+    """Collects evidence from each step of a log, before the audit judges the step."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -192,7 +194,7 @@ class _Witness:
         decisions = history_from_json(fields.load(data, change.path), change.path)
         known = place.group in self._groups
         self._groups.add(place.group)
-        for decision in decisions[-1:] if known else decisions:  # only the last is new, or newly settled
+        for decision in decisions[-1:] if known else decisions:  # only the last decision is new or newly settled
             self._decisions[place.group, decision.generation] = decision
 
     def _acknowledged(self, auditor: Auditor, place: Place, change: Change, at_ms: int) -> None:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RESULTS = "history"
-"""Where in a job's output directory its results are."""
+"""The subdirectory of the results in a job's output directory."""
 
 PARTS = ("rebalances", "without_owner", "decisions", "holds", "positions")
 
 UNKNOWN = "unknown"
-"""The cause of a decision that was written down before decisions had causes."""
+"""The cause of decisions from releases that recorded no causes."""
 
 _SCHEMAS: Mapping[type[Any], str] = {
     Decided: "source string, group string, generation bigint, epoch bigint, at_ms bigint, reason string, "
@@ -35,7 +35,7 @@ _SCHEMAS: Mapping[type[Any], str] = {
 
 @dataclass(frozen=True, slots=True)
 class HistoryReport:
-    """How much was read, and in ``directory`` a parquet data set for each of :data:`PARTS`.
+    """The amount of evidence, and in ``directory`` a parquet data set for each of :data:`PARTS`.
 
     ``rebalances``: decisions by group and ``cause``; a decision with several causes counts for each of them.
     ``without_owner``: how long partitions had no owner, by group and by how the last hold ended. The rest is the
@@ -49,7 +49,7 @@ class HistoryReport:
     unreadable: int
 
     def read(self, part: str) -> pyarrow.Table:
-        """One of :data:`PARTS`, without Spark."""
+        """Reads one of :data:`PARTS` without Spark."""
         import pyarrow.parquet as pq
 
         return pq.read_table(self.directory / part)
@@ -74,7 +74,7 @@ def write_history(spark: SparkSession, evidence: Evidence, output: str) -> Histo
 
 
 def data_set(spark: SparkSession, folder: Path, rows: Sequence[Any], kind: type[Any]) -> DataFrame:
-    """Evidence of one ``kind``, written to ``folder``: a log has too many rows to send them with a task."""
+    """Writes the evidence of one ``kind`` to ``folder``, because a log has too many rows to send them with a task."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -111,8 +111,9 @@ def _rebalances(decisions: DataFrame) -> DataFrame:
 
 
 def _without_owner(holds: DataFrame) -> DataFrame:
-    """From the end of a hold to the beginning of the next, if nobody had the partition already. The last hold of a
-    partition is followed by none, and counted as not taken up."""
+    """The gaps from the end of a hold to the beginning of the next, if nobody held the partition already. The last hold
+    of a partition has no successor and counts as not taken up.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -23,20 +23,20 @@ _KEPT = 5
 
 
 class Results:
-    """What is being written: into a draft, and from the end of the block on in ``directory``."""
+    """Results being written: in a draft at first, and in ``directory`` after the end of the block."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.summary: Mapping[str, Any] = {}
 
     def write(self, part: str, rows: DataFrame) -> None:
-        """One data set, small enough for one file."""
+        """Writes one data set that is small enough for one file."""
         rows.coalesce(1).write.parquet((self.directory / part).as_uri())
 
 
 @contextmanager
 def publishing(root: Path, order: str = "") -> Iterator[Results]:
-    """Results below ``root``, in the order of ``order`` and then of time; if anything fails there are none."""
+    """Publishes results below ``root``, sorted by ``order`` and then by time. If anything fails, publishes nothing."""
     results = Results(root / f".{uuid.uuid4().hex}")
     draft = results.directory
     try:
@@ -52,7 +52,9 @@ def publishing(root: Path, order: str = "") -> Iterator[Results]:
 
 
 def last_published(root: Path, advice: str) -> tuple[Path, Mapping[str, Any]]:
-    """The last results, and their summary. Raises :class:`NotFound` with the advice, :class:`MalformedValue`."""
+    """The last results, and their summary. Raises :class:`NotFound` with ``advice`` if there are none, and
+    :class:`MalformedValue`.
+    """
     there = _published(root)
     if not there:
         raise NotFound(f"{root} is still empty: {advice}")

@@ -1,4 +1,4 @@
-"""Watches a group of stock clients while it works: its coordinator is asked over Kafka's protocol."""
+"""Watches a group of stock clients while it works, by asking its coordinator over Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from kafka_coord.monitor.groups import EndOffsets, GroupDescription
 
 
 class StockWatcher(Watcher):
-    """As :class:`~kafka_coord.dev.demo.watching.Watcher`. Consumers go by their ``client.id``. An *epoch* is one
-    instance's time as the group's coordinator, counted from 1.
+    """Like :class:`~kafka_coord.dev.demo.watching.Watcher`. Consumers are named by their ``client.id``. An *epoch* is
+    one instance's time as the group's coordinator, counted from 1.
     """
 
     _ended_ms = 0
 
     def ended(self) -> None:
-        """The coordinator was killed: whoever answers next begins an epoch, even if it is beside the same broker."""
+        """Notes that the coordinator was killed: the next instance that answers begins an epoch, even beside the same
+        broker.
+        """
         with self._lock:
             self._ended_ms = now_ms()
             self._look = replace(self._look, coordinator=None)
 
     def now(self) -> GroupNow:
-        """Not stable while its coordinator does not answer."""
+        """Like the parent's; the group is not stable while its coordinator does not answer."""
         try:
             return super().now()
         except BrokerError as error:
             return GroupNow(stable=False, words=f"not known: {error}")
 
     def history(self) -> tuple[Decision, ...]:
-        """Nothing: in these groups a member decides, and no history is kept."""
+        """Returns nothing: in these groups a member decides, and no history is kept."""
         return ()
 
     def _read(self, ends: EndOffsets | None) -> GroupDescription:
@@ -50,7 +52,7 @@ class StockWatcher(Watcher):
         )
 
     def _look_at_coordinator(self) -> None:
-        """Each sample says who coordinates."""
+        """Does nothing: the samples show who coordinates."""
 
     def _take_sample(self) -> None:
         asked_ms = now_ms()

@@ -1,7 +1,8 @@
 """One stock client of the demo, as a process: ``python -m kafka_coord.dev.demo.stock.worker …``.
 
-confluent-kafka's own ``Consumer``, with ``bootstrap.servers`` naming the instances. An offset is stored for
-librdkafka's automatic commit only after the record is in the journal: no commit covers a record that is in no journal.
+confluent-kafka's own ``Consumer``, with ``bootstrap.servers`` naming the instances. The worker stores an offset for
+librdkafka's automatic commit only after it has written the record into the journal. So every committed record is in a
+journal.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ COMMIT_MS = 500
 
 
 class StockConsumer:
-    """A member of the group from the first :meth:`turn` to :meth:`leave`; what happens to it goes into the journal."""
+    """A member of the group from the first :meth:`turn` to :meth:`leave`; it writes its events into the journal."""
 
     def __init__(self, given: argparse.Namespace, journal: JournalWriter) -> None:
         self._journal = journal
@@ -52,7 +53,7 @@ class StockConsumer:
         )
 
     def turn(self) -> int:
-        """Takes records until a batch is full or none comes, and works through them; how many."""
+        """Takes records until a batch is full or none comes, and processes them. Returns their number."""
         while len(self._pending) < BATCH:
             message = self._consumer.poll(0 if self._pending else WAIT_S)
             if message is None:
@@ -72,7 +73,7 @@ class StockConsumer:
         if taken:
             self._journal.records(now_ms(), self._work.do(map(Record, taken)))
             ends = {TopicPartition(one.topic(), one.partition()): one.offset() + 1 for one in taken}
-            # Of a partition that was taken away meanwhile, an offset may not be stored any more.
+            # The client may no longer store offsets of a partition that was taken away meanwhile.
             with contextlib.suppress(KafkaException):
                 self._consumer.store_offsets(offsets=[Position(*where, end) for where, end in ends.items()])
         return len(taken)
@@ -85,7 +86,7 @@ class StockConsumer:
         return note
 
     def _revoked(self, consumer: Consumer, partitions: list[Position]) -> None:
-        self._finish_pending()  # librdkafka commits what is stored before it gives the partitions up
+        self._finish_pending()  # librdkafka commits the stored offsets before it gives the partitions up
         self._noting(Change.STOPPED)(consumer, partitions)
 
     def _lost(self, consumer: Consumer, partitions: list[Position]) -> None:
