@@ -36,7 +36,7 @@ _SHOWN = 200
 
 @click.group()
 def acl() -> None:
-    """Plan, check and set ZooKeeper ACLs: who may read and change which znode.
+    """Plan, check and set ZooKeeper ACLs, which say who may read and change each znode.
 
     Coordinators, operators and each group's consumers have identities of their own. An identities file assigns the
     roles (zookeeper.identities); see docs/operations.md, Security.
@@ -115,7 +115,7 @@ def check(output: Format) -> None:
     if len(shown) < len(rows):
         note(f"and {len(rows) - len(shown)} more; -o tsv shows all")
     if found.survey.foreign:
-        note(f"skipped, because they are foreign: {', '.join(found.survey.foreign[:10])} and everything below them")
+        note(f"skipped foreign znodes: {', '.join(found.survey.foreign[:10])} and everything below them")
     if rows:
         raise VerificationFailed(
             f"{len(rows)} deviations from the plan among {found.survey.looked_at} znodes, "

@@ -1,4 +1,4 @@
-"""``kafka-coord channel``: commands on their way to consumers."""
+"""``kafka-coord channel``: commands that consumers have not acknowledged yet."""
 
 from __future__ import annotations
 

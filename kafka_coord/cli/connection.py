@@ -1,4 +1,4 @@
-"""Where a command's settings come from, and the ZooKeeper session it works on."""
+"""Reads the settings of a command, and opens its ZooKeeper session."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def open_store(settings: Settings | None = None) -> Iterator[Store]:
 
 
 def zookeeper_options(settings: ZooKeeperSettings) -> ZkOptions:
-    """TLS, credentials and ACLs as :mod:`kafka_coord.zk` takes them."""
+    """Converts the settings for TLS, credentials and ACLs to the options of :mod:`kafka_coord.zk`."""
     from kafka_coord.zk import configured  # imported only when a command needs it, so that '--help' is quick
 
     return configured.zookeeper_options(settings)

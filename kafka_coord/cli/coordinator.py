@@ -1,4 +1,4 @@
-"""``kafka-coord coordinator``: who coordinates, and the queue of requests."""
+"""``kafka-coord coordinator``: the elected coordinator, and the queue of requests."""
 
 from __future__ import annotations
 

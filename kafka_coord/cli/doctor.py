@@ -14,7 +14,7 @@ _COLUMNS = (Column("severity"), Column("check"), Column("what"), Column("todo", 
 
 
 @click.command()
-@click.option("--strict", is_flag=True, help="Exit code 10 for warnings as well.")
+@click.option("--strict", is_flag=True, help="Exit with code 10 for warnings too.")
 @click.option(
     "--all", "everything", is_flag=True, help="Also list checks without findings (always in json, yaml, tsv)."
 )
@@ -24,7 +24,7 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
     """Check ZooKeeper, brokers, instances and every group, and suggest remedies. Exit code 10 if an error was found.
 
     Checks ZooKeeper's versions, limits, ACLs and clock; registered and reachable brokers; the coordinator and the
-    instances that could replace it; what Kafka clients need: listeners, the groups log, no group in two coordinators;
+    instances that could replace it; the listeners and the groups log for Kafka clients; groups in two coordinators;
     stale registrations, ledgers and channels; unanswered commands and requests; forgotten pauses; unreadable znodes.
     Changes nothing.
 
@@ -53,7 +53,7 @@ def doctor(strict: bool, everything: bool, output: Format) -> None:
         for document, one in zip(documents, findings, strict=True)
         if everything or output is not Format.TABLE or one.severity is not Severity.OK
     ]
-    section = Section("findings", _COLUMNS, shown, empty="everything is in order (--all shows what was checked)")
+    section = Section("findings", _COLUMNS, shown, empty="everything is in order (--all lists the checks)")
     show(output, documents, [section])
     counts = {severity: sum(one.severity is severity for one in findings) for severity in Severity}
     bad = counts[Severity.ERROR] + (counts[Severity.WARNING] if strict else 0)

@@ -1,4 +1,4 @@
-"""How a command ends: an operator's mistake gives one line on standard error and an exit code, no traceback."""
+"""Ends a failed command with one line on standard error and an exit code, without a traceback."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from kafka_coord.zk.store import Store
 
 
 def note_left_out(broker: Unreadable) -> None:
-    """Reports a broker that cannot be used. The others are used."""
+    """Reports a broker that cannot be used; the command uses the others."""
     note(f"skipped a broker: {broker.path} cannot be read: {broker.reason}")
 
 

@@ -1,4 +1,4 @@
-"""``kafka-coord load``: the records of a file, or the bundled flights, into a topic."""
+"""``kafka-coord load``: puts the records of a file, or the bundled flights, into a topic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EVERY_S = 2.0
 @click.option("--replication", type=click.IntRange(1, 100), metavar="N", help="[default: the brokers' own]")
 @click.option("--format", "file_format", type=click.Choice(["csv", "jsonl"]), help="[default: by the file's ending]")
 @click.option("--key", "key_column", metavar="COLUMN", help="The column (CSV) or field (JSONL) that becomes the key.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N records.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Load only the first N records.")
 @connection_options
 def load(
     file: str | None,
@@ -93,7 +93,7 @@ def _produce(
 
 @contextlib.contextmanager
 def _progress(limit: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, a line now and then elsewhere; on standard error."""
+    """Shows progress on standard error: a bar on a terminal, otherwise a line from time to time."""
     if not sys.stderr.isatty():
         last = time.monotonic()
 

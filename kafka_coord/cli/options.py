@@ -22,7 +22,7 @@ else:
 
 
 class LegalName(_NameType):
-    """A name within Kafka's legal set; anything else is refused with the rule before anything is asked."""
+    """A legal Kafka name. Refuses any other name, with the rule, before the command contacts a server."""
 
     def __init__(self, kind: str) -> None:
         self.name = kind
@@ -45,7 +45,7 @@ def _as_format(_: click.Context, __: click.Parameter, value: str) -> Format:
 
 
 def output_option(command: F) -> F:
-    """``-o``: how the result is printed."""
+    """``-o``: the format of the result."""
     return click.option(
         "--output",
         "-o",
@@ -75,6 +75,6 @@ def who() -> str:
     """The operator's name in requests and pauses: ``alice@host``."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # no such user in a container
+    except (KeyError, OSError):  # a container may have no such user
         user = "unknown"
     return f"{user}@{socket.gethostname()}"

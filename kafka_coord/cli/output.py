@@ -58,8 +58,8 @@ def number(key: str, title: str = "") -> Column:
 def show(output: Format, document: Any, sections: Sequence[Section], *, summary: Sequence[str] = ()) -> None:
     """Prints to standard output.
 
-    ``document`` is what json and yaml give; ``sections`` what table and tsv show of it; ``summary`` are lines above
-    the tables, for people only.
+    json and yaml print ``document``; table and tsv print its ``sections``; ``summary`` holds lines above the tables,
+    for people only.
     """
     if output is Format.JSON:
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))

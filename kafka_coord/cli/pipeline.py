@@ -101,7 +101,7 @@ def run() -> None:
 
 
 def spark_options(command: F) -> F:
-    """The options that say where Spark runs, and how."""
+    """The options for Spark: its master, its settings and its output."""
     for option in (
         click.option(
             "--log",
@@ -200,7 +200,7 @@ def history(
 
 
 def show_history(output: Format, report: HistoryReport) -> None:
-    """The results, read back from their files."""
+    """Prints the results, read back from their files."""
     parts = {part: report.read(part).to_pylist() for part in _HISTORY}
     sections = [Section(part, columns, parts[part]) for part, columns in _HISTORY.items()]
     counts = {name: getattr(report, name) for name in ("decisions", "holds", "positions", "unreadable")}
@@ -221,8 +221,8 @@ def show_history(output: Format, report: HistoryReport) -> None:
 def package(directory: Path, environment: bool) -> None:
     """Pack kafka-coord for the machines of a cluster, and print how to pass it to Spark (docs/spark-cluster.md).
 
-    A zip of the package alone is enough where the machines have its requirements. --environment makes an archive with
-    all requirements except PySpark; pip downloads them, which takes some minutes.
+    A zip of the package alone is enough if the machines have its requirements. --environment makes an archive with all
+    requirements except PySpark; pip downloads them, which takes some minutes.
 
     \b
     kafka-coord pipeline package --output dist

@@ -18,11 +18,11 @@ _ANY_PARTITION = -1
 _REFUSALS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 _UNKNOWN = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION}
 _SETTINGS = {
-    "enable.idempotence": True,  # a retry must not write a record twice
+    "enable.idempotence": True,  # otherwise a retry could write a record twice
     "linger.ms": 50,
     "batch.size": 1_000_000,
     "queue.buffering.max.messages": 200_000,
-    # Java's partitioner, so that a key lands where Kafka's own tools would put it.
+    # Java's partitioner, so that a key gets the same partition as with Kafka's own tools.
     "partitioner": "murmur2_random",
     "delivery.report.only.error": True,
     "log_level": 0,
@@ -39,13 +39,12 @@ def produce(
     properties: Mapping[str, Any] | None = None,
     timeout_s: float = 60.0,
 ) -> int:
-    """Writes all ``records``, (key, value), and returns how many; it returns when the brokers have acknowledged all.
-
-    With ``partitions``, writes only to these, by the key's hash. Calls ``on_count`` now and then with how many were
-    handed over so far; ``properties`` go to librdkafka. Raises :class:`~kafka_coord.errors.NotFound` without such a
-    topic, :class:`~kafka_coord.errors.RequestRefused` for a record Kafka refuses, and
-    :class:`~kafka_coord.errors.BrokerError` where the brokers do not acknowledge within ``timeout_s`` seconds; how many
-    were written is unknown then.
+    """Writes all ``records`` (key, value), waits until the brokers have acknowledged all of them, and returns their
+    number. With ``partitions``, it writes only to these, chosen by the key's hash. From time to time it calls
+    ``on_count`` with the number of records that librdkafka has received; ``properties`` go to librdkafka. Raises
+    :class:`~kafka_coord.errors.NotFound` if the topic does not exist, and :class:`~kafka_coord.errors.RequestRefused`
+    for a record that Kafka refuses. Raises :class:`~kafka_coord.errors.BrokerError` if the brokers do not acknowledge
+    within ``timeout_s`` seconds; then the number of written records is unknown.
     """
     failures: list[KafkaError] = []
     producer = Producer(

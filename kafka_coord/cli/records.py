@@ -21,9 +21,9 @@ _DECIMAL = re.compile(r"-?(?:0|[1-9]\d{0,14})\.\d{1,15}")
 
 
 def read_records(file: str, file_format: str | None, key_column: str | None) -> Generator[KeyValue, None, None]:
-    """The records of a file, or of standard input (``-``). The file is opened when the first is asked for.
-
-    Raises :class:`SettingsError` where the file or the column cannot be used, :class:`MalformedValue` naming the line.
+    """Yields the records of a file, or of standard input (``-``). Opens the file when the caller asks for the first
+    record. Raises :class:`SettingsError` if the file or the column cannot be used, and :class:`MalformedValue` with the
+    line.
     """
     endings = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
     chosen = file_format or endings.get(Path(file).suffix.lower())

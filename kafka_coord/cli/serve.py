@@ -62,12 +62,12 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
 @click.option(
     "--channel-users-file",
     metavar="FILE",
-    help="TOML file that says who may be a member of which group. [default: everybody, every group]",
+    help="TOML file with the users who may join each group. [default: everybody may join every group]",
 )
 @click.option(
     "--listen-kafka",
     metavar="HOST:PORT",
-    help="Serve Kafka clients at this address; the broker handles all but groups. [default: off]",
+    help="Serve Kafka clients at this address; the broker handles everything except groups. [default: off]",
 )
 @click.option(
     "--broker-listener",
@@ -115,7 +115,11 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
     help="How long an empty group waits for more members, like the broker's group.initial.rebalance.delay.ms. "
     "[default: 3000]",
 )
-@click.option("--session-timeout-ms", metavar="MS", help="Time until a dead instance is replaced. [default: 10000]")
+@click.option(
+    "--session-timeout-ms",
+    metavar="MS",
+    help="How long until another instance replaces a dead one, in ms. [default: 10000]",
+)
 @click.option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR. [default: INFO]")
 @click.option(
     "--look-interval-ms", metavar="MS", help="How often to look at a group without an event. [default: 60000]"
@@ -186,7 +190,7 @@ def serve(
         )
     logging.basicConfig(level=settings.serve.log_level, format=_LOG_FORMAT, force=True)
     if settings.serve.log_level != "DEBUG":
-        # A line or two for every attempt to connect, whose outcome our own lines tell.
+        # They log a line or two for every attempt to connect; our own lines report the outcome.
         logging.getLogger("kafka_coord.zk.kazoo").setLevel(logging.ERROR)
     run_service(settings, settings.serve.broker_id)
 
@@ -325,7 +329,7 @@ def tls_context(certificate: Path | None, key: Path | None, client_ca: Path | No
 
 
 def _connect_patiently(settings: Settings, stopping: threading.Event) -> Store | None:
-    """Waits for ZooKeeper without a limit: after a power cut it may come up last. ``None``: stopped meanwhile."""
+    """Waits for ZooKeeper without a limit, because it may start last after a power cut. ``None``: stopped meanwhile."""
     from kafka_coord.zk import connect
 
     log.info("connecting zookeeper=%s", settings.zookeeper.hosts)

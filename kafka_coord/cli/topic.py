@@ -17,8 +17,8 @@ def ensure_topic(
 ) -> str:
     """Creates the topic if it does not exist. Returns a sentence about the result.
 
-    Returns once every partition has a leader. Raises :class:`RequestRefused` where it exists with another number of
-    partitions than asked for or Kafka refuses it, :class:`BrokerError`, :class:`Timeout`.
+    Returns once every partition has a leader. Raises :class:`RequestRefused` if it exists with another number of
+    partitions than requested or if Kafka refuses it, :class:`BrokerError`, and :class:`Timeout`.
     """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic

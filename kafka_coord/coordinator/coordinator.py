@@ -43,7 +43,7 @@ _FEW_CONSUMERS = 1_000
 
 
 class ConsumerCoordinator:
-    """One term of office: made when this instance is elected, dropped when it no longer leads.
+    """One leadership: created when this instance is elected, dropped when it no longer leads.
 
     :meth:`coordinator_startup` and :meth:`step` belong to the service's thread, ``handler.step`` to the handler's.
     ``consumer_groups_per_topic``, ``groups_with_wildcard_topics``, ``groups_being_rebalanced`` and
@@ -160,9 +160,10 @@ class ConsumerCoordinator:
         self.requests.clear()
 
     def _read_what_is_listed(self) -> None:
-        """Reads everything whose names the listeners received: brokers, requests, and each group's registrations, which
-        fill the registry. For a group that was at rest before the election, reads only its record. Creates missing
-        persistent roots."""
+        """Reads the znodes that the listeners listed: brokers, requests, and each group's registrations. The
+        registrations fill the registry. For a group that was at rest before the election, reads only its record.
+        Creates missing persistent roots.
+        """
         brokers, asked = self._brokers.listed or (), self._asked.listed or ()
         listed, self._members.listed = self._members.listed or {}, None
         groups = {group: [name for name in names if is_legal(name)] for group, names in listed.items()}
@@ -182,7 +183,7 @@ class ConsumerCoordinator:
             consumers = [(group, name) for group, name in consumers if group not in idle]
             registrations = [*read_each(self._store, [GetData(layout.registration(*one)) for one in consumers])]
         for path, root in zip(layout.PERSISTENT_ROOTS, roots, strict=True):
-            if root is None:  # deleted since this instance registered
+            if root is None:  # somebody deleted it since this instance registered
                 self._store.ensure_path(path)
         self._store.ensure_prepared()
         self._brokers.begin(of_brokers)

@@ -66,7 +66,7 @@ class RebalanceRequestHandler:
         self.passes = 0
         self.failed_passes = 0
 
-    # --- what others may ask, on any thread --------------------------------------------------------------------------
+    # --- questions from any thread --------------------------------------------------------------------------
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:

@@ -1,4 +1,4 @@
-"""A group's last decisions, readable in ZooKeeper: generation, cause, what moved, and how long each step took."""
+"""A group's last decisions in ZooKeeper: generation, cause, moved partitions, and the duration of each step."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class TopicPartitionChangeListener:
 
 
 class TopicChangeListener:
-    """``/brokers/topics``: topics that come and go."""
+    """``/brokers/topics``: created and deleted topics."""
 
     def __init__(
         self,
@@ -111,8 +111,9 @@ class TopicChangeListener:
 
 
 class GroupMemberChangeListener:
-    """``/consumers/groups/<group>/ids``: members that come and go. ``listed`` are the members found at startup;
-    ``None`` afterwards, because then the handler looks for itself."""
+    """``/consumers/groups/<group>/ids``: members that register and leave. ``listed`` are the members found at startup;
+    ``None`` afterwards, because then the handler looks for itself.
+    """
 
     def __init__(self, queue: RebalanceRequestQueue) -> None:
         self._queue = queue
@@ -125,7 +126,7 @@ class GroupMemberChangeListener:
 
 
 class GroupChangeListener:
-    """``/consumers/groups``: groups that come and go."""
+    """``/consumers/groups``: created and removed groups."""
 
     def __init__(self, watches: Watches, queue: RebalanceRequestQueue, members: GroupMemberChangeListener) -> None:
         self._watches = watches
@@ -185,9 +186,9 @@ class RequestListener:
 
 
 class PauseListener:
-    """``/consumers/paused``: has every group looked at when the pause is set or lifted. If it was set and lifted again
-    before this listener was told, has only those groups looked at that may have been found paused
-    (``perhaps_paused``)."""
+    """``/consumers/paused``: enqueues every group when the pause is set or lifted. If somebody set and lifted the pause
+    before this listener noticed, it enqueues only the groups that a look may have found paused (``perhaps_paused``).
+    """
 
     def __init__(
         self, groups: GroupChangeListener, queue: RebalanceRequestQueue, perhaps_paused: Callable[[], Iterable[str]]
@@ -200,7 +201,7 @@ class PauseListener:
     def on_data(self, node: Node | None) -> None:
         was_set, self._was_set = self._was_set, node is not None
         if was_set is None:
-            return  # the other branch has every group looked at
+            return  # the other branch enqueues every group
         for group in sorted(self._groups.groups if was_set or node is not None else self._perhaps_paused()):
             self._queue.request(group)
 

@@ -80,7 +80,7 @@ class Looking:
         return Batch(tuple(self._memories.of(group) for group in groups), idle)
 
     def _may_be_idle(self, group: str) -> bool:
-        """Whether a check that the last group taken is still at rest is enough."""
+        """Whether it is enough to check that the last group taken is still at rest."""
         return (
             self._queue.last_was_calm
             and self._idle.is_idle(self._memories.of(group))

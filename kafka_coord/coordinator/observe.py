@@ -109,9 +109,9 @@ def _zxids(
 def observe(
     store: Store, queries: Sequence[GroupQuery], *, epoch: int, options: CoordinatorOptions
 ) -> list[Snapshot | StoreError | None]:
-    """Looks at several groups with as many requests as for one: a single request if a group has the same consumers as
-    the last time, otherwise two. Returns ``None`` for a group that does not exist, and the error for one that cannot be
-    read. Raises :class:`StoreUnavailable` if nothing could be read.
+    """Looks at several groups with as many requests as for one group: a single request if each group has the same
+    consumers as at the last look, otherwise two. Returns ``None`` for a group that does not exist, and the error for
+    one that cannot be read. Raises :class:`StoreUnavailable` if nothing could be read.
 
     Malformed znodes are listed in ``observation.unreadable`` and otherwise treated as absent. The reads are not one
     snapshot of ZooKeeper and need not be. The coordinator alone writes ledgers, targets and commands. Whatever a

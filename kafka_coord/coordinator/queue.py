@@ -20,7 +20,7 @@ class RebalanceRequestQueue:
     The handler takes a group, **clears the bit, then looks**. An event during the look enqueues the group again, so no
     event is lost; and a busy group goes to the end of the queue, so none starves.
 
-    *Calm* groups are due because time has passed, or because an election found them at rest. Groups with an event go
+    A *calm* group is due because time has passed, or because an election found it at rest. Groups with an event go
     first, except that every :data:`CALM_EVERY`-th group taken is a calm one. Thread-safe; only :meth:`take` blocks.
     """
 

@@ -39,7 +39,7 @@ class StuckGroup:
 
 def report_pass(memory: GroupMemory, plan: Plan, observation: Observation, now: float) -> None:
     """Remembers and logs the result of a pass. ``now`` is monotonic."""
-    # users write names and reasons: however long or malformed, the log line stays one line
+    # keep the log entry on one line, because users write the names and reasons
     outcome = Outcome(plan.state, cut(" ".join(plan.summary.split()), MAX_SUMMARY_CHARS))
     changed = memory.outcome != outcome
     memory.outcome = outcome
@@ -70,7 +70,7 @@ def stuck(memory: GroupMemory, now: float) -> StuckGroup | None:
 
 
 def say_again_at(memory: GroupMemory) -> float | None:
-    """When (monotonic) to look at a group that does not settle, only to repeat the warning."""
+    """The time (monotonic) to look again at a group that does not settle, to repeat the warning."""
     unsettled = memory.unsettled
     if unsettled is None:
         return None

@@ -1,4 +1,4 @@
-"""Operators' requests, kept from their arrival until their answer has been fetched."""
+"""Operators' requests, kept from their arrival until the operator has fetched the answer."""
 
 from __future__ import annotations
 

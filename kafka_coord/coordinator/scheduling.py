@@ -22,12 +22,13 @@ GATHER_S = 0.01
 """After the first of several acknowledgements, the handler waits this many seconds for the others, because one look and
 one write for all cost less than for each. It handles the last acknowledgement immediately."""
 LOOK_AGAIN_S = 0.5
-"""Seconds after which a group with new commands is looked at again if no event comes first."""
+"""Seconds after which the handler looks again at a group with new commands if no event comes first."""
 BLOCKED_LOOK_PART = 0.05
-"""The part of the look interval after which a group with an unreadable offset is looked at again. Nothing watches
-offsets, so this bounds how long a repaired one waits."""
+"""The part of the look interval after which the handler looks again at a group with an unreadable offset. Nothing
+watches offsets, so this bounds the wait after a repair.
+"""
 SEVERAL_AT_ONCE = 3
-"""How often in a row a group that changed between look and write is looked at again without a pause."""
+"""How often in a row the handler looks again without a pause at a group that changed between look and write."""
 
 
 class Scheduling:

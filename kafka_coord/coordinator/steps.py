@@ -25,7 +25,7 @@ class GroupState(StrEnum):
     STABLE = "Stable"
     """Every member owns exactly its target and every command is acknowledged."""
     REBALANCING = "Rebalancing"
-    """Something is still to be stopped, started or acknowledged."""
+    """Members have yet to stop or start partitions, or to acknowledge commands."""
     PAUSED = "Paused"
     """An operator paused the group: acknowledgements are still processed, but nothing new is decided."""
     EMPTY = "Empty"

@@ -18,9 +18,10 @@ log = logging.getLogger(__name__)
 def repairs(memory: GroupMemory, snapshot: Snapshot) -> list[list[Op]]:
     """The writes that must precede a decision; usually none.
 
-    If a ledger is gone while its incarnation lives, it is written back, because its partitions would look free while
-    the consumer still reads them. If a live member has a ledger but no channel, its registration is deleted, so that it
-    registers again: it cannot acknowledge, and its unacknowledged commands would look acknowledged.
+    If somebody deleted the ledger of a living incarnation, this writes it back: otherwise its partitions would look
+    free while the consumer still reads them. If a live member has a ledger but no channel, this deletes its
+    registration, so that it registers again: it cannot acknowledge, and its unacknowledged commands would look
+    acknowledged.
     """
     seen = snapshot.observation
     group = seen.group

@@ -21,7 +21,9 @@ class Since(Generic[Key]):
         self._first_seen: dict[Key, float] = {}
 
     def update(self, present: Iterable[Key], now: float) -> None:
-        """Takes in what is present now: new things start at ``now`` (monotonic seconds), absent ones are forgotten."""
+        """Updates the timers: things that are new in ``present`` start at ``now`` (monotonic seconds), absent ones are
+        dropped.
+        """
         self._first_seen = {key: self._first_seen.get(key, now) for key in present}
 
     def since(self, key: Key) -> float:
@@ -44,14 +46,14 @@ class GroupTimers:
         self.gone = Since[str]()
         """Consumers with a place and no registration."""
         self.retiring = Since[str]()
-        """Consumers of which only the channel is left."""
+        """Consumers that have left only a channel."""
         self.next_due: float | None = None
 
     def begin(self) -> None:
         self.next_due = None
 
     def passed(self, since: float, duration_ms: int, now: float) -> bool:
-        """Whether ``duration_ms`` have passed since then; if not, notes when they will have."""
+        """Whether ``duration_ms`` have passed since then; if not, notes when they will have passed."""
         due = since + duration_ms / 1000
         if now >= due:
             return True

@@ -10,7 +10,7 @@ _COMMANDS = {
     "list": ("kafka_coord.cli.groups.show:list_command", "All groups, with their state."),
     "describe": ("kafka_coord.cli.groups.show:describe", "One group: state, members, offsets and lag."),
     "history": ("kafka_coord.cli.groups.history:history", "The last decisions, their reasons and durations."),
-    "log": ("kafka_coord.cli.groups.log:log", "What is in the log of client-assigned groups."),
+    "log": ("kafka_coord.cli.groups.log:log", "The records in the log of client-assigned groups."),
     "rebalance": ("kafka_coord.cli.groups.operate:rebalance", "Decide a new target now."),
     "evict": ("kafka_coord.cli.groups.operate:evict", "Delete a consumer's registration."),
     "pause": ("kafka_coord.cli.groups.operate:pause", "Pause rebalances of a group, or of all."),

@@ -52,7 +52,7 @@ class _Asked:
             raise SettingsError(f"use {place}: other places are not supported")
         if bool(self.groups) is self.everything:
             raise SettingsError(
-                "name groups or use --all, not both" if self.everything else "name groups, or use --all"
+                "name groups or give --all, not both" if self.everything else "name groups, or use --all"
             )
         if self.dry_run and self.execute:
             raise SettingsError("--dry-run and --execute exclude each other")
@@ -67,13 +67,15 @@ def _copying_options(command: Callable[[bool, _Asked], None]) -> Callable[..., N
         connection_options,
         output_option,
         timeout_option(ANSWER_TIMEOUT_S, "How long to retry while coordinators move, load or do not answer."),
-        click.option("--execute", is_flag=True, help="Do it, and read back what was written."),
-        click.option("--dry-run", is_flag=True, help="Only show what would be written. The default."),
+        click.option("--execute", is_flag=True, help="Make the copy, and verify it by reading it back."),
         click.option(
-            "--overwrite", is_flag=True, help="Also replace a later offset at the target: the group goes back."
+            "--dry-run", is_flag=True, help="Only show the offsets that would be written. This is the default."
         ),
         click.option(
-            "--all", "everything", is_flag=True, help="All groups of the source that have committed anything."
+            "--overwrite", is_flag=True, help="Also replace later offsets at the target, so that the group goes back."
+        ),
+        click.option(
+            "--all", "everything", is_flag=True, help="Copy all groups of the source that have committed offsets."
         ),
         click.argument("groups", type=AnyName(), nargs=-1, metavar="[GROUP…]"),
     ):

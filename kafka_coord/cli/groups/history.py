@@ -52,8 +52,8 @@ def history(group: str, kind: str | None, last: int, verbose: bool, output: Form
     STOPPED is the time from the decision until every stop-fetcher was acknowledged; SETTLED is the time until every
     partition had its owner. Oldest first.
 
-    The history of a client-assigned group is told from its records in the groups log: EPOCH is the term of the log's
-    partition, and STOPPED and SETTLED are unknown. Kafka compacts older records away.
+    The history of a client-assigned group comes from its records in the groups log. There EPOCH is the term of the
+    log's partition, and STOPPED and SETTLED are unknown. Kafka removes older records by compaction.
 
     \b
     kafka-coord groups history delays --last 5 --verbose

@@ -32,15 +32,13 @@ any_group_argument = click.argument("group", type=AnyName())
 kind_option = click.option(
     "--kind",
     type=click.Choice([str(one) for one in GroupKind]),
-    help="Which one, if two groups have this name. [default: the managed one]",
+    help="The kind of group, if two groups have this name. [default: the managed one]",
 )
 
 
 def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
-    """The kind asked for; else managed, where there is such a group; else client-assigned, where Kafka clients are
-    served.
-
-    Raises :class:`NotFound` with the names there are, and :class:`InvalidName`.
+    """The requested kind. Without one: managed if such a group exists, otherwise client-assigned if instances serve
+    Kafka clients. Raises :class:`NotFound` with the existing names, and :class:`InvalidName`.
     """
     from kafka_coord.monitor.client_groups.front import read_front
 

@@ -36,7 +36,7 @@ def log() -> None:
 
 @log.command()
 @click.argument("partition", type=click.IntRange(0, PARTITIONS - 1), required=False)
-@click.option("--group", type=AnyName(), help="Only the records of this group, and the claims of its partition.")
+@click.option("--group", type=AnyName(), help="Show only the records of this group, and the claims of its partition.")
 @click.option("--from", "first", type=click.IntRange(0), metavar="OFFSET", help="Begin at this offset.")
 @click.option(
     "--last", type=click.IntRange(1, 1_000_000), default=1_000, show_default=True, help="The most records to show."
@@ -136,7 +136,7 @@ def _group(group: GroupMetadata) -> dict[str, Any]:
 
 
 def _what(entry: LogEntry) -> str:
-    """The record in a line."""
+    """Describes the record in one line."""
     match entry.entry:
         case OffsetEntry(_, topic, partition, None):
             return f"{topic}-{partition}: removed"

@@ -44,8 +44,9 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class _Resettable:
-    """The data of a group, of either kind, that a reset needs. ``known`` are its partitions, ``owners`` says who owns
-    them; ``write`` sets offsets and returns a sentence."""
+    """The data of a group of either kind that a reset needs. ``known`` are its partitions, ``owners`` maps them to
+    their owners; ``write`` sets offsets and returns a sentence about the result.
+    """
 
     cluster: Cluster
     committed: Mapping[TopicPartition, int]
@@ -61,13 +62,15 @@ class _Resettable:
 @click.option("--all-topics", is_flag=True, help="Every topic the group subscribes to or has offsets for.")
 @click.option("--to-earliest", is_flag=True, help="To the first record in the log.")
 @click.option("--to-latest", is_flag=True, help="To the end: only new records.")
-@click.option("--to-current", is_flag=True, help="To the committed offset (the end where there is none).")
+@click.option("--to-current", is_flag=True, help="To the committed offset, or to the end if there is none.")
 @click.option("--to-offset", type=click.IntRange(0, (1 << 63) - 1), metavar="N", help="To this offset.")
-@click.option("--shift-by", type=int, metavar="N", help="N records forward, or back where N is negative.")
-@click.option("--by-duration", metavar="PnDTnHnMnS", help="To the first record not older than this: PT1H30M, P7D.")
+@click.option("--shift-by", type=int, metavar="N", help="N records forward, or back if N is negative.")
+@click.option(
+    "--by-duration", metavar="PnDTnHnMnS", help="To the first record that is not older than this: PT1H30M, P7D."
+)
 @click.option("--to-datetime", metavar="TIME", help="To the first record from then on: 2026-01-31T12:00:00.000 (UTC).")
 @click.option("--from-file", metavar="FILE", help="To the offsets of a CSV file, as --export writes it.")
-@click.option("--dry-run", is_flag=True, help="Only show the changes. The default.")
+@click.option("--dry-run", is_flag=True, help="Only show the changes. This is the default.")
 @click.option("--execute", is_flag=True, help="Do it.")
 @click.option("--export", is_flag=True, help="Print topic,partition,offset lines instead of a table.")
 @reason_option

@@ -93,10 +93,9 @@ _STATES = (GroupState.STABLE, GroupState.REBALANCING, GroupState.PAUSED, GroupSt
 @output_option
 @connection_options
 def list_command(states: tuple[str, ...], output: Format) -> None:
-    """All groups, with their state.
-
-    KIND is managed where the coordinator assigns partitions, client-assigned where the members, stock Kafka clients,
-    do so themselves. COORDINATOR is the broker id of the instance that coordinates the group.
+    """List all groups with their state. KIND is managed if the coordinator assigns partitions, and client-assigned if
+    the members, stock Kafka clients, assign them. COORDINATOR is the broker id of the instance that coordinates the
+    group.
 
     \b
     Stable        every member owns its target, every command is acknowledged
@@ -128,7 +127,7 @@ def list_command(states: tuple[str, ...], output: Format) -> None:
 @click.command()
 @any_group_argument
 @kind_option
-@click.option("--members", is_flag=True, help="The members and what each owns.")
+@click.option("--members", is_flag=True, help="The members, and the partitions that each owns.")
 @click.option("--offsets", is_flag=True, help="Owner, committed offset, end offset and lag of each partition.")
 @click.option("--state", is_flag=True, help="State, generation, coordinator, assignor, settings.")
 @click.option("--verbose", "-v", is_flag=True, help="Everything known about each member.")
@@ -137,10 +136,9 @@ def list_command(states: tuple[str, ...], output: Format) -> None:
 def describe(
     group: str, kind: str | None, members: bool, offsets: bool, state: bool, verbose: bool, output: Format
 ) -> None:
-    """One group: its state, its members, its offsets and their lag. Without a choice, all three.
-
-    The lag is counted against the brokers' end offsets at this moment; where a broker cannot be asked
-    it is unknown (json: null).
+    """Show one group: its state, its members, and its offsets with their lag. Without an option, it shows all three.
+    The lag is the distance to the brokers' current end offsets; it is unknown (json: null) if the broker does not
+    answer.
 
     \b
     kafka-coord groups describe delays
@@ -233,7 +231,7 @@ def _member_cells(member: MemberRow) -> dict[str, Any]:
 
 
 def nobody_decides(cluster: Cluster) -> str:
-    """The warning that every command shows while no group in the cluster is rebalanced."""
+    """The warning that every command shows while no instance can decide about groups."""
     return f"NOBODY DECIDES ANYTHING: {cluster.undecided}; kafka-coord doctor suggests a remedy"
 
 

@@ -11,7 +11,7 @@ from kafka_coord.model import NO_PARTITIONS, Member, PartitionSet, Streams, Topi
 
 @dataclass(frozen=True, slots=True)
 class AssignmentInputs:
-    """Everything an assignor may know.
+    """The input of an assignor.
 
     ``members`` is sorted by consumer name. ``topics`` holds every topic that exists in Kafka and has a subscriber.
     ``subscriptions`` (consumer → its topics, sorted) is resolved: patterns are matched, missing topics left out.
@@ -50,7 +50,7 @@ class AssignmentInputs:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which member should own which partition. It names every member, and each partition of a subscribed topic once.
+    """The intended owner of each partition. It names every member, and each partition of a subscribed topic once.
 
     ``streams`` (consumer → partition → stream, 0 left out) is for assignors that decide streams too.
     """

@@ -43,8 +43,7 @@ def resolve(members: Mapping[str, Member], topics: Mapping[str, TopicInfo]) -> d
 
 
 def choose_assignor(observation: Observation, live: Mapping[str, Member], assignors: Mapping[str, Assignor]) -> Chosen:
-    """The group's setting; else the assignor its live members name, if all that name one name the same; else the
-    default."""
+    """The group's setting. Without one, the assignor that live members name, if they agree; otherwise the default."""
     asked = observation.settings.assignor
     complaint = ""
     if asked is None:
@@ -71,8 +70,9 @@ def assignment_inputs(
 def _current(
     observation: Observation, membership: Membership, effective: Mapping[str, Member]
 ) -> dict[str, PartitionSet]:
-    """The present owner of each partition: the member that owns it, else the one that the stored target names, else
-    the one that is stopping it."""
+    """The present owner of each partition: the member that owns it, otherwise the one that the stored target names,
+    otherwise the one that is stopping it.
+    """
     claimed: dict[str, set[int]] = {}
     current: dict[str, PartitionSet] = {}
 

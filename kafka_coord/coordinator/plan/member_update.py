@@ -31,8 +31,9 @@ from kafka_coord.model.json_fields import dump
 
 @dataclass(slots=True)
 class MemberUpdate:
-    """``seen`` is the observed ledger, or ``None``. ``ledger`` is the same without the partitions that are released at
-    once: all those of a dead incarnation, and those whose stop is acknowledged."""
+    """``seen`` is the observed ledger, or ``None``. ``ledger`` is the same without the partitions that this update
+    releases: all partitions of a dead incarnation, and those whose stop is acknowledged.
+    """
 
     member: Member
     seen: Ledger | None
@@ -82,7 +83,7 @@ class MemberUpdate:
                 streams = {**streams, **{partition: point.stream for partition, point in starts.items()}}
                 topic_ids = {**topic_ids, **{t: observation.topics[t].identity for t in self.start.topics}}
             in_line = owned == target.members.get(self.consumer, NO_PARTITIONS) and not before.stopping
-            # an eager member is behind until it is told to stop everything it owned before
+            # an eager member keeps its old generation until the plan tells it to stop everything that it owned before
             if not (self.is_behind(target) and owned) and (commands or in_line):
                 generation = max(generation, target.generation)
         after = replace(

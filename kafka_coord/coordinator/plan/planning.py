@@ -19,7 +19,7 @@ from kafka_coord.model import Observation
 
 
 def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
-    """What to write about one group now, and a summary with the reasons.
+    """Plans the writes for one group, and gives a summary with the reasons.
 
     Pure and level-triggered: the same look gives the same plan. If only the first steps of a plan are written, the next
     plan continues from there. ``assignors`` must include the default one (``sticky``).

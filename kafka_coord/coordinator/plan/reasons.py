@@ -29,8 +29,9 @@ def reason_for_target(
     recreated: Iterable[str] = (),
     with_place: Iterable[str] = (),
 ) -> Reason:
-    """Why a new target is computed, from what changed since the stored one. ``with_place`` are consumers with a place
-    in their ledger: if they left, their grace has ended."""
+    """The reason for a new target: the changes since the stored one. ``with_place`` are consumers with a place in their
+    ledger: if they left, their grace has ended.
+    """
     before = stored.members if stored is not None else {}
     out = set(evicted) & before.keys()
     joined, left = inputs.members.keys() - before.keys(), before.keys() - inputs.members.keys() - out

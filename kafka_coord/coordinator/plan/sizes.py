@@ -11,9 +11,9 @@ MAX_TARGET_BYTES = MAX_VALUE_BYTES
 MAX_COMMAND_BYTES = 700_000
 MAX_PLACE_BYTES = 200_000
 MAX_WRITE_BYTES = 900_000
-"""For a ledger and its commands, which are one multi. The rest of 1 MB is for paths and checks."""
+"""The limit for a ledger and its commands, which are one multi. The rest of 1 MB is for paths and checks."""
 MAX_LEDGER_BYTES = 600_000
-"""For a ledger after starts: a stop names the same partitions and must still fit beside it."""
+"""The limit for a ledger after starts. A later stop names the same partitions and must fit beside it."""
 
 ENVELOPE_BYTES = 3_000
 """Everything in a command except its partitions: at most 300 characters of reason, five numbers, field names."""
@@ -68,7 +68,7 @@ def _ranges_bound(partitions: PartitionSet) -> int:
 def fitting(
     partitions: PartitionSet, each_bytes: int, budget: int, names: int = 1, each_topic: int = 6
 ) -> PartitionSet:
-    """As many of ``partitions``, in order, as fit into ``budget`` bytes when each topic is named ``names`` times."""
+    """The first of ``partitions`` that fit into ``budget`` bytes, if each topic is named ``names`` times."""
     if sum(len(n) * (each_bytes + 11) + names * len(t) + each_topic for t, n in partitions.by_topic()) <= budget:
         return partitions
     return PartitionSet.of(_within(partitions, each_bytes, budget, names, each_topic))
