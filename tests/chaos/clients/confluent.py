@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as Position
 
 from kafka_coord.model import TopicPartition
@@ -58,17 +58,17 @@ class Member:
         self._journal.closed()
 
     def _next(self) -> list[Message]:
-        """Raises :class:`KafkaException` where the consumer has failed for good. A static member whose coordinator
-        moves before its new member id is in the log is fenced."""
+        """Raises :class:`KafkaException` if the consumer has failed for good."""
         found = self._consumer.consume(self._part.batch, _WAIT_S)
         for one in found:
             error = one.error()
-            if error is not None and error.fatal():
+            if error is not None and _is_for_good(error):
                 raise KafkaException(error)
         return [one for one in found if one.error() is None]
 
     def _commit(self, partitions: Iterable[TopicPartition]) -> None:
-        """Asks for a commit of all that was handed out of these, and waits for the answer."""
+        """Asks for a commit of all that was handed out of these, and waits for the answer. Raises
+        :class:`KafkaException` if the consumer has failed for good."""
         offsets = {partition: self._done[partition] for partition in partitions if partition in self._done}
         if not offsets:
             return
@@ -77,6 +77,8 @@ class Member:
             wanted = [Position(*partition, offset) for partition, offset in offsets.items()]
             found = self._consumer.commit(offsets=wanted, asynchronous=False) or []
         except KafkaException as error:
+            if _is_for_good(error.args[0]):
+                raise
             log.info("not committed consumer=%s: %s", self._part.name, error)
             return
         self._acknowledged(found)
@@ -132,6 +134,12 @@ class Member:
     @property
     def _incremental(self) -> bool:
         return self._part.strategy.startswith("cooperative")
+
+
+def _is_for_good(error: KafkaError) -> bool:
+    """Whether only a new consumer helps. librdkafka fails so when the commit of a static member that has joined again
+    arrives with its earlier member id, and when its coordinator moves before its new member id is in the log."""
+    return bool(error.fatal()) or error.code() in {KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID}
 
 
 def _settings(part: Part, bootstrap: str) -> dict[str, Any]:
