@@ -1,4 +1,5 @@
-"""All settings, their sources and their allowed values. A flag beats a ``KAFKA_COORD_*`` variable beats the TOML file.
+"""All settings, their sources and their allowed values. A flag beats a ``KAFKA_COORD_*`` variable, and a variable beats
+the TOML file.
 
 ::
 
@@ -12,8 +13,8 @@
     [kafka]                             KAFKA_COORD_KAFKA_SECURITY_PROTOCOL
     security.protocol = "SASL_SSL"      any property of librdkafka, passed on as it is
 
-Loading checks everything, so that a mistake is one sentence at the start and not a surprise at night.
-Secrets are :class:`Secret`: they never appear in a message, a log line or a ``repr``.
+Loading checks everything, so that a mistake is reported at the start, in one sentence. Secrets are :class:`Secret`:
+they never appear in a message, a log line or a ``repr``.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ VARIABLE_PREFIX = "KAFKA_COORD_"
 DEFAULT_HOSTS = "localhost:2181"
 DEFAULT_SESSION_TIMEOUT_MS = 10_000
 DEFAULT_SOCKET_SESSION_TIMEOUT_MS = 45_000
-"""Of a consumer without ZooKeeper; Kafka's consumers have the same since 3.0 (KIP-735). A crashed instance is noticed
-only after its own session timeout; it last heard of its consumers up to a ping interval before that; then thousands of
-them reconnect at once. This timeout covers all three, so that no consumer has to stop."""
+"""The default session timeout of a consumer without ZooKeeper, in ms; Kafka's consumers have the same since 3.0
+(KIP-735). It covers three delays after an instance's crash, so that no consumer has to stop: the instance's own session
+timeout, the ping interval before it, and the reconnection of thousands of consumers.
+"""
 
 _MAX_FILE_BYTES = 1_000_000
 _MAX_FILE_DEPTH = 16
@@ -46,7 +48,7 @@ _SHORT_VARIABLES = {"zookeeper.hosts": "KAFKA_COORD_ZOOKEEPER"}
 _OTHER_VARIABLES = frozenset(
     f"{VARIABLE_PREFIX}{name}" for name in ("CONFIG", "OUTPUT", "DEBUG", "SERVE_SESSION_TIMEOUT_MS")
 )
-"""Variables of commands that are not settings of the section they begin with."""
+"""Variables of commands whose names begin like a section but are no settings of it."""
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])")
 _SECRET_PROPERTY = re.compile(r"password|secret|token|\.key$|\.pem$|sasl\.jaas", re.IGNORECASE)
 
@@ -75,7 +77,7 @@ class Secret:
 
 
 def _allowed(what: str, check: Callable[[Any], Any]) -> dict[str, Any]:
-    """``what`` says in a few words what is allowed, ``check`` returns the value or raises ValueError."""
+    """``what`` describes the allowed values in a few words; ``check`` returns the value or raises ValueError."""
     return {"what": what, "check": check}
 
 
@@ -142,7 +144,7 @@ def _readable_file(value: Any) -> Path:
             return path
     except OSError as error:
         raise ValueError(error.strerror or "cannot be read") from None
-    except RuntimeError as error:  # ~somebody, of whom no home directory is known
+    except RuntimeError as error:  # ~user, but the user's home directory is unknown
         raise ValueError(str(error)) from None
 
 
@@ -168,7 +170,7 @@ def _addresses(value: Any) -> str:
 
 
 def _tuning(low: int, high: int) -> Any:
-    """A duration in ms. Its default is with the code that uses it."""
+    """A duration in ms. The code that uses it has the default."""
     return field(default=None, metadata=_allowed(_DURATION.format(low, high), _between(low, high)))
 
 
@@ -177,7 +179,9 @@ def _tuning(low: int, high: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperSettings:
-    """How ZooKeeper is reached. ``acl`` is what the znodes created by us get, unless there are ``identities``."""
+    """The connection to ZooKeeper. ``acl`` applies to the znodes that kafka-coord creates, unless there are
+    ``identities``.
+    """
 
     hosts: str = field(
         default=DEFAULT_HOSTS,
@@ -320,7 +324,7 @@ class ServeSettings:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """Properties handed to librdkafka as they are (``security.protocol``, ``sasl.*``, ``ssl.*``, …)."""
+    """Properties passed to librdkafka unchanged (``security.protocol``, ``sasl.*``, ``ssl.*``, …)."""
 
     properties: Mapping[str, str] = field(default_factory=dict)
 
@@ -371,7 +375,7 @@ _Section = TypeVar("_Section", ZooKeeperSettings, ServeSettings, SocketSettings)
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A value as it was given, and where: ``flag --zookeeper``, ``variable KAFKA_COORD_…``, ``/etc/coord.toml``."""
+    """A value and its source: ``flag --zookeeper``, ``variable KAFKA_COORD_…`` or ``/etc/coord.toml``."""
 
     value: Any
     origin: str
@@ -385,12 +389,10 @@ def load_settings(
     kafka_properties: Mapping[str, str] | None = None,
     called: str = "flag --{}",
 ) -> Settings:
-    """Everything that was set, checked.
-
-    ``flags`` maps keys (``"zookeeper.hosts"``) to values, ``None`` meaning not given; ``file`` is the TOML file,
-    by default the one named by ``KAFKA_COORD_CONFIG``, if any; ``kafka_properties`` are flags for the ``kafka``
-    section. ``called`` is what messages call a flag. Raises :class:`SettingsError` naming the key, its value, where it
-    came from and what would do.
+    """Loads and checks all settings. ``flags`` maps keys (``"zookeeper.hosts"``) to values; ``None`` means not given.
+    ``file`` is the TOML file (default: the one that ``KAFKA_COORD_CONFIG`` names, if any); ``kafka_properties`` are
+    flags for the ``kafka`` section. ``called`` is the word for a flag in messages. Raises :class:`SettingsError`, which
+    names the key, its value, its source and the allowed values.
     """
     environ = os.environ if environ is None else environ
     file = file or environ.get("KAFKA_COORD_CONFIG")
@@ -414,7 +416,7 @@ def variable_of(key: str) -> str:
 
 
 def keys() -> dict[str, str]:
-    """Every key there is, except the passthrough of ``kafka``, and in a few words what it may be."""
+    """Every key with its allowed values in a few words, except the passthrough of ``kafka``."""
     return {
         f"{section}.{one.name}": str(one.metadata["what"])
         for section, settings in _SECTIONS.items()
@@ -511,8 +513,9 @@ def _from_variables(environ: Mapping[str, str]) -> dict[str, _Found]:
 
 
 def _means_a_setting(variable: str, names: Iterable[str]) -> bool:
-    """Whether a variable that is no setting was meant to be one: it begins with a section, or is nearly spelt like one.
-    All others may be a command's options (``KAFKA_COORD_<COMMAND>_<OPTION>``)."""
+    """Whether an unknown variable is probably a misspelt setting: it begins with a section, or resembles one. All
+    others may be a command's options (``KAFKA_COORD_<COMMAND>_<OPTION>``).
+    """
     written = variable.removeprefix(VARIABLE_PREFIX)
     first = written.partition("_")[0]
     if variable in _OTHER_VARIABLES or first == "KAFKA":

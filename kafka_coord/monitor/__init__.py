@@ -1,1 +1,1 @@
-"""What operators look at: groups, lag, channels, history, metrics, the doctor and the audit."""
+"""Views for operators: groups, lag, channels, history, metrics, the doctor and the audit."""

@@ -1,4 +1,4 @@
-"""Groups as operators see them: one line each, or everything about one."""
+"""Describes groups for operators: all in one line each, or one in full."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class GroupKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class GroupRow:
     """One group in a list. ``pending`` counts the commands that wait for an acknowledgement; ``coordinator`` is the
-    broker id of the instance that coordinates it; ``log_partition`` is a client-assigned one's in the groups log."""
+    broker id of the instance that coordinates it; ``log_partition`` is the partition of the groups log that holds a
+    client-assigned group.
+    """
 
     group: str
     kind: GroupKind
@@ -64,7 +66,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """One member, live or (``registered`` false) gone, with its place kept or its partitions not yet released.
+    """One member. It is live, or gone (``registered`` is false) with its place kept or its partitions not yet released.
 
     ``channel`` is its connection: ``zookeeper``, ``socket`` or ``kafka``. ``since_ms`` is when it registered (ms since
     1970), ``target`` what it should own. For a member that an instance serves, ``gateway`` is that instance,
@@ -94,10 +96,10 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """Everything about one group. ``status`` is the planner's sentence on what the group waits for and what is wrong.
+    """Everything about one group. ``status`` is the planner's sentence about what the group waits for, and any fault.
     ``settings`` are ``None`` if the coordinator does not tell them. ``lag_note`` says why some end offsets are unknown,
-    if any are; ``heard_note`` says why it is unknown when the coordinator last heard from consumers without
-    ZooKeeper."""
+    if any are; ``heard_note`` says why it is unknown when the coordinator last heard from consumers without ZooKeeper.
+    """
 
     group: str
     kind: GroupKind
@@ -149,8 +151,8 @@ def snapshot_of(store: Store, group: str) -> tuple[Cluster, GroupSnapshot]:
 def describe_group(
     store: Store, group: str, end_offsets: EndOffsets | None, presences: Presences | None = None
 ) -> GroupDescription:
-    """Everything about ``group``; with no ``end_offsets`` the brokers are not asked and every lag is unknown, and with
-    no ``presences`` the coordinator is not asked when it heard from consumers without ZooKeeper.
+    """Everything about ``group``. Without ``end_offsets`` it does not ask the brokers, and every lag is unknown.
+    Without ``presences`` it does not ask the coordinator when it last heard from consumers without ZooKeeper.
 
     Raises :class:`NotFound`.
     """
@@ -195,7 +197,7 @@ def _with_presence(
 ) -> tuple[tuple[MemberRow, ...], str]:
     if all(member.gateway is None for member in members):
         return members, ""
-    unknown = "it is unknown when consumers without ZooKeeper were last heard from: "
+    unknown = "unknown when the coordinator last heard from consumers without ZooKeeper: "
     if coordinator is None:
         return members, unknown + "nobody coordinates"
     if "http" not in coordinator.endpoints:

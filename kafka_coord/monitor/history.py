@@ -30,7 +30,7 @@ def read_history(store: Store, group: str) -> tuple[Decision, ...]:
 
 
 def unreadable_history(store: Store, groups: Iterable[str]) -> list[Unreadable]:
-    """The unreadable ones among these groups' ``history`` and ``settled`` znodes."""
+    """The unreadable znodes among these groups' ``history`` and ``settled`` znodes."""
     reading, names = Reading(store), tuple(groups)
     found = reading.many(GetData(path) for name in names for path in (layout.history(name), layout.settled(name)))
     for name, history, settled in zip(names, found[::2], found[1::2], strict=True):

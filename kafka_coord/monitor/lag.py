@@ -1,4 +1,4 @@
-"""Offsets that only the brokers know: the beginning and end of each partition, and the offset of a moment in time."""
+"""Reads offsets from the brokers: the beginning and end of each partition, and the offset at a given time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHUNK = 5_000
-"""Partitions in one request to the brokers: a request of librdkafka's is built in memory, one entry a partition."""
+"""Partitions per request to the brokers, because librdkafka builds a request in memory with one entry per partition."""
 
 DEFAULT_TIMEOUT_S = 5.0
 _LEADERLESS = "the partition has no live leader"
@@ -29,7 +29,7 @@ _LEADERLESS = "the partition has no live leader"
 
 @dataclass(frozen=True, slots=True)
 class BrokerOffsets:
-    """The offsets that could be had. ``note`` is one sentence about the others, or ``""``."""
+    """The known offsets. ``note`` is one sentence about the unknown ones, or ``""``."""
 
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     note: str = ""
@@ -37,7 +37,7 @@ class BrokerOffsets:
 
 @dataclass(slots=True)
 class _Listed:
-    """What became of partitions that were asked for; ``leaderless`` by what the brokers knew by then."""
+    """The outcome for the requested partitions. ``leaderless`` are those without a leader in the brokers' metadata."""
 
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     leaderless: list[TopicPartition] = field(default_factory=list)
@@ -51,10 +51,9 @@ def _log_left_out(broker: Unreadable) -> None:
 def bootstrap_servers(
     store: Store, properties: Mapping[str, str], on_left_out: Callable[[Unreadable], None] = _log_left_out
 ) -> str:
-    """Addresses to begin with: those of the live brokers, or ``bootstrap.servers`` where it is set. ``on_left_out``
-    hears of each broker whose registration cannot be used.
-
-    Raises :class:`BrokerError` where there are none, or none with a listener of the wanted security protocol.
+    """The addresses for a first connection: those of the live brokers, or ``bootstrap.servers`` if it is set. Calls
+    ``on_left_out`` for each broker whose registration cannot be used. Raises :class:`BrokerError` if there are none, or
+    none has a listener with the wanted security protocol.
     """
     from kafka_coord.consumer.brokers import choose
 
@@ -72,11 +71,10 @@ def bootstrap_servers(
 
 
 class OffsetReader:
-    """Asks the brokers, in batches and never for longer than ``timeout_s`` a question. Close it after use.
-
-    ``properties`` are librdkafka's (security and the like). What cannot be had is missing from the answer, with a
-    sentence: brokers that are down make lag unknown, not the command a failure. With ``read_committed`` a partition
-    ends before the first record of a transaction that is still open, as for a consumer that reads committed only.
+    """Asks the brokers, in batches and for at most ``timeout_s`` per question. Close it after use. ``properties`` are
+    librdkafka's (security and the like). Unknown offsets are missing from the answer, with a sentence about the reason:
+    if brokers are down, the lag is unknown, but the command does not fail. With ``read_committed``, a partition ends
+    before the first record of an open transaction, as for a consumer with that isolation level.
     """
 
     def __init__(
@@ -110,7 +108,7 @@ class OffsetReader:
         self._admin = None
 
     def latest(self, partitions: PartitionSet) -> BrokerOffsets:
-        """The end offsets: where the next record will be written (the high watermark)."""
+        """The end offsets: the offset of the next record to be written (the high watermark)."""
         from confluent_kafka.admin import OffsetSpec
 
         return self._ask(partitions, OffsetSpec.latest)
@@ -122,7 +120,7 @@ class OffsetReader:
         return self._ask(partitions, OffsetSpec.earliest)
 
     def at_time(self, partitions: PartitionSet, timestamp_ms: int) -> BrokerOffsets:
-        """The first record whose timestamp is not before ``timestamp_ms``; the end where there is none."""
+        """The offset of the first record whose timestamp is not before ``timestamp_ms``; the end if there is none."""
         from confluent_kafka.admin import OffsetSpec
 
         found = self._ask(partitions, lambda: OffsetSpec.for_timestamp(timestamp_ms))
@@ -185,8 +183,9 @@ class OffsetReader:
         return listed
 
     def _with_leader(self, partitions: PartitionSet) -> tuple[list[TopicPartition], list[str]]:
-        """Asked for a partition without a leader, librdkafka fails the whole batch; so those are left out first. One
-        may lose its leader in between: what failed for it is asked for once more."""
+        """librdkafka fails the whole batch if one partition has no leader. So this leaves such partitions out first. A
+        partition may lose its leader in between; then this asks once more for the rest of its batch.
+        """
         if self._admin is None:
             return [], []
         metadata = self._admin.list_topics(timeout=self._timeout_s)

@@ -1,4 +1,4 @@
-"""What one instance exports: Prometheus metrics, and a health answer for load balancers and people."""
+"""Exports Prometheus metrics of one instance, and a health answer for load balancers and people."""
 
 from __future__ import annotations
 

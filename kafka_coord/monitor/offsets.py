@@ -31,8 +31,8 @@ class Committed:
     """The committed offsets of one group: per partition the offset of the next record to read.
 
     ``of_earlier_topic`` are partitions whose offset belongs to a topic of the same name that was deleted: a consumer
-    starts as if nothing were committed, so they count as not committed here as well. ``stored`` are all partitions
-    that have an offset znode, whatever it holds.
+    starts as if nothing were committed, so here too they count as not committed. ``stored`` are all partitions that
+    have an offset znode, readable or not.
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -42,12 +42,12 @@ class Committed:
 
 
 def read_committed(store: Store, group: str, topics: Mapping[str, TopicInfo]) -> Committed:
-    """Everything below ``offsets`` of the group."""
+    """Reads everything below the group's ``offsets``."""
     return read_all_committed(store, [group], topics)[group]
 
 
 def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str, TopicInfo]) -> dict[str, Committed]:
-    """Everything below ``offsets`` of each group, in three rounds of reads for all of them together."""
+    """Reads everything below each group's ``offsets``, in three rounds of reads for all groups together."""
     readings = {group: Reading(store) for group in groups}
     round_of = Reading(store)
     listings = round_of.many(GetChildren(layout.offsets(group)) for group in readings)
@@ -97,7 +97,7 @@ def read_all_committed(store: Store, groups: Iterable[str], topics: Mapping[str,
 
 
 class _Belong(Enum):
-    """Which topic of that name the offsets are of."""
+    """The identity of the topic to which the offsets belong."""
 
     CURRENT = auto()
     EARLIER = auto()
@@ -126,9 +126,8 @@ def _partitions(reading: Reading, parent: str, topic: str, listing: ReadResult) 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
-    """One partition of a group. ``lag`` is ``None`` where it cannot be known: nothing committed, or no end offset.
-
-    ``holding`` is ``owned``, or ``stopping`` while its owner has yet to acknowledge a stop-fetcher, or ``""``.
+    """One partition of a group. ``lag`` is ``None`` if it is unknown, because nothing is committed or the end offset is
+    unknown. ``holding`` is ``owned``, ``stopping`` (its owner has yet to acknowledge a stop-fetcher) or ``""``.
     """
 
     topic: str
@@ -141,7 +140,7 @@ class OffsetRow:
 
 
 def partitions_of(seen: Observation, committed: Committed) -> PartitionSet:
-    """Every partition a group has to do with: subscribed to, held, or with an offset of its own."""
+    """All partitions of a group: those it subscribes to, those it holds, and those with a stored offset."""
     found = PartitionSet.of(committed.offsets) | subscribed(seen)
     for ledger in seen.ledgers.values():
         found |= ledger.held
@@ -149,7 +148,7 @@ def partitions_of(seen: Observation, committed: Committed) -> PartitionSet:
 
 
 def subscribed(seen: Observation) -> PartitionSet:
-    """The partitions there are of the topics that members subscribe to."""
+    """The existing partitions of the topics that members subscribe to."""
     found = NO_PARTITIONS
     subscriptions = {
         (m.subscription.kind, m.subscription.pattern or id(m)): m.subscription for m in seen.members.values()
@@ -164,7 +163,7 @@ def subscribed(seen: Observation) -> PartitionSet:
 
 
 def holders(ledgers: Iterable[Ledger]) -> dict[TopicPartition, tuple[str, str]]:
-    """(consumer, ``owned`` or ``stopping``) of every partition that is held."""
+    """Maps each held partition to its consumer, and to ``owned`` or ``stopping``."""
     held: dict[TopicPartition, tuple[str, str]] = {}
     for ledger in ledgers:
         held |= dict.fromkeys(ledger.owned, (ledger.consumer, "owned"))
@@ -175,7 +174,7 @@ def holders(ledgers: Iterable[Ledger]) -> dict[TopicPartition, tuple[str, str]]:
 def offset_rows(
     seen: Observation, committed: Committed, end_offsets: Mapping[TopicPartition, int]
 ) -> tuple[OffsetRow, ...]:
-    """One row a partition, in order of topic and partition."""
+    """One row per partition, in order of topic and partition."""
     held = holders(seen.ledgers.values())
     rows = []
     for tp in partitions_of(seen, committed):
@@ -186,8 +185,7 @@ def offset_rows(
 
 
 def lag_of(committed: int | None, end: int | None) -> int | None:
-    """Records from the committed offset to the end; ``None`` where either is unknown.
-
-    A committed offset beyond the end (the log was truncated) is a lag of 0, never a negative one.
+    """The number of records from the committed offset to the end; ``None`` if either is unknown. If the committed
+    offset is beyond the end (the log was truncated), the lag is 0.
     """
     return None if committed is None or end is None else max(0, end - committed)

@@ -1,4 +1,4 @@
-"""What operators change without the coordinator: pauses and group settings. A request to look follows each change."""
+"""Operators' changes that need no coordinator: pauses and group settings. A request to look follows each change."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from kafka_coord.zk import layout
 from kafka_coord.zk.store import Store
 
 EVERYWHERE = ""
-"""In place of a group's name: all groups."""
+"""Stands for all groups, in place of a group's name."""
 
 _LOOK_AGAIN_S = 0.25
 
 
 def pause(store: Store, group: str, *, by: str, reason: str) -> None:
-    """Forbids rebalances of ``group``, or of all (:data:`EVERYWHERE`). A pause that is there is replaced.
-
-    Raises :class:`NotFound` where there is no such group.
+    """Forbids rebalances of ``group``, or of all groups (:data:`EVERYWHERE`). Replaces an existing pause. Raises
+    :class:`NotFound` if there is no such group.
     """
     require_group(store, group)
     value = Pause(by=by, reason=reason, since_ms=round(store.clock.time() * 1000))
@@ -36,7 +35,7 @@ def pause(store: Store, group: str, *, by: str, reason: str) -> None:
 
 
 def resume(store: Store, group: str, *, by: str) -> None:
-    """Allows rebalances again. Raises :class:`RequestRefused` where nothing is paused, :class:`NotFound`."""
+    """Allows rebalances again. Raises :class:`RequestRefused` if nothing is paused, and :class:`NotFound`."""
     require_group(store, group)
     try:
         store.delete(layout.paused(group) if group else layout.PAUSED)
@@ -53,9 +52,8 @@ def resume(store: Store, group: str, *, by: str) -> None:
 def change_settings(
     store: Store, group: str, change: Callable[[GroupSettings], GroupSettings], *, by: str, create: bool = False
 ) -> GroupSettings:
-    """Applies ``change`` to the group's settings, read and written without losing anybody else's change.
-
-    ``create`` makes a group that does not exist yet. Raises :class:`NotFound`.
+    """Applies ``change`` to the group's settings, without losing a concurrent change. With ``create``, creates a
+    missing group. Raises :class:`NotFound`.
     """
     path = layout.group(group)
     if create:
@@ -79,15 +77,16 @@ def change_settings(
 
 
 def _look(store: Store, group: str, *, by: str, reason: str) -> None:
-    """Makes the coordinator look now; nobody waits for the answer, and it removes it itself. The global pause needs
-    none: the coordinator watches it."""
+    """Asks the coordinator to look now, and does not wait for the answer; the coordinator removes it later. The global
+    pause needs no such request, because the coordinator watches it.
+    """
     if group:
         submit(store, Request(RequestType.LOOK, group=group, by=by, reason=reason))
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Where a wait ended: the group's state, and the generation of its target."""
+    """The end of a wait: the group's state, and the generation of its target."""
 
     state: GroupState
     generation: int | None
@@ -102,7 +101,9 @@ def wait_until(
     timeout_s: float,
     sleep: Callable[[float], object],
 ) -> Settled:
-    """Looks at the group until ``done``. Raises :class:`Timeout` with what is still outstanding, :class:`NotFound`."""
+    """Looks at the group until ``done`` is true. Raises :class:`Timeout` with the outstanding commands, and
+    :class:`NotFound`.
+    """
     deadline = store.clock.monotonic() + timeout_s
     while True:
         snapshot = read_groups(store, [group], read_cluster(store)).get(group)
@@ -133,6 +134,6 @@ def quiet(snapshot: GroupSnapshot, state: GroupState) -> bool:
 
 
 def require_group(store: Store, group: str) -> None:
-    """Raises :class:`NotFound` where there is no such group; every group is there (:data:`EVERYWHERE`)."""
+    """Raises :class:`NotFound` if there is no such group. Accepts :data:`EVERYWHERE`."""
     if group and store.exists(layout.group(group)) is None:
         raise NotFound(f"no group {group!r}")

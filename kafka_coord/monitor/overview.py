@@ -1,4 +1,4 @@
-"""One frame of the live view: groups, who owns how much and how far behind they are, what waits for whom."""
+"""Builds one frame of the live view: groups, owners and their lag, and outstanding commands."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from kafka_coord.monitor.offsets import OffsetRow, offset_rows, partitions_of, r
 from kafka_coord.monitor.snapshot import read_groups
 
 DETAILED = 20
-"""Groups whose offsets are read for one frame: the busiest, where none were named."""
+"""The most groups whose offsets one frame reads: the busiest, unless the user names groups."""
 
 _BUSY = (GroupState.REBALANCING, GroupState.PAUSED, GroupState.STABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
-    """What one consumer owns of a group and how far behind it is. ``lag`` counts the partitions where it is known;
-    ``unknown`` is the number of those where it is not. ``consumer`` is ``None`` for partitions nobody owns."""
+    """The partitions of a group that one consumer owns, and their lag. ``lag`` is the sum over the partitions with a
+    known lag; ``unknown`` is the number of the others. ``consumer`` is ``None`` for partitions that nobody owns.
+    """
 
     group: str
     consumer: str | None
@@ -38,7 +39,7 @@ class OwnerRow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """One frame. ``lags`` maps a group to (records behind, partitions where that is unknown); not read for all."""
+    """One frame. ``lags`` maps a group to (records behind, partitions with unknown lag), but not every group."""
 
     cluster: Cluster
     groups: tuple[GroupRow, ...]
@@ -49,12 +50,12 @@ class Overview:
 
 
 def read_overview(instances: Instances, names: Sequence[str], end_offsets: EndOffsets | None) -> Overview:
-    """All groups in brief and the named ones (by default the busiest) in detail; a name may not exist (yet)."""
+    """All groups in brief, and the named ones (default: the busiest) in detail. A named group need not exist yet."""
     store = instances.store
     cluster = read_cluster(store)
     snapshots = read_groups(store, [name for name in names if is_legal(name)] if names else cluster.groups, cluster)
     listed = list_client_groups(instances)
-    # Of two groups of one name the managed one is meant.
+    # If two groups have one name, show the managed one.
     clients = {
         one.group: one for one in listed.groups if one.group not in snapshots and one.group in (names or [one.group])
     }

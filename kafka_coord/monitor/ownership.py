@@ -1,4 +1,4 @@
-"""Partitions that a group wants and nobody owns. Pure."""
+"""Finds partitions that a group subscribes to and nobody owns. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from kafka_coord.zk import layout
 
 @dataclass(frozen=True, slots=True)
 class Unowned:
-    """``partitions`` nobody owns, for at least ``for_ms``."""
+    """Partitions that nobody has owned for at least ``for_ms``."""
 
     partitions: PartitionSet
     for_ms: int
 
 
 def unowned(snapshot: GroupSnapshot, topics_changed_ms: Mapping[str, int], now_ms: int) -> Unowned | None:
-    """What a group's live members want and none holds, for longer than a session; ``None`` where there is nothing.
-
-    How long is not written anywhere. Nobody has owned them since the group was last decided on, its topics last
-    changed and a member was there that wants them: so much is certain. Partitions that an unreadable ledger may hold,
-    and those of a paused group, do not count.
+    """The partitions that a group's live members subscribe to and that nobody has held for longer than a session;
+    ``None`` if there are none. ZooKeeper does not record for how long. The time counts from the latest of three events:
+    the group's last decision, the last change of its topics, and the first registration of its present members.
+    Partitions that an unreadable ledger may hold, and those of a paused group, do not count.
     """
     seen = snapshot.observation
     hidden = any(one.path.startswith(layout.owners(seen.group)) for one in seen.unreadable)

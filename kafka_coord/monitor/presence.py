@@ -17,8 +17,9 @@ _MAX_BYTES = 16 << 20
 
 
 def read_presences(address: str) -> Mapping[tuple[str, str], int]:
-    """Of each (group, consumer) how long ago something came of it, in ms. ``address`` is the coordinator's
-    ``--listen-http``. Raises ``OSError`` and :class:`MalformedValue`."""
+    """Maps each (group, consumer) to the time since the coordinator last heard from it, in ms. ``address`` is the
+    coordinator's ``--listen-http``. Raises ``OSError`` and :class:`MalformedValue`.
+    """
     connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", PRESENCES)

@@ -27,7 +27,7 @@ class Reading:
         self.unreadable: list[Unreadable] = []
 
     def many(self, reads: Iterable[Read]) -> tuple[ReadResult, ...]:
-        """All of them at once. What the ACL forbids is noted as unreadable and otherwise as if absent."""
+        """Reads all of them at once. Notes a znode that the ACL forbids as unreadable, and treats it as absent."""
         answers: list[ReadResult] = []
         for answer in read_each(self.store, tuple(reads)):
             if isinstance(answer, Unreadable):
@@ -36,7 +36,7 @@ class Reading:
         return tuple(answers)
 
     def names(self, parent: str, listing: ReadResult) -> tuple[str, ...]:
-        """The legal names of a listing; the others are noted. Empty where the parent does not exist."""
+        """The legal names of a listing; notes the others as unreadable. Empty if the parent does not exist."""
         if not isinstance(listing, tuple):
             return ()
         for name in listing:
@@ -47,9 +47,8 @@ class Reading:
     def decode(
         self, path: str, found: ReadResult, decoder: Decoder[T], empty: T | None = None, *, registration: bool = False
     ) -> T | None:
-        """``None`` where there is no such znode or it cannot be decoded; ``empty`` where it holds no data.
-
-        ``registration`` keeps the incarnation of one that cannot be decoded: the planner wants to know it.
+        """The decoded value: ``None`` if the znode does not exist or cannot be decoded, ``empty`` if it holds no data.
+        With ``registration``, keeps the incarnation of an undecodable znode, because the planner needs it.
         """
         if not isinstance(found, Node):
             return None
@@ -62,11 +61,11 @@ class Reading:
             return empty
 
     def refuse(self, path: str, reason: str, incarnation: int = 0) -> None:
-        """Note a znode as unreadable."""
+        """Notes a znode as unreadable."""
         self.unreadable.append(Unreadable(path, reason, incarnation))
 
     def by_group(self) -> dict[str, list[Unreadable]]:
-        """What was noted below each group."""
+        """The unreadable znodes below each group."""
         found: dict[str, list[Unreadable]] = {}
         for one in self.unreadable:
             found.setdefault(one.path.removeprefix(f"{layout.GROUPS}/").partition("/")[0], []).append(one)
@@ -74,7 +73,7 @@ class Reading:
 
 
 def split(found: Sequence[ReadResult], *lengths: int) -> list[Sequence[ReadResult]]:
-    """Cuts the results of one round into the parts they were asked in; ``lengths`` must add up."""
+    """Splits the results of one round into parts of these ``lengths``, which must add up to the whole."""
     parts: list[Sequence[ReadResult]] = []
     at = 0
     for length in lengths:

@@ -18,22 +18,24 @@ from kafka_coord.zk.store import GetChildren, GetData, Node, Store
 REFUSED = "refused"
 
 OnProgress = Callable[[str], None]
-"""Hears a sentence now and then while an answer is awaited."""
+"""Receives a sentence from time to time during the wait for an answer."""
 
 _LOOK_AGAIN_S = 1.0
-"""A watch fires at once; this interval is for a lost watch."""
+"""The interval of reads in case a watch is lost, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A request as it stands in the queue. ``since_ms`` is ZooKeeper's own time of its creation."""
+    """A request in the queue. ``since_ms`` is the time of its creation, by ZooKeeper's clock."""
 
     request: Request
     since_ms: int
 
 
 def submit(store: Store, request: Request) -> str:
-    """Writes the request and gives its id. Raises :class:`StoreUnavailable` where whether it was written is unknown."""
+    """Writes the request and returns its id. Raises :class:`StoreUnavailable` if it is unknown whether the write took
+    effect.
+    """
     store.ensure_path(layout.REQUESTS)
     stamped = replace(request, timestamp_ms=round(store.clock.time() * 1000))
     try:
@@ -62,7 +64,7 @@ def ask(store: Store, request: Request, timeout_s: float, on_progress: OnProgres
 
 
 def await_answer(store: Store, request_id: str, timeout_s: float, on_progress: OnProgress) -> Request:
-    """Waits until the request is answered; raises :class:`Timeout` saying whether anyone is there to answer."""
+    """Waits until the request is answered. Raises :class:`Timeout`, which says whether a coordinator is elected."""
     path = layout.request(request_id)
     deadline = store.clock.monotonic() + timeout_s
     changed = threading.Event()
@@ -102,14 +104,14 @@ def _read(store: Store, path: str, changed: threading.Event) -> Request | None:
 
 
 def _whose(elected: CoordinatorInfo | None) -> str:
-    """Whose answer is missing, behind "no answer within … s"."""
+    """Names the coordinator whose answer is missing, after "no answer within … s"."""
     if elected is None:
         return ": no coordinator is elected"
     return f" from coordinator {elected.broker_id} (epoch {elected.epoch})"
 
 
 def withdraw(store: Store, request_id: str) -> bool:
-    """Removes a request, answered or not; whether it was there."""
+    """Removes a request, answered or not. Returns whether it existed."""
     try:
         store.delete(layout.request(request_id))
     except NoNode:
@@ -118,7 +120,7 @@ def withdraw(store: Store, request_id: str) -> bool:
 
 
 def read_requests(store: Store) -> tuple[tuple[QueuedRequest, ...], tuple[Unreadable, ...]]:
-    """Everything in the queue, in the order it came, answered or not; and what cannot be decoded."""
+    """All requests in the queue, answered or not, in order of arrival; and those that cannot be decoded."""
     reading = Reading(store)
     (listing,) = reading.many([GetChildren(layout.REQUESTS)])
     names = reading.names(layout.REQUESTS, listing)

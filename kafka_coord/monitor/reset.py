@@ -1,6 +1,6 @@
-"""Where offsets are reset to: the rules of Kafka's own ``kafka-consumer-groups --reset-offsets``.
+"""Computes new offsets by the rules of Kafka's own ``kafka-consumer-groups --reset-offsets``.
 
-Offsets outside of what the log holds are moved to its nearest end, as Kafka does, and the row says so.
+As in Kafka, an offset outside the log becomes the log's nearest end, and the row says so.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class ResetRow:
-    """What one partition is reset to. ``note`` says where Kafka's rule changed what was asked for."""
+    """The new offset of one partition. ``note`` says if Kafka's rule changed the requested offset."""
 
     topic: str
     partition: int
@@ -52,7 +52,7 @@ class ResetRow:
 
 
 class Log(Protocol):
-    """What must be known of the partitions' logs; :class:`kafka_coord.monitor.lag.OffsetReader` knows it."""
+    """The offsets of the partitions' logs, as :class:`kafka_coord.monitor.lag.OffsetReader` reads them."""
 
     def latest(self, partitions: PartitionSet) -> BrokerOffsets: ...
 
@@ -70,7 +70,7 @@ def compute(
 ) -> tuple[ResetRow, ...]:
     """The new offset of each partition of ``wanted``.
 
-    Raises :class:`BrokerError` where a partition's log must be known and its broker cannot be asked, and
+    Raises :class:`BrokerError` if a rule needs a partition's log and its broker does not answer, and
     :class:`RequestRefused` for a shift of a partition without a committed offset (Kafka's rule).
     """
     match rule.kind:
@@ -134,7 +134,7 @@ def _rows(
 
 
 def duration_ms(written: str) -> int:
-    """An ISO 8601 duration such as ``P1DT2H30M`` or ``PT15S``, in ms. Raises :class:`SettingsError`."""
+    """Parses an ISO 8601 duration such as ``P1DT2H30M`` or ``PT15S`` into ms. Raises :class:`SettingsError`."""
     match = _DURATION.fullmatch(written.strip())
     if match is None or not any(match.groups()):
         raise SettingsError(f"duration {written[:60]!r} is not of the form PnDTnHnMnS, for example P1DT12H or PT15M")
@@ -146,7 +146,9 @@ def duration_ms(written: str) -> int:
 
 
 def time_ms(written: str) -> int:
-    """``2026-01-31T12:00:00.000`` (UTC unless it names an offset), in ms since 1970. Raises :class:`SettingsError`."""
+    """Parses ``2026-01-31T12:00:00.000`` (UTC unless it names an offset) into ms since 1970. Raises
+    :class:`SettingsError`.
+    """
     try:
         moment = datetime.fromisoformat(written.strip())
     except ValueError:
@@ -160,9 +162,8 @@ def time_ms(written: str) -> int:
 
 
 def read_csv(lines: Iterable[str], group: str, where: str) -> dict[TopicPartition, int]:
-    """``topic,partition,offset`` or ``group,topic,partition,offset``, one a line, as Kafka's ``--export`` writes it.
-
-    Lines of other groups are skipped. Raises :class:`MalformedValue` naming the line.
+    """Parses lines ``topic,partition,offset`` or ``group,topic,partition,offset``, as Kafka's ``--export`` writes them.
+    Skips lines of other groups. Raises :class:`MalformedValue` naming the line.
     """
     offsets: dict[TopicPartition, int] = {}
     for at, line in enumerate(lines, 1):

@@ -1,4 +1,4 @@
-"""Groups as the coordinator's planner sees them, many at a time."""
+"""Reads groups in the form that the coordinator's planner uses, many at a time."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """One group: the planner's observation and what only people want to know.
-
-    ``registrations`` are the facts of each ``ids`` znode, decodable or not; ``pause`` is the group's own pause
-    (the observation's is the global one where there is one), ``paused_everywhere`` the global one. ``decided_ms`` is
-    when its target, or what any member holds, was last written (ms since 1970).
+    """One group: the planner's observation, and facts that only operators need. ``registrations`` are the stats of the
+    ``ids`` znodes, decodable or not. ``pause`` is the group's own pause, ``paused_everywhere`` the global one; the
+    observation holds the global one if there is one. ``decided_ms`` is the time of the last write of its target or of
+    any ledger (ms since 1970).
     """
 
     observation: Observation
@@ -48,7 +47,7 @@ class GroupSnapshot:
 
     @property
     def pending(self) -> Mapping[str, tuple[CommandId, ...]]:
-        """The commands that wait, by consumer, in the order they will be obeyed; consumers with none are left out."""
+        """The outstanding commands by consumer, in order of execution. Leaves out consumers without commands."""
         return {c: channel.commands for c, channel in self.observation.channels.items() if channel.commands}
 
 
@@ -56,7 +55,7 @@ _PER_GROUP = 6
 
 
 def read_groups(store: Store, groups: Iterable[str], cluster: Cluster) -> dict[str, GroupSnapshot]:
-    """The groups that exist, in two rounds of reads for all of them together. Nothing malformed stops it."""
+    """Reads the existing groups, in two rounds of reads for all of them together. Tolerates malformed znodes."""
     names = tuple(groups)
     reading = Reading(store)
     found = reading.many(read for name in names for read in _first_round(name))

@@ -44,7 +44,7 @@ def _installed() -> Mapping[str, Assignor]:
 
 
 def _assignors(seen: Observation) -> Mapping[str, Assignor]:
-    """The installed assignors, and a stand-in for one that only the coordinator has: its target can still be judged."""
+    """The installed assignors. A stand-in for one that only the coordinator has allows to judge its target."""
     named = {seen.settings.assignor, *(member.assignor for member in seen.members.values())}
     if seen.assignment is not None:
         named.add(seen.assignment.assignor)
@@ -53,7 +53,7 @@ def _assignors(seen: Observation) -> Mapping[str, Assignor]:
 
 
 class _InstalledElsewhere:
-    """An assignor this program does not have."""
+    """Stands in for an assignor that this program does not have."""
 
     def assign(self, inputs: AssignmentInputs) -> Target:
         raise NotImplementedError(f"cannot assign {len(inputs.members)} members: this assignor is not installed here")

@@ -1,4 +1,4 @@
-"""Whether every group has reached its target at the end of the log, and the target leaves nothing out."""
+"""Checks at the end of the log that every group has reached its target, and that the target is complete."""
 
 from __future__ import annotations
 

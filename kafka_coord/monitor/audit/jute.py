@@ -1,4 +1,4 @@
-"""Reading ZooKeeper's serialization (jute): big-endian numbers, and strings and buffers with their length before."""
+"""Reads ZooKeeper's serialization (jute): big-endian numbers, and strings and buffers after their length."""
 
 from __future__ import annotations
 

@@ -131,8 +131,8 @@ class _Audit:
             tree.put(name, node)
             newest = max(newest, shown)
         self._tree = tree
-        # What it shows last is not all: a deletion behind the writer's back shows nowhere. Twice as far is enough where
-        # writing it took as long again, which it does not.
+        # The snapshot may contain later effects than its last znode shows, because a deletion leaves no trace in it.
+        # Twice the distance is a safe bound, because the rest of the write does not take as long again.
         return newest + (newest - zxid)
 
     # --- the end -----------------------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""Client-assigned groups, as operators see and change them: asked of the instances that coordinate them."""
+"""Shows and changes client-assigned groups, by asking the instances that coordinate them."""

@@ -1,4 +1,4 @@
-"""What an audit of the groups log can find."""
+"""The possible findings of an audit of the groups log."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from kafka_coord.monitor.audit.report import Findings, clock_time
 
 
 class LogRule(StrEnum):
-    """What can be violated. Those that end in "A warning." are shown and do not fail an audit."""
+    """The rules. Those that end in "A warning." appear in the report but do not fail the audit."""
 
     TERM_BACK = "term-back"
-    """A batch of a term that a newer term had ended: the brokers must refuse it."""
+    """A batch of a term after a newer term had begun; the brokers must refuse it."""
     NO_TERM = "no-term"
-    """A batch of a writer that is no term of this partition."""
+    """A batch of a writer that holds no term of this partition."""
     NO_CLAIM = "no-claim"
     """A term's batches do not begin with its claim, and compaction has removed nothing before them."""
     WRONG_CLAIM = "wrong-claim"
-    """A claim that names another term than its batch's, or stands elsewhere than at the term's beginning."""
+    """A claim that names another term than its batch, or that is not at the beginning of its term."""
     SEQUENCE = "sequence"
-    """A term's batch is not where its sequence number says: another writer's batch, or a gap, is between."""
+    """A term's batch is not at the position of its sequence number: there is another writer's batch, or a gap, before
+    it.
+    """
     UNCLAIMED_TERM = "unclaimed-term"
-    """A term that is newer than the partition's znode: nobody can have claimed it."""
+    """A term that is newer than the partition's znode, so nobody can have claimed it."""
     GENERATION_BACK = "generation-back"
     """A group's generation went back."""
     COMMIT_BACK = "commit-back"
@@ -31,9 +33,9 @@ class LogRule(StrEnum):
     LIVE_GROUP_REMOVED = "live-group-removed"
     """A group was removed while it had members."""
     LIVE_OFFSET_REMOVED = "live-offset-removed"
-    """An offset was removed that members of the group subscribe to."""
+    """An offset was removed while members of the group subscribed to its topic."""
     SEEK_BACK = "seek-back"
-    """A newer commit of a lower offset: its client went back. A warning."""
+    """A newer commit has a lower offset: its client went back. A warning."""
     UNREADABLE = "unreadable"
     """A record that cannot be decoded. A warning."""
 
@@ -64,4 +66,4 @@ class LogFinding:
 
 
 LogReport = Findings[LogFinding]
-"""Of the groups log."""
+"""The report of an audit of the groups log."""

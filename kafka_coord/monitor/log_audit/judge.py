@@ -1,8 +1,8 @@
 """Judges one partition of the groups log, batch by batch. Pure.
 
-Compaction removes records and never reorders them, so every rule is about what is still there: of two records of one
-key the earlier may be missing, and offsets may have gaps. What stays true of a term whatever is removed: each of its
-batches is as far behind its claim as its sequence number says, because nobody else can write in between.
+Compaction removes records but never reorders them, so every rule concerns the remaining records. The earlier of two
+records with one key may be missing, and offsets may have gaps. One fact about a term survives any compaction: the
+distance of each batch from the claim equals its sequence number, because nobody else can write in between.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kafka_coord.wire.errors import BadMessage
 
 CONSUMER = "consumer"
 _SEQUENCES = 1 << 31
-"""After the last one comes 0 again."""
+"""The sequence number after this one is 0."""
 
 
 @dataclass(slots=True)
@@ -36,13 +36,13 @@ class _Group:
 
 
 class PartitionJudge:
-    """Takes a partition's batches in order, from :meth:`take`; :meth:`end` compares it with its znode."""
+    """Judges a partition. :meth:`take` receives its batches in order; :meth:`end` compares the log with its znode."""
 
     def __init__(self, partition: int, report: LogReport) -> None:
         self.partition = partition
         self._report = report
         self._end: int | None = None
-        """The offset behind the last batch."""
+        """The offset after the last batch."""
         self._term = -1
         self._claim: Claim | None = None
         self._sequence_0_at = 0
@@ -60,7 +60,7 @@ class PartitionJudge:
             self._violated(LogRule.NO_TERM, f"written by producer {batch.producer_id}, which is no term's")
             return
         if is_reserved(term):
-            return  # what ends the terms of an earlier producer id; it may be repeated
+            return  # this ends the terms of an earlier producer id; it may be repeated
         if term < self._term:
             self._violated(LogRule.TERM_BACK, f"term {term} wrote after term {self._term}")
             return
@@ -76,7 +76,7 @@ class PartitionJudge:
             self._judge(record, entry)
 
     def end(self, znode_version: int | None) -> None:
-        """``znode_version`` is that of the partition's znode, read after the log; ``None``: it was not asked for."""
+        """``znode_version`` is the version of the partition's znode, read after the log; ``None``: it was not read."""
         if znode_version is not None and self._term > znode_version:
             what = f"term {self._term} is in the log, and the partition's znode is at version {znode_version}"
             self._report.violation(LogFinding(LogRule.UNCLAIMED_TERM, what, self.partition))

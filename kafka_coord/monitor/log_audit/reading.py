@@ -25,8 +25,9 @@ def audit_groups_log(
     znode_version: Callable[[int], int | None] = lambda _partition: None,
     topic: str = TOPIC,
 ) -> LogReport:
-    """Judges every partition up to where it ends now. ``znode_version`` is asked for each partition after its log was
-    read. Raises :class:`BrokerError` where a broker does not answer, :class:`NotFound` where there is no such topic."""
+    """Judges every partition up to its present end. Calls ``znode_version`` for each partition after reading its log.
+    Raises :class:`BrokerError` if a broker does not answer, and :class:`NotFound` if there is no such topic.
+    """
     return asyncio.run(_audit(bootstrap, znode_version, topic))
 
 
@@ -63,7 +64,7 @@ async def _judge(
 
 
 async def _leaders(bootstrap: Sequence[Address], topic: str) -> dict[int, Address]:
-    """Of every partition. Raises as :func:`audit_groups_log`."""
+    """The leader of every partition. Raises like :func:`audit_groups_log`."""
     answer = await _metadata(bootstrap, topic)
     nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}
     (found,) = answer.topics
