@@ -49,10 +49,9 @@ def run(
     clients: str,
     planted: str | None,
 ) -> None:
-    """Break everything for so many minutes, and judge what came of it.
-
-    The directory keeps journals, logs and ZooKeeper's transaction logs; report.md says what was done, what was
-    found and what it cost. Exit code 0 when all invariants held, 10 when not.
+    """Inject faults for that many minutes, and judge the result. The directory keeps journals, logs and ZooKeeper's
+    transaction logs; report.md lists the faults, the findings and the cost of the faults. Exit code 0 when all
+    invariants held, 10 when not.
 
     \b
     python -m tests.chaos run --minutes 30 --seed 7 --dir /var/tmp/chaos-7
@@ -73,7 +72,7 @@ def run(
 @chaos.command()
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def judge(directory: Path) -> None:
-    """Judge a run by what it wrote, and audit ZooKeeper's log; writes report.md, report.json and audit.json there."""
+    """Judge a run by its files, and audit ZooKeeper's log; write report.md, report.json and audit.json there."""
     _judge(directory)
 
 
@@ -82,7 +81,7 @@ def judge(directory: Path) -> None:
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), required=True)
 @click.option("--every", "every_s", type=click.IntRange(1), default=10, show_default=True, help="Window, in seconds.")
 def lag(directories: tuple[Path, ...], output: Path, every_s: int) -> None:
-    """Who lagged when in these runs, computed by Spark: the worst of each consumer, and all of it below --output."""
+    """Compute the lag in these runs with Spark: print each consumer's worst, and write all below --output."""
     import pyarrow.parquet as pq
 
     from kafka_coord.spark.session import spark_session
@@ -109,8 +108,9 @@ def _judge(directory: Path) -> None:
 
 
 def _audit(directory: Path) -> None:
-    """What ZooKeeper's own log says, into ``audit.json`` and ``decisions.json``; where the servers' directories are
-    gone, what was there."""
+    """Writes ``audit.json`` and ``decisions.json`` from ZooKeeper's own log. If the servers' directories are gone,
+    keeps the existing files.
+    """
     from kafka_coord.monitor.audit import audit
     from tests.chaos.journal import read_run
     from tests.chaos.judge.decisions import write_decisions
@@ -128,9 +128,9 @@ def _stop(number: int, _: Any) -> None:
 
 
 def main() -> None:
-    """The program; errors are one line and an exit code, as of ``kafka-coord``."""
+    """Runs the program; errors give one line and an exit code, as with ``kafka-coord``."""
     logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # that connections break is the point
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # broken connections are intended here
     logging.getLogger("kafka_coord.zk.kazoo").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)  # also where it was started in the background of a shell
@@ -143,7 +143,7 @@ def main() -> None:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted: everything that was started has been ended", err=True)
+        click.echo("interrupted: all started processes have been ended", err=True)
         sys.exit(130)
 
 

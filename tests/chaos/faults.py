@@ -1,4 +1,4 @@
-"""Injects the faults of the schedule into the testbed, and writes down what was done."""
+"""Injects the faults of the schedule into the testbed, and records them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from tests.chaos.testbed import Actor, ChaosTestbed
 Tell = Callable[[str], None]
 
 _MOST_BUSY = {"consumer": 5, "serve": 2, "zookeeper": 1, "kafka": 1}
-"""Of each role, how many may be in trouble at a time: a majority of ZooKeeper's servers and two brokers of three (the
-least in-sync replicas) are meant to be there, or nobody could do anything."""
+"""The most processes of each role with a fault at a time. A majority of ZooKeeper's servers and two brokers of three
+(the least in-sync replicas) must stay available, or nothing would work.
+"""
 
 _OF_LINKS = frozenset({Kind.CUT, Kind.SLOW, Kind.RESET_CONNECTIONS})
 
@@ -38,12 +39,12 @@ _MOST_TOPICS = 4
 _STOP_S = 30.0
 _CLI_S = 60.0
 _BROKER_BACK_S = 90.0
-"""For how long a broker that ends while it starts is started again: several sessions, one after the other."""
+"""How long to restart a broker that ends during its start, in seconds: several session timeouts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a command of an operator came to."""
+    """The result of an operator's command."""
 
     exit_code: int
     output: str
@@ -69,7 +70,7 @@ class Faults:
     # --- from the schedule -------------------------------------------------------------------------------------------
 
     def begin(self, planned: Planned) -> None:
-        """Begin it, unless nothing of its role is free."""
+        """Begins the fault, unless no process of its role is free."""
         if planned.role in _MOST_BUSY:
             actor = self._claim(planned)
             if actor is not None and planned.kind in _OF_LINKS and not actor.links:
@@ -83,7 +84,7 @@ class Faults:
             self._run(None, lambda: self._operate(planned))
 
     def wait(self, timeout_s: float = 180.0) -> None:
-        """Until everything begun is over, and every process back."""
+        """Waits until all faults are over, and all processes are back."""
         deadline = time.monotonic() + timeout_s
         while self._running:
             for future in tuple(self._running):
@@ -194,7 +195,7 @@ class Faults:
         self.note(Kind.STOP, actor.target, Phase.END, pid=pid, exit_code=code)
 
     def start(self, actor: Actor) -> None:
-        """Start it and wait until it works."""
+        """Starts it and waits until it works."""
         self.note(Kind.START, actor.target, Phase.BEGIN)
         self._testbed.note_ghost(actor)
         give_up_at = time.monotonic() + _BROKER_BACK_S
@@ -205,8 +206,8 @@ class Faults:
             except DevClusterError:
                 if actor.role != "kafka" or actor.process.running or time.monotonic() >= give_up_at:
                     raise
-            # A broker gives up where the registration of its earlier session is still there, or there again: each time
-            # ZooKeeper loses its leader that session lasts anew. Whoever runs brokers starts them again.
+            # A broker gives up if the registration of its earlier session still exists. That session lasts longer each
+            # time ZooKeeper loses its leader. An operator would start the broker again.
             self._tell(f"once more {actor.target}: it ended with exit code {actor.process.exit_code}")
         self.note(Kind.START, actor.target, Phase.END, pid=actor.process.pid)
 
@@ -222,7 +223,7 @@ class Faults:
             actor.process.resume()
 
     def _links_of(self, actor: Actor) -> list[Any]:
-        """Its own; of a ZooKeeper server also the others' to it."""
+        """The process's own links; for a ZooKeeper server also the other servers' links to it."""
         links = list(actor.links)
         if actor.role == "zookeeper":
             for other in self._testbed.of("zookeeper"):
@@ -279,7 +280,7 @@ class Faults:
         self.note(Kind.CLOCK, actor.target, seconds=-seconds)
 
     def _join(self, like: Actor, lasts_s: float) -> None:
-        like.busy = False  # nothing is done to that one
+        like.busy = False  # that group gets no faults
         self._joined += 1
         actor = self._testbed.add_consumer(another(like.membership, self._joined))
         self.note(Kind.JOIN, actor.target)
@@ -329,7 +330,7 @@ class Faults:
         self.note(Kind.PAUSE, f"group:{group}", Phase.END)
 
     def _reset(self, pick: float) -> None:
-        """A group's consumers are stopped, its offsets set some records back, and they are started again."""
+        """Stops a group's consumers, sets its offsets some records back, and starts the consumers again."""
         group = ("manual", "eager")[int(pick * 2)]
         with self._testbed.lock:
             members = [actor for actor in self._testbed.actors if actor.part is not None and actor.part.group == group]
@@ -369,7 +370,7 @@ class Faults:
             except RequestRefused as error:
                 if "available brokers" not in str(error):
                     raise
-                self._tell(f"no {topic}: {error}")  # a broker was away all the time: the operator goes without it
+                self._tell(f"no {topic}: {error}")  # a broker was unreachable all the time: the operator gives up
                 self.skipped += 1
                 return
             self._topics_added += 1
@@ -378,7 +379,9 @@ class Faults:
             self.skipped += 1
 
     def _patiently(self, change: Callable[[], None]) -> None:
-        """Brokers that are restarted refuse now and then; what was done all the same is refused the next time."""
+        """Repeats the change, because restarting brokers refuse it at times. If an earlier attempt took effect, the
+        next is refused.
+        """
         deadline = time.monotonic() + 2 * _CLI_S
         while True:
             try:
@@ -404,7 +407,7 @@ class Faults:
             time.sleep(0.5)
 
     def command(self, *arguments: str) -> Said:
-        """``kafka-coord …`` as an operator types it; what it said is kept in ``logs/operators.log``."""
+        """Runs ``kafka-coord …`` as an operator does; appends its output to ``logs/operators.log``."""
         ran = subprocess.run(
             [sys.executable, "-m", "kafka_coord.cli.main", *arguments],
             env={**os.environ, "KAFKA_COORD_ZOOKEEPER": self._testbed.hosts},
@@ -424,7 +427,7 @@ class Faults:
     def note(
         self, kind: Kind, target: str, phase: Phase = Phase.POINT, *, t: float | None = None, **detail: Any
     ) -> Event:
-        """Write it down, and show it."""
+        """Records the event, and shows it."""
         event = self._events.write(kind, target, phase, t=t, **detail)
         words = " ".join(f"{name}={value}" for name, value in detail.items() if name not in {"pid", "offsets"})
         self._tell(f"{kind} {target}{'' if phase is Phase.POINT else ' ' + phase} {words}".rstrip())

@@ -26,7 +26,7 @@ from tests.chaos.parts import Part
 log = logging.getLogger("kafka_coord.chaos.foreign")
 
 SOURCE = Path(kafka_coord.__file__).parents[1] / "tests" / "third_party" / "consumer.py"
-"""Where the consumer is, in a checkout."""
+"""The path of the consumer in a checkout."""
 
 
 class Fetcher:
@@ -48,7 +48,7 @@ class Fetcher:
         return [(message.offset() or 0, message.value()) for message in messages]
 
     def forget(self, topic: str, partition: int) -> None:
-        """Fetch nothing more from it meanwhile."""
+        """Pauses fetching from it."""
         known = self._clients.pop((topic, partition), None)
         if known is not None:
             known[0].close()
@@ -81,7 +81,7 @@ def third_party() -> Any:
 
 
 def telling(base: type[Any], journal: ConsumerWriter, fetcher: Fetcher) -> type[Any]:
-    """The class, its every change of what it holds written down."""
+    """The class, extended to record each change of its partitions."""
 
     class Telling(base):  # type: ignore[misc]
         lost = False
@@ -116,7 +116,7 @@ def telling(base: type[Any], journal: ConsumerWriter, fetcher: Fetcher) -> type[
 
 
 def work(part: Part, zookeeper: str, bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
-    """Consumes until told to stop. Starts again where ZooKeeper is away, or another process still holds the name."""
+    """Consumes until told to stop. Starts again if ZooKeeper is unreachable or the name is taken."""
     fetcher = Fetcher(bootstrap)
     module = third_party()
     passing = (module.KazooClient().handler.timeout_exception, module.kz.NodeExistsError)

@@ -1,4 +1,4 @@
-"""Who lagged when in chaos runs, with Spark: what their producers wrote less what their groups committed.
+"""Computes the lag in chaos runs with Spark: the offsets that producers reached minus those that groups committed.
 
 ``python -m tests.chaos lag RUN... --output DIR`` prints the worst lag of each consumer, and writes parquet data sets.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
-    """What ZooKeeper's log of a run says, and where each partition ended when (``produced``, without a group)."""
+    """The evidence of a run: ZooKeeper's log, and each partition's end over time (``produced``, no group)."""
 
     logged: Evidence
     produced: Sequence[Position]
@@ -36,7 +36,7 @@ def read_run_evidence(directory: Path) -> RunEvidence:
 
 
 def _produced(directory: Path, since_1970_s: float) -> Iterator[Position]:
-    """Where each partition ended, as brokers acknowledged it: once a second at most."""
+    """The acknowledged end of each partition, at most once a second."""
     source = directory.resolve().name
     seen: dict[tuple[str, int, int], Position] = {}
     for batch in read_produced(directory):
@@ -65,8 +65,9 @@ def write_lag(spark: SparkSession, runs: Sequence[RunEvidence], output: Path, *,
 
 
 def lag_of(positions: DataFrame, holds: DataFrame, every_s: int) -> DataFrame:
-    """At the end of each window of time: what was produced until then less what was committed. It counts the partitions
-    that the group had committed before, added up by their owners at that time."""
+    """The lag at the end of each window of time: produced minus committed. It covers the partitions with an earlier
+    commit of the group, added up by their owners at that time.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -1,7 +1,7 @@
 """Network links that can be cut: TCP proxies on loopback, all in one process of their own (``network``).
 
-A cut link behaves as a network that drops packets, not as a closed connection: nothing passes, what was sent is
-delivered when it is mended, and neither side hears of the other's end meanwhile.
+A cut link behaves like a network that drops packets, not like a closed connection. No data passes, neither side learns
+of the other's end, and the data arrives when the link is mended.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class Direction(StrEnum):
 
 
 class Link:
-    """One client's way to each of some servers, by as many ports of its own. Thread-safe. Everything raises
-    :class:`DevClusterError` where the network has ended."""
+    """The links of one client to several servers, each with its own port. Thread-safe. Every method raises
+    :class:`DevClusterError` if the network process has ended.
+    """
 
     def __init__(self, network: Network, number: int, ports: Sequence[int]) -> None:
         self._network = network
@@ -38,19 +39,19 @@ class Link:
         self.ports = tuple(ports)
 
     def cut(self, direction: Direction = Direction.BOTH) -> None:
-        """Let nothing pass that way until :meth:`mend`."""
+        """Lets no data pass in that direction until :meth:`mend`."""
         self._network.do(self._number, "cut", direction=direction)
 
     def slow(self, latency_s: float, bytes_per_s: float = 0.0) -> None:
-        """From now on each chunk comes this much later, and no more than so many bytes pass in a second (0: any)."""
+        """Delays each chunk by this much from now on, and limits the bytes per second (0: no limit)."""
         self._network.do(self._number, "slow", latency_s=latency_s, bytes_per_s=bytes_per_s)
 
     def reset(self) -> None:
-        """Break every connection that is open (RST), and accept new ones."""
+        """Breaks every open connection (RST), and accepts new ones."""
         self._network.do(self._number, "reset")
 
     def mend(self) -> None:
-        """Everything passes again, at full speed."""
+        """Lets all data pass again, at full speed."""
         self._network.do(self._number, "mend")
 
 
@@ -74,7 +75,7 @@ class Network:
         return link
 
     def do(self, link: int, what: str, **more: object) -> None:
-        """Has the process do it, and waits until it is done."""
+        """Sends the order to the process, and waits until it is carried out."""
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise DevClusterError("the network of the run is not there")

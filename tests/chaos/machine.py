@@ -1,4 +1,4 @@
-"""How busy the machine's cores were: whether a missed deadline is ours, or the machine gave us no time."""
+"""Measures how busy the machine's cores were, to tell whether a missed deadline is due to the machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MachineTimes:
 
     @classmethod
     def now(cls) -> Self:
-        """Raises ``OSError`` where there is no ``/proc``."""
+        """Raises ``OSError`` if there is no ``/proc``."""
         everything = _STAT.read_text(encoding="ascii").split(maxsplit=9)
         user, nice, system, _idle, _iowait, irq, softirq, stolen = map(int, everything[1:9])
         tick = os.sysconf("SC_CLK_TCK")
@@ -38,8 +38,9 @@ class MachineTimes:
         return cls(time.monotonic(), busy / tick, stolen / tick, waited)
 
     def until_now(self) -> Mapping[str, Any]:
-        """What was since: ``seconds``, and shares of them (0 to 1) that all cores were ``busy`` or ``stolen``, and that
-        somebody ``waited``. Ticks are 10 ms."""
+        """The load since then: ``seconds``, and the shares of them (0 to 1) in which all cores were ``busy`` or
+        ``stolen`` and in which a process ``waited``. Ticks are 10 ms.
+        """
         now, cores = self.now(), os.cpu_count() or 1
         seconds = max(now.at - self.at, 1e-3)
         return {

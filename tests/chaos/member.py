@@ -1,4 +1,4 @@
-"""The frame of a process that is one consumer of a run, whatever the consumer is made of."""
+"""The frame of a process with one consumer of a run, for every kind of consumer."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from tests.chaos.parts import Part
 log = logging.getLogger("kafka_coord.chaos.member")
 
 AGAIN_S = 0.5
-"""How long a consumer waits before it is begun again, where ZooKeeper is away or its name still another's."""
+"""How long a consumer waits before it starts again, if ZooKeeper is unreachable or another process still has its name.
+"""
 
 Working = Callable[[Part, str, str, ConsumerWriter, threading.Event], None]
-"""Consumes until the event is set. Given the part, ZooKeeper's and the brokers' addresses, and where to write down what
-it sees."""
+"""Consumes until the event is set. The arguments are the part, the addresses of ZooKeeper and the brokers, and the
+journal.
+"""
 
 
 def run(module: str, description: str | None, work: Working, arguments: Sequence[str] | None) -> int:
-    """The process. Exit code 0 after a clean leave, which SIGTERM asks for, else that of the error."""
+    """Runs the process. The exit code is 0 after a clean leave on SIGTERM, else the error's."""
     parser = argparse.ArgumentParser(prog=module, description=description)
     parser.add_argument("--zookeeper", required=True)
     parser.add_argument("--bootstrap", required=True)

@@ -1,9 +1,7 @@
-"""``python -m tests.chaos.network``: the process that all links of a run go through.
-
-It has one of its own because everything ZooKeeper's clients and servers say to each other passes here: beside the
-threads of the night, each word would wait for the interpreter's lock. A line of JSON on its standard input is something
-to do, and a line on its standard output says that it is done (``{}``), or why not (``{"error": …}``). It ends with its
-input.
+"""``python -m tests.chaos.network``: the process with all links of a run. It is a separate process because all traffic
+of ZooKeeper's clients and servers passes through it: among the testbed's threads, each message would wait for the
+interpreter's lock. Each line of JSON on its standard input is an order. A line on its standard output answers ``{}`` if
+it is done, otherwise ``{"error": …}``. The process ends with its input.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ class _Condition:
 
 
 class _Proxy:
-    """What a link does, on the loop's thread: :class:`tests.chaos.links.Link` has the same methods."""
+    """The work of a link, on the loop's thread; :class:`tests.chaos.links.Link` has the same methods."""
 
     def __init__(self, ports: list[int], targets: list[int], patience_s: float) -> None:
         self._patience_s = patience_s
@@ -116,7 +114,7 @@ class _Proxy:
 
 
 class _Proxies:
-    """All of them, by their numbers."""
+    """All links, by their numbers."""
 
     def __init__(self) -> None:
         self._proxies: dict[int, _Proxy] = {}

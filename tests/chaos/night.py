@@ -1,4 +1,4 @@
-"""A short night as its parties would have written it down: clean by itself, to be spoilt by tests line by line.
+"""The journals of a short chaos run, made by hand: without faults of the rules, until a test changes a line.
 
 Two partitions of ``t``, read by one group of two: ``c1`` owns both; ``c2`` joins and takes t-1; ``c1`` is killed and
 t-0 goes to ``c2``, read again from the last commit; ``c2``'s session is ended and it comes back. Then, in the calm,
@@ -39,7 +39,7 @@ from tests.chaos.judge import Report, judge
 from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, Status
 
 BEGAN = 5_000.0
-"""The monotonic clock when the night begins: a judge that takes it for 0 is found out."""
+"""The monotonic clock at the beginning; not 0, so that a judge that assumes 0 fails."""
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 Offsets = Mapping[TopicPartition, int | None]
@@ -59,7 +59,7 @@ class Clock:
 
 
 class Night:
-    """What is to be written, by time. Each entry has a name, by which a test may leave it out."""
+    """The entries to write, by time. A test can leave an entry out by its name."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.directory = directory
@@ -87,7 +87,7 @@ class Night:
         self._entries.append((t, name, act))
 
     def forget(self, *names: str) -> None:
-        """As if that had not been written. Raises :class:`KeyError` where there is no such entry."""
+        """Leaves that entry out. Raises :class:`KeyError` if there is no such entry."""
         for name in names:
             kept = [entry for entry in self._entries if entry[1] != name]
             if len(kept) == len(self._entries):
@@ -95,21 +95,21 @@ class Night:
             self._entries = kept
 
     def forget_after(self, process: str, t: float) -> None:
-        """As if that consumer process had written nothing after ``t``."""
+        """Leaves out all entries of that consumer process after ``t``."""
         self._entries = [entry for entry in self._entries if entry[0] <= t or not entry[1].startswith(f"{process} ")]
 
     def nothing(self) -> None:
-        """As if nothing had been written at all."""
+        """Leaves out all entries."""
         self._entries.clear()
         (self.directory / "audit.json").unlink()
 
     def tear(self, process: str) -> None:
-        """What a process killed in the middle of a line leaves."""
+        """Adds the incomplete line that a killed process leaves."""
         with next(self.directory.glob(f"consumers/{process}.jsonl")).open("a") as journal:
             journal.write('{"t":5019.9,"k":"hand')
 
     def judged(self, *, group: Group | None = None) -> Report:
-        """Writes everything down and has it judged."""
+        """Writes all files and judges them."""
         write_run(self.directory, replace(self.run, groups=(group,)) if group else self.run)
         for t, _, act in sorted(self._entries, key=lambda entry: entry[0]):
             self._clock.now = BEGAN + t
@@ -143,7 +143,7 @@ class Night:
         self.add(t, f"{process} opened", act)
 
     def started(self, t: float, process: str, offsets: Offsets, *, asked: float | None = None) -> None:
-        """A stock client ``asked`` where the group was."""
+        """A stock client ``asked`` for the group's offsets."""
         since = None if asked is None else BEGAN + asked
         self.add(t, f"{process} started {_names(offsets)}", lambda: self._journal(process).started(offsets, since))
 
@@ -167,7 +167,9 @@ class Night:
         took: float = 0.1,
         shift: int = 0,
     ) -> None:
-        """By a call that ``took`` so long. ``shift`` is what the records' numbers are beside their offsets."""
+        """Hands out records by a call that ``took`` that many seconds. ``shift`` is the difference between the records'
+        numbers and offsets.
+        """
         rows = [(*partition, offset, offset + shift) for offset in range(first, end)]
         since = BEGAN + t - took
         self.add(
@@ -180,7 +182,7 @@ class Night:
         self.add(t, f"{process} committing {offsets}", lambda: self._journal(process).committing(offsets))
 
     def looked(self, t: float, offsets: Mapping[TopicPartition, int], *, took: float = 0.1) -> None:
-        """An onlooker was told of these."""
+        """An observer read these offsets."""
         self.add(t, f"looked {t}", lambda: self._offsets.told(BEGAN + t - took, "g", offsets))
 
     def committed(self, t: float, process: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -231,7 +233,7 @@ def night_of_clients(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
 
 
 def clean_night(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    """The night as it should be."""
+    """The run in which every rule holds."""
     night = Night(directory, monkeypatch)
     _records(night)
     _coordinators(night)
@@ -301,7 +303,7 @@ def _coordinators(night: Night) -> None:
 
 
 def of(report: Report, rule: Rule) -> Ruling:
-    """What was said of one rule."""
+    """The ruling on one rule."""
     return next(ruling for ruling in report.rulings if ruling.rule is rule)
 
 

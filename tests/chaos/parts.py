@@ -12,23 +12,24 @@ CONFLUENT, JAVA = "confluent-kafka", "java"
 STOCK = frozenset({CONFLUENT, JAVA})
 """The kinds that are stock Kafka clients: they know the instances, as their bootstrap servers, and no ZooKeeper."""
 MODULES = {"library": "worker", "third-party": "foreign", "spark": "spark", CONFLUENT: "clients.confluent"}
-"""The kinds of consumers, and the module beside this one that is the process of each."""
+"""The kinds of consumers, and the neighbouring module that runs each."""
 
 PREFIX = "chaos-"
-"""What the names of all topics of a run begin with."""
+"""The prefix of the names of all topics of a run."""
 
 EAGER_GROUP = "eager"
 
 SOCKET_SESSION_MS = 14_000
 
 REBALANCE_TIMEOUT_MS = 60_000
-"""The groups' own, which is the default: how long a stop-fetcher may stay unanswered."""
+"""The groups' rebalance timeout, which is the default: how long a stop-fetcher may stay unanswered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One consumer. ``commit_every`` records it commits itself, 0: automatically. ``work_s`` is what a batch of up to
-    ``batch`` records takes it. ``kind`` is one of :data:`MODULES`."""
+    """One consumer. It commits after ``commit_every`` records (0: automatically). A batch of up to ``batch`` records
+    takes ``work_s`` seconds. ``kind`` is one of :data:`MODULES`.
+    """
 
     name: str
     group: str
@@ -46,7 +47,7 @@ class Part:
     iterates: bool = False
     """Whether it takes record by record instead of batches."""
     socket: bool = False
-    """Whether it takes part over a socket; ``channel`` is where it asks for the coordinator then."""
+    """Whether it takes part over a socket; then ``channel`` is the address at which it asks for the coordinator."""
     channel: str = ""
     strategy: str = "range"
     """A stock client's assignor."""

@@ -1,8 +1,6 @@
-"""The producer of a run, as a process: ``python -m tests.chaos.producing``. SIGTERM ends it when all is
-acknowledged.
-
-It writes numbered records to every partition of every topic whose name begins as the run's do, those that come
-later as well, and writes down which offsets the brokers acknowledged.
+"""The producer of a run, as a process: ``python -m tests.chaos.producing``. On SIGTERM it ends once all records are
+acknowledged. It writes numbered records to every partition of every topic with the run's prefix, including later ones,
+and records the acknowledged offsets.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class Producing:
             {
                 "bootstrap.servers": bootstrap,
                 "acks": "all",
-                # Brokers have as many records to keep, and a machine of two cores is left to those who are judged.
+                # Batches leave the cores of a small machine to the judged processes.
                 "linger.ms": 1_000,
                 # One request at a time keeps the order; a record is tried again until a broker has it.
                 "max.in.flight.requests.per.connection": 1,
@@ -56,10 +54,12 @@ class Producing:
         self._again: list[tuple[str, int, int]] = []
         self._waiting = 0
         self.refused: Counter[str] = Counter()
-        """By librdkafka's error, such as that a broker which has just come up knows of fewer partitions: put again."""
+        """Puts a record again after an error of librdkafka, for example when a newly started broker knows fewer
+        partitions.
+        """
 
     def run(self, stopping: threading.Event) -> int:
-        """Until told to stop; how many records were not acknowledged in the end."""
+        """Runs until told to stop. Returns the number of records that are not acknowledged in the end."""
         look = told = 0.0
         turn, owed = 0, 0.0
         while not stopping.wait(_TICK_S):
@@ -126,7 +126,7 @@ class Producing:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The process. Exit code 1 when records are left that no broker acknowledged."""
+    """Runs the process. The exit code is 1 if records remain unacknowledged."""
     parser = argparse.ArgumentParser(prog="tests.chaos.producing", description=__doc__)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--directory", required=True, type=Path)

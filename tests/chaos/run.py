@@ -50,7 +50,7 @@ class Options:
 
 
 class ChaosRun:
-    """Starts the testbed, does what the schedule says, and leaves the journals in the directory for the judge."""
+    """Starts the testbed, carries out the schedule, and leaves the journals in the directory for the judge."""
 
     def __init__(self, options: Options, tell: Tell) -> None:
         self._options = options
@@ -64,7 +64,7 @@ class ChaosRun:
             self._tell(f"no third-party consumer: {foreign.SOURCE} is not there (it comes with a checkout)")
 
     def run(self) -> None:
-        """Raises :class:`KafkaCoordError` when the testbed itself fails, so that there is nothing to judge."""
+        """Raises :class:`KafkaCoordError` if the testbed itself fails, so that there is nothing to judge."""
         options = self._options
         options.directory.mkdir(parents=True, exist_ok=True)
         if any(options.directory.iterdir()):
@@ -120,7 +120,7 @@ class ChaosRun:
     def _measure(self, what: str, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
         """One failover in the calm, or a rolling restart."""
         if what in {CLEAN_STOP, KILLED, FROZEN}:
-            time.sleep(SERVE_SESSION_MS / 1000 + 1.0)  # whoever is elected then is alive, and nothing else goes on
+            time.sleep(SERVE_SESSION_MS / 1000 + 1.0)  # the elected instance is alive then, and there is no other fault
         self._require_settled(watch, f"before '{what}'")
         if what in {CLEAN_STOP, KILLED, FROZEN}:
             elected = self._elected(testbed, watch)
@@ -171,7 +171,7 @@ class ChaosRun:
         withdraw(testbed.store, request)
 
     def _roll(self, role: str, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
-        """Each of a role is stopped cleanly and started again, the next when all groups are settled."""
+        """Stops and restarts all processes of a role in turn; the next one follows when all groups are settled."""
         events.write(Kind.ROLLING, role, Phase.BEGIN)
         for actor in testbed.of(role):
             actor.busy = True
@@ -184,7 +184,7 @@ class ChaosRun:
         events.write(Kind.ROLLING, role, Phase.END)
 
     def _end(self, testbed: ChaosTestbed, faults: Faults, watch: Watch, events: EventWriter) -> None:
-        """Nothing more is done; all is read, and everyone leaves."""
+        """Ends the faults, waits until all records are read, and lets all consumers leave."""
         for actor in testbed.actors:
             actor.mend()
         quiet = events.write(Kind.QUIET)

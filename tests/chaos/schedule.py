@@ -1,4 +1,4 @@
-"""Which faults happen and when: the same seed gives the same faults. No effects."""
+"""The schedule of faults: the same seed gives the same faults. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _BOTH_WAYS = {"direction": (Direction.BOTH,)}
 _SLOWLY = {"latency_ms": (40, 150, 400), "bytes_per_s": (0, 20_000)}
 _JUMPS = {"seconds": (-86_400.0, -600.0, -5.0, 5.0, 600.0, 86_400.0)}
 
-# Sessions last 6 s here: what lasts longer than that ends them.
+# Sessions last 6 s here, so longer faults end them.
 _SORTS = (
     _Sort(4, Kind.KILL, "consumer", (0.0, 10.0)),
     _Sort(2, Kind.FREEZE, "consumer", (0.5, 4.0)),
@@ -116,7 +116,7 @@ SORTS_OF_CLIENTS = (
 
 
 def turmoil(randomness: random.Random, seconds: float, sorts: Sequence[_Sort] = _SORTS) -> tuple[Planned, ...]:
-    """Faults for a stretch of that many seconds, in order. They may overlap."""
+    """Faults for that many seconds, in order. They may overlap."""
     found: list[Planned] = []
     at_s = randomness.uniform(0.0, 1.0)
     while at_s < seconds:

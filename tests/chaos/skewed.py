@@ -2,9 +2,9 @@
 
 With ``KAFKA_COORD_PLANTED`` the process has the deliberate defect of that name (:mod:`tests.simulation.mutations`).
 
-FILE holds eight bytes, a little-endian double: the seconds that ``time.time()`` is off. Whoever writes to it moves the
-clock of the running process; ``time.monotonic()`` and all that is in the kernel go on as they are. It stands for
-an operator's ``date -s``, or for an NTP daemon that steps.
+FILE holds eight bytes, a little-endian double: the seconds that ``time.time()`` is off. Writing to it moves the clock
+of the running process, but not ``time.monotonic()`` or the kernel's clocks. It stands for an operator's ``date -s``, or
+for an NTP daemon that steps.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from tests.chaos.parts import Part
 log = logging.getLogger("kafka_coord.chaos.spark")
 
 JOURNAL = "journal"
-"""The source's one more option: the file to write down in what the query is given."""
+"""An additional option of the source: the file for the records that the query receives."""
 
 
 class TellingHoldings(BatchHoldings):
@@ -97,7 +97,7 @@ class TellingSource(KafkaCoordSource):
 
 
 def work(part: Part, zookeeper: str, _bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
-    """Runs until told to stop. Starts the query again where ZooKeeper is away or the name is still taken."""
+    """Runs until told to stop. Starts the query again if ZooKeeper is unreachable or the name is still taken."""
     directory = journal.path.parent.parent
     master = "local[1,4]"  # a task that lost its worker is tried again
     small = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "1"}

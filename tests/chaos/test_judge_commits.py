@@ -1,4 +1,4 @@
-"""What the judge finds in the commits of stock clients: each way to lose one is played."""
+"""The judge's findings about commits of stock clients; the tests cover each way to lose one."""
 
 from __future__ import annotations
 

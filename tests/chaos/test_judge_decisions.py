@@ -1,4 +1,4 @@
-"""When requests were decided, out of a real ZooKeeper's log."""
+"""The times of decisions on requests, read from a real ZooKeeper's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the judge of a chaos run finds in groups and processes: each rule is broken on purpose."""
+"""The judge's findings about groups and processes; the tests break each rule on purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the judge of a chaos run finds in records: each rule is broken on purpose."""
+"""The judge's findings about records; the tests break each rule on purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the judge's report tells an engineer at night, and in which order."""
+"""The contents and order of the judge's report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine's cores did, as the kernel tells."""
+"""The load of the machine's cores, as the kernel reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which faults a seed gives."""
+"""The faults that a seed gives."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ _READY_S = 120.0
 class Actor:
     """A process of the run. ``link`` is its way to ZooKeeper (a ZooKeeper server's: to the other servers).
 
-    ``busy`` while a fault has hold of it; whoever sets it, under the testbed's lock, starts and ends the process.
+    ``busy`` while a fault uses it. The thread that sets it, under the testbed's lock, starts and ends the process.
     """
 
     role: str
@@ -75,20 +75,20 @@ class Actor:
 
     @property
     def membership(self) -> Part:
-        """What it is in its group. Raises :class:`TypeError` for what is no consumer."""
+        """Its part in its group. Raises :class:`TypeError` if it is no consumer."""
         if self.part is None:
             raise TypeError(f"{self.target} is no consumer")
         return self.part
 
     @property
     def clock(self) -> Path:
-        """The file its wall clock follows. Raises :class:`TypeError` where it follows none."""
+        """The file that its wall clock follows. Raises :class:`TypeError` if it follows none."""
         if self.skew is None:
             raise TypeError(f"the clock of {self.target} cannot be moved")
         return self.skew
 
     def start(self, timeout_s: float = _READY_S) -> None:
-        """Launch it and wait until it works. Raises :class:`DevClusterError` with its log where it does not."""
+        """Starts it and waits until it works. Raises :class:`DevClusterError` with its log if it does not."""
         self.launch()
         self.process.wait_until(self.ready, timeout_s)
 
@@ -107,7 +107,7 @@ class _Front:
 
 
 class ChaosTestbed:
-    """Everything a run consists of. ``with`` ends all of it, however the run ends."""
+    """All processes of a run. The end of the ``with`` block ends all of them, however the run ends."""
 
     def __init__(self, directory: Path, per_s: float, *, for_clients: bool = False) -> None:
         self.directory = directory.absolute()
@@ -121,7 +121,7 @@ class ChaosTestbed:
         self._left = ExitStack()
         self._ghosts: dict[int, int | None] = {}
         self._channels: dict[int, str] = {}
-        """Of each coordinator, where consumers without ZooKeeper find it."""
+        """Each coordinator's address for consumers without ZooKeeper."""
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class ChaosTestbed:
 
     @property
     def hosts(self) -> str:
-        """ZooKeeper without a proxy before it, for those who look on."""
+        """ZooKeeper's address without a proxy, for observers."""
         return ",".join(server.connect_string for server in self._zookeepers)
 
     @property
@@ -143,11 +143,11 @@ class ChaosTestbed:
 
     @property
     def instances(self) -> str:
-        """Where stock clients find the instances: through their links."""
+        """The instances' addresses for stock clients, through their links."""
         return ",".join(_hosts(front.clients) for front in self._fronts.values())
 
     def zookeeper_leader(self) -> Actor | None:
-        """The server that leads now, by its own word."""
+        """The server that leads now, by its own report."""
         found = (server for server in self._zookeepers if server.running and server.mode() == "leader")
         leader = next(found, None)
         return None if leader is None else self.actor(f"zookeeper:{leader.server_id}")
@@ -223,12 +223,14 @@ class ChaosTestbed:
         )
 
     def note_ghost(self, actor: Actor) -> None:
-        """Call before a ``serve`` is started again: what is registered now is of the process before it."""
+        """Call it before a restart of a ``serve`` process: the present registration belongs to the earlier process."""
         if actor.role == "serve":
             self._ghosts[int(actor.name)] = self.session_at(layout.instance(int(actor.name)))
 
     def session_at(self, path: str) -> int | None:
-        """Whose ephemeral znode this is; None where there is none. Asks until ZooKeeper answers: it has faults too."""
+        """The session that owns this ephemeral znode; None if it does not exist. Asks until ZooKeeper answers, because
+        it has faults too.
+        """
         deadline = time.monotonic() + _READY_S
         while True:
             try:
@@ -241,7 +243,7 @@ class ChaosTestbed:
                 return found.ephemeral_owner or None if found is not None else None
 
     def take_dead(self, actor: Actor) -> bool:
-        """Whether it ended although nobody has it in hand; then it is in the caller's."""
+        """Whether it ended by itself, without a fault. If so, the caller gets it as ``busy``."""
         with self.lock:
             if actor.busy or actor.process.running:
                 return False
@@ -249,7 +251,7 @@ class ChaosTestbed:
             return True
 
     def remove(self, actor: Actor) -> None:
-        """It is not part of the run any more."""
+        """Removes it from the run."""
         with self.lock:
             self.actors.remove(actor)
 

@@ -1,4 +1,4 @@
-"""Watches the run: who coordinates, which groups are settled, what processes use, which processes died."""
+"""Watches the run: the coordinator, the settled groups, the processes' resources, and dead processes."""
 
 from __future__ import annotations
 
@@ -77,13 +77,15 @@ class Watch:
         return False
 
     def note_settled(self, t: float) -> None:
-        """Write down of each group settled at the last look that it is; ``t`` is not before that look."""
+        """Records each group that was settled at the last look; ``t`` is not before that look."""
         for group in self._testbed.groups():
             if group in self._settled:
                 self._events.write(Kind.SETTLED, f"group:{group}", t=t)
 
     def lag(self) -> int | None:
-        """Records that were produced and not yet committed, over all groups; None when somebody did not answer."""
+        """The number of records that were produced and not yet committed, over all groups; None if a server did not
+        answer.
+        """
         store = self._testbed.store
         try:
             cluster = read_cluster(store)
@@ -106,7 +108,7 @@ class Watch:
 
     def _each(self, every_s: float, look: Callable[[], None]) -> None:
         while not self._stop.wait(every_s):
-            with contextlib.suppress(KafkaCoordError):  # ZooKeeper away: the next look tells
+            with contextlib.suppress(KafkaCoordError):  # ZooKeeper is unreachable: the next look follows
                 look()
 
     def _look_for_elected(self) -> None:

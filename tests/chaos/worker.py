@@ -1,6 +1,5 @@
-"""One consumer of a run, as a process: ``python -m tests.chaos.worker``. SIGTERM lets it leave cleanly.
-
-It writes down what its application sees, and nothing that the library or ZooKeeper believe.
+"""One consumer of a run, as a process: ``python -m tests.chaos.worker``. On SIGTERM it leaves cleanly. It records only
+what its application observes, not the state of the library or of ZooKeeper.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _FETCHING = {
 
 
 class Work:
-    """One process' consumer and its journal."""
+    """The consumer of one process, and its journal."""
 
     def __init__(self, part: Part, zookeeper: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
         self._part = part
@@ -70,7 +69,7 @@ class Work:
         self._made.set()
 
     def run(self) -> None:
-        """Until told to stop; raises what the consumer raised."""
+        """Runs until told to stop. Raises the consumer's errors."""
         with self._consumer:
             threads = [
                 threading.Thread(target=self._read_on, args=[stream], name=f"stream-{stream.number}")
@@ -120,7 +119,7 @@ class Work:
         return [record] if record is not None else []
 
     def _commit(self) -> None:
-        """Commits all that was handed out of what is held, by its offsets: what then raises nothing is stored."""
+        """Commits the offsets after all records handed out of held partitions; they are stored unless it raises."""
         for _ in range(_TRIES):
             held = self._consumer.assignment()
             offsets: dict[Partition, int] = {
@@ -178,8 +177,8 @@ class Work:
 
 
 def work(part: Part, zookeeper: str, _bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
-    """Consumes as under a supervisor: starts again where ZooKeeper is away, or another process still holds the name.
-    ZooKeeper knows the brokers.
+    """Consumes as under a supervisor: starts again if ZooKeeper is unreachable, or another process still holds the
+    name. ZooKeeper knows the brokers.
     """
     while not stopping.is_set():
         try:

@@ -14,8 +14,9 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 
 
 class Feeding:
-    """Writes ``burst`` of ``values``, over and over, every ``every_s`` seconds to all partitions of a topic in turn, in
-    a thread, while ``with`` is open."""
+    """Writes ``burst`` records every ``every_s`` seconds to all partitions of a topic in turn, and repeats ``values``.
+    A thread does it while the ``with`` block runs.
+    """
 
     def __init__(self, bootstrap: str, topic: str, burst: int, every_s: float, values: Iterable[bytes]) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0})

@@ -28,8 +28,9 @@ _WANTED_PER_S = 30_000
 
 @dataclass(frozen=True, slots=True)
 class OffsetsOptions:
-    """Commits of each of ``sizes`` partitions, one after the other for ``seconds``. ``judged``: whether the figures are
-    held against the bar."""
+    """For each of ``sizes``, the bench commits that many partitions at a time for ``seconds``. ``judged``: whether the
+    report compares the figures with the bar.
+    """
 
     sizes: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
     seconds: float = 5.0
@@ -44,7 +45,7 @@ SMOKE = OffsetsOptions(sizes=(1, 20), seconds=0.3, judged=False)
 
 @dataclass(frozen=True, slots=True)
 class Committing:
-    """Commits of ``partitions`` each: how long each took, and the CPU of this process and of ZooKeeper meanwhile."""
+    """Measured commits of ``partitions`` each: the time of each, and the CPU time of this process and of ZooKeeper."""
 
     partitions: int
     ms: Sequence[float]
@@ -79,7 +80,7 @@ def run_offsets_bench(options: OffsetsOptions, directory: Path, on_progress: OnP
 
 
 def _member(store: Store, partitions: int) -> tuple[ConsumerChannel, Registration]:
-    """A registered consumer, with the znodes a coordinator would have made for it, and an offset of each partition."""
+    """A registered consumer with the znodes that a coordinator creates for it, and an offset for each partition."""
     store.ensure_path(layout.BROKER_TOPICS)
     write_topic(store, _TOPIC, partitions)
     store.ensure_path(layout.topic_offsets(_GROUP, _TOPIC))
@@ -130,7 +131,7 @@ def table(found: Sequence[Committing]) -> Table:
 
 
 def bar(found: Sequence[Committing]) -> Bar:
-    """The most of all sizes: one member alone commits one request after the other."""
+    """Judges the best of all sizes; one member alone commits one request after the other."""
     most = max(one.offsets_per_s for one in found)
     wanted = f"at least {_WANTED_PER_S:,} offsets/s"
     return Bar("offsets committed by one member", wanted, f"{most:,.0f} offsets/s", most >= _WANTED_PER_S)

@@ -12,7 +12,8 @@ from kafka_coord.dev.html.page import page
 _WIDTH, _LEFT, _RIGHT = 1120.0, 380.0, 90.0
 _ROW, _BAR = 24.0, 16.0
 _LOGARITHMIC_FROM = 30.0
-"""Where the largest value is so many times the smallest, lengths are logarithms, and the page says so."""
+"""If the ratio of the largest to the smallest value reaches this, bars have logarithmic lengths, and the page says so.
+"""
 _VERDICTS = {True: ("met", "good"), False: ("missed", "bad"), None: ("not measured", "")}
 
 

@@ -22,7 +22,7 @@ STICKY = "sticky"
 _TOPICS = 100
 _MIXED = 5
 _GROUP = "bench"
-_JOINER = "c99999"  # the last by name: what an assignor does by order is done for everybody before it
+_JOINER = "c99999"  # the last by name, so that an assignor that works in order of names has handled all others before
 _BAR_MEMBERS, _BAR_MOST_MEMBERS, _BAR_EACH = 1_000, 5_000, 50
 _BAR_MS, _BAR_MOST_MS, _BAR_GROWTH = 100.0, 1_000.0, 2.3
 
@@ -48,13 +48,14 @@ class What(StrEnum):
     ASSIGN = "assign"
     """The assignor alone."""
     DECIDE = "decide"
-    """The coordinator's whole decision, from a look at the group to the steps to be written."""
+    """The coordinator's whole decision, from a look at the group to the planned steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerOptions:
-    """``sizes`` are (members, partitions for each); each case is timed ``repeat`` times after one that does not count.
-    ``judged`` is whether the figures are held against the bars."""
+    """``sizes`` are (members, partitions for each); the bench times each case ``repeat`` times, after one run that does
+    not count. ``judged``: whether the report compares the figures with the bars.
+    """
 
     sizes: tuple[tuple[int, int], ...] = ((100, 50), (1_000, 10), (1_000, 50), (2_500, 50), (5_000, 50))
     assignors: tuple[str, ...] = ()
@@ -232,7 +233,7 @@ def tables(found: Sequence[Timed]) -> list[Table]:
 
 
 def _growth(found: Sequence[Timed]) -> list[dict[str, Any]]:
-    """For each pair of sizes of which one is twice the other, the ratio of their times."""
+    """The ratio of the times of each pair of sizes, if one size is twice the other."""
     by_case = {one.case: Spread.some(one.ms).median for one in found}
     rows = []
     for case, ms in by_case.items():

@@ -40,7 +40,7 @@ class Spread:
 
     @classmethod
     def some(cls, values: Iterable[float]) -> Spread:
-        """The same, for values of which there must be some. Raises ValueError where there are none."""
+        """Like ``of``, but raises ValueError if there are no values."""
         found = cls.of(list(values))
         if found is None:
             raise ValueError("nothing was measured")
@@ -94,7 +94,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A required figure and the measured one; ``met`` is None where it could not be measured."""
+    """A required figure and the measured one; ``met`` is None if it could not be measured."""
 
     name: str
     wanted: str
@@ -118,8 +118,9 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of one kind; in JSON under its name, an underscore for what is no letter. The keys of the first row are the
-    columns; numbers are in the unit that the key ends in."""
+    """Rows of one kind. In JSON they are under the table's name, with an underscore for each character that is no
+    letter. The keys of the first row are the columns; numbers are in the unit that the key ends in.
+    """
 
     name: str
     rows: Sequence[Mapping[str, Any]]

@@ -59,7 +59,7 @@ class Meter:
         """The most memory (resident) at once. Pages that processes share after a fork are counted for each."""
 
     def cpu_s(self) -> float:
-        """CPU seconds used since ``with`` was opened."""
+        """CPU seconds used since the start of the ``with`` block."""
         self._look()
         with self._lock:
             return sum(cpu_s - self._before.get(process, 0.0) for process, cpu_s in self._now.items())

@@ -1,4 +1,4 @@
-"""Waits for what other processes do."""
+"""Waits for conditions that other processes bring about."""
 
 from __future__ import annotations
 

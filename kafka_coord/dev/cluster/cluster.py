@@ -33,10 +33,10 @@ _MINIMUM_FREE_BYTES = 256 * 1024 * 1024
 class DevCluster:
     """ZooKeeper servers and brokers on loopback, and, with ``coordinators``, one ``serve`` process beside each broker.
 
-    ``with`` brings it up and down. What runs, and on which ports, is kept in ``cluster.json`` in ``directory``, so
-    that a later process can look at it (:meth:`status`) or end it (:meth:`down`), and that it comes up on the same
-    data and, where they are free, the same ports. One process at a time may own the directory; all it started ends
-    with it, even by ``kill -9``, unless it called :meth:`detach`.
+    ``with`` brings it up and down. ``cluster.json`` in ``directory`` records the servers and their ports. So a later
+    process can look at the cluster (:meth:`status`), end it (:meth:`down`), or start it on the same data and, if free,
+    the same ports. One process at a time may own the directory. All servers that it started end with it, even by ``kill
+    -9``, unless it called :meth:`detach`.
     """
 
     def __init__(
@@ -127,7 +127,8 @@ class DevCluster:
             return self.status()
 
     def down(self) -> None:
-        """Stop everything that runs in this directory, whoever started it: coordinators, then brokers, then ZooKeeper.
+        """Stops all servers of this directory, including those of other processes: coordinators, then brokers, then
+        ZooKeeper.
 
         The data stays. Raises :class:`DevClusterError` if another live process owns it.
         """
@@ -153,7 +154,7 @@ class DevCluster:
             self._lock.release()
 
     def status(self) -> ClusterStatus:
-        """What runs in the directory now, whoever started it."""
+        """The servers that run in the directory now, including those of other processes."""
         with self._verbs:
             if self._lock.held and self._ensemble is not None:
                 self._save()  # a server may have been killed and started again by its own verbs

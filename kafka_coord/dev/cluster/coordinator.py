@@ -14,13 +14,13 @@ from kafka_coord.zk import layout
 
 CoordinatorCommand = Callable[[KafkaBroker], Sequence[str]]
 
-# Longer than any session timeout that makes sense on one machine: how long a killed instance may stay registered.
+# How long a killed instance may stay registered: longer than any sensible session timeout on one machine.
 _REGISTRATION_TIMEOUT_S = 40.0
 
 
 def serve_command(broker: KafkaBroker) -> Sequence[str]:
-    """``kafka-coord serve`` beside ``broker``, by this very Python; for Kafka clients too if the broker has a listener
-    for that.
+    """``kafka-coord serve`` beside ``broker``, with this Python; also for Kafka clients if the broker has a listener
+    for them.
     """
     serve = serve_beside(broker.broker_id, broker.zookeeper)
     if broker.instance_port:
@@ -30,7 +30,7 @@ def serve_command(broker: KafkaBroker) -> Sequence[str]:
 
 
 def serve_beside(broker_id: int, zookeeper: str) -> list[str]:
-    """The same where no broker need run: all ``serve`` wants is its id."""
+    """The same without a running broker, because ``serve`` needs only the broker's id."""
     serve = [sys.executable, "-m", "kafka_coord.cli.main", "serve"]
     return [*serve, "--broker-id", str(broker_id), "--zookeeper", zookeeper]
 

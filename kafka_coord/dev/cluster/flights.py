@@ -85,7 +85,7 @@ class _Texts(dict[str, str]):
 
 
 class _Numbers(dict[str, str]):
-    """As :class:`_Texts`, for numbers. Raises ValueError for a cell that is none."""
+    """Like :class:`_Texts`, for numbers. Raises ValueError for a cell that is not a number."""
 
     def __missing__(self, cell: str) -> str:
         encoded = self[cell] = "null" if cell in _NOTHING else str(int(cell))

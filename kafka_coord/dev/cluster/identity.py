@@ -39,7 +39,7 @@ class ProcessIdentity:
         return stat is not None and stat == ("T", self.started)
 
     def signal(self, signum: int) -> bool:
-        """Send ``signum``; False if this process has ended, whoever has its number now."""
+        """Sends ``signum``. Returns False if this process has ended, even if another process has its number now."""
         if not self.alive():
             return False
         try:
@@ -75,7 +75,7 @@ def stat_fields(pid: int) -> list[str] | None:
 
 
 def cpu_seconds(fields: Sequence[str]) -> float:
-    """What it has used so far by itself, of :func:`stat_fields`: utime and stime."""
+    """The process's own CPU time so far, utime and stime, from :func:`stat_fields`."""
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 

@@ -1,4 +1,4 @@
-"""The jars ZooKeeper and Kafka are made of.
+"""The jars of ZooKeeper and Kafka.
 
 Most come with PySpark. Kafka's own are fetched once (:mod:`kafka_coord.dev.cluster.ivy`) into the cache, or taken from
 a directory that ``--jars-dir`` or ``KAFKA_COORD_JARS_DIR`` names, such as ``libs`` of a Kafka distribution.
@@ -21,7 +21,7 @@ from kafka_coord.errors import DevClusterError
 KAFKA_VERSION = "3.9.2"
 JARS_DIR_VARIABLE = "KAFKA_COORD_JARS_DIR"
 
-# ZooKeeper 3.9 with what it loads at run time; all of it comes with PySpark.
+# ZooKeeper 3.9 with the libraries that it loads at run time; PySpark contains all of them.
 _ZOOKEEPER_JARS = (
     "zookeeper",
     "zookeeper-jute",
@@ -43,7 +43,7 @@ _ZOOKEEPER_JARS = (
     "commons-io",
     "commons-cli",
 )
-# What Kafka needs beyond that and PySpark has too.
+# Kafka's further libraries that PySpark contains too.
 _KAFKA_JARS_OF_PYSPARK = (
     "scala-library",
     "scala-reflect",
@@ -83,7 +83,7 @@ _OF_KAFKA_3 = (
 
 @dataclass(frozen=True, slots=True)
 class KafkaRelease:
-    """One Kafka to run: what is fetched for it (``megabytes`` in all), beside what PySpark has."""
+    """One release of Kafka: the jars to fetch for it (``megabytes`` in all), besides those of PySpark."""
 
     version: str
     artifacts: Sequence[Artifact]
@@ -175,7 +175,7 @@ def _given(directory: Path) -> tuple[Path, ...]:
 
 
 def _artifact_of(jar: Path) -> str:
-    """``zookeeper-jute`` of ``zookeeper-jute-3.9.5.jar``: what stands before the first part that is a number."""
+    """``zookeeper-jute`` for ``zookeeper-jute-3.9.5.jar``: the parts before the first number."""
     name: list[str] = []
     for part in jar.stem.split("-"):
         # log4j-1.2-api carries a version of something else inside its name.

@@ -19,7 +19,7 @@ _MAIN_CLASS = "kafka.Kafka"
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """What differs between brokers for daily use and brokers for tests.
+    """The options in which brokers for daily use and brokers for tests differ.
 
     ``zookeeper_session_ms`` is how long a killed broker is still listed, and cannot come back. ``properties`` are
     further lines of ``server.properties``. ``jars_directory``: see
@@ -40,7 +40,7 @@ class KafkaSettings:
 class KafkaBroker(JvmServer):
     """One broker in ``directory``, registered in ``zookeeper`` (a connect string, with or without chroot).
 
-    ``with`` starts and stops it; its log directories stay. Topics are not created by being mentioned.
+    ``with`` starts and stops it; its log directories stay. Brokers do not create topics automatically.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class KafkaBroker(JvmServer):
 
     @property
     def listener_address(self) -> str:
-        """Where that instance reaches it."""
+        """The broker's address for that instance, as ``host:port``."""
         return f"{LOOPBACK}:{self.listener_port}"
 
     def launch(self) -> None:

@@ -58,7 +58,7 @@ KAFKA_4 = KafkaRelease(
 class KraftBroker(JvmServer):
     """Broker and controller in one process, in ``directory``; ``properties`` are further lines of its configuration.
 
-    ``with`` starts and stops it. Topics are not created by being mentioned.
+    ``with`` starts and stops it. The broker does not create topics automatically.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class KraftBroker(JvmServer):
         return f"{LOOPBACK}:{self.port}"
 
     def fetch(self, on_progress: OnProgress | None = None) -> None:
-        """Makes sure of its jars, before anything that is timed."""
+        """Makes sure that its jars are there, before any measurement."""
         fetched_class_path(KAFKA_4, on_progress)
 
     def serving(self) -> bool:
@@ -96,9 +96,11 @@ class KraftBroker(JvmServer):
         return JvmProgram(("-Xms64m", f"-Xmx{self._heap_mb}m"), class_path, "kafka.Kafka", [str(config)])
 
     def _format(self, class_path: tuple[Path, ...], config: Path) -> None:
-        """KRaft starts on directories only that were made for a cluster id."""
+        """Formats the directory for a cluster id, because KRaft starts only on formatted directories."""
         cluster_id = "-"
-        while cluster_id.startswith("-"):  # which would be taken for an option, as Kafka's own generator knows
+        while cluster_id.startswith(
+            "-"
+        ):  # a leading hyphen would look like an option; Kafka's own generator avoids it too
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         arguments = [
             *("-cp", ":".join(map(str, class_path))),

@@ -28,8 +28,8 @@ def leader_of(bootstrap_servers: str, topic: str, partition: int, timeout_s: flo
 def move_leadership(
     store: Store, bootstrap_servers: str, topic: str, partition: int, timeout_s: float = 30.0
 ) -> tuple[int, int]:
-    """Makes another live replica the preferred one and has it elected; from which broker to which. Raises
-    :class:`Timeout`, and :class:`RequestRefused` where the partition has one replica.
+    """Makes another live replica the preferred one and lets Kafka elect it. Returns the old and the new leader. Raises
+    :class:`Timeout`, and :class:`RequestRefused` if the partition has only one replica.
     """
     deadline = time.monotonic() + timeout_s
     leader, replicas = leader_of(bootstrap_servers, topic, partition)

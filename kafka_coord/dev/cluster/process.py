@@ -66,7 +66,7 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """What it exited with (negative: the signal that ended it); None while it runs or before its first start."""
+        """Its exit code (negative: the signal that ended it); None while it runs or before its first start."""
         with self._lock:
             return None if self._process is None else self._process.poll()
 
@@ -170,7 +170,7 @@ class ChildProcess:
         self._require_running("resume").signal(signal.SIGCONT)
 
     def log_since_start(self) -> str:
-        """What it wrote since its last start."""
+        """Its output since its last start."""
         try:
             with self.log.open("rb") as file:
                 file.seek(self._log_start)

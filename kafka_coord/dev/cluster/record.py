@@ -20,8 +20,8 @@ KINDS = ("coordinator", "kafka", "zookeeper")
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """One server: ``kind`` is one of :data:`KINDS`, ``port`` where Kafka or ZooKeeper clients reach it, None if they do
-    not, ``process`` None if it was stopped.
+    """One server. ``kind`` is one of :data:`KINDS`. ``port`` is for Kafka or ZooKeeper clients; None if it serves none.
+    ``process`` is None if the server was stopped.
     """
 
     name: str
@@ -62,7 +62,7 @@ class ServerRecord:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """All servers of a cluster as they were last written down, under which boot of the machine, and which Kafka."""
+    """The last recorded servers of a cluster, with the machine's boot id and the version of Kafka."""
 
     servers: tuple[ServerRecord, ...]
     boot_id: str

@@ -41,7 +41,7 @@ logger.network.level = error
 
 @dataclass(frozen=True, slots=True)
 class JvmProgram:
-    """What to run: ``flags`` for Java, the ``class_path`` (jars only), the main class and its ``arguments``."""
+    """A Java program: ``flags`` for Java, the ``class_path`` (jars only), the main class and its ``arguments``."""
 
     flags: Sequence[str]
     class_path: Sequence[Path]
@@ -109,7 +109,7 @@ class JvmServer(Startable):
 
     @property
     def log(self) -> Path:
-        """The file all it prints is appended to."""
+        """The file that receives all its output."""
         return self._process.log
 
     def start(self, timeout_s: float = 60.0) -> None:

@@ -1,4 +1,4 @@
-"""What a local cluster is doing, as anyone can see it from its directory."""
+"""Reads the status of a local cluster from its directory and its servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ServerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """A cluster: where to reach it, and each of its servers. Without servers: there is none in ``directory``.
+    """The addresses of a cluster, and its servers. Without servers, there is no cluster in ``directory``.
     ``instance_servers``: see :attr:`~kafka_coord.dev.cluster.cluster.DevCluster.instance_servers`.
     """
 

@@ -1,4 +1,4 @@
-"""Creating, growing and deleting topics, each done only when every broker knows."""
+"""Creates, grows and deletes topics; each call returns once every live broker knows the result."""
 
 from __future__ import annotations
 
@@ -94,8 +94,9 @@ class TopicAdmin:
         return True
 
     def _ask(self, ask: Callable[[], Mapping[str, Future[Any]]], what: str) -> None:
-        """Asks until a broker that controls the cluster has answered: the one that did may just have gone, and nothing
-        was done then. Which one does now librdkafka learns only from metadata, by itself every five minutes."""
+        """Repeats the request until the cluster's controller has answered. If the controller has just gone, nothing was
+        done. librdkafka learns of the new one only from metadata, which it fetches every five minutes by itself.
+        """
         deadline = time.monotonic() + self._timeout_s
         while True:
             cause = self._refusal(ask())
@@ -125,7 +126,7 @@ class TopicAdmin:
             raise Timeout(f"no broker at {self.bootstrap_servers} answered within {self._timeout_s:.0f} s") from None
 
     def _await(self, condition: Callable[[ClusterView], bool], what: str) -> None:
-        """Until ``condition`` holds for the metadata of every live broker."""
+        """Waits until ``condition`` holds for the metadata of every live broker."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             views = [view_of(address) for address in self._any_view().brokers.values()]

@@ -20,7 +20,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperSettings:
-    """What differs between a ZooKeeper for daily use and one for tests.
+    """The options in which a ZooKeeper for daily use and one for tests differ.
 
     The session timeout a client is granted lies between ``min_session_ms`` (default: two ticks) and
     ``max_session_ms``. ``properties`` are further lines of ``zoo.cfg``, ``jvm_properties`` further ``-D`` flags.
@@ -198,8 +198,9 @@ def ephemeral_exists(connect_string: str, path: str) -> bool | None:
 
 
 def await_no_ephemeral(connect_string: str, path: str, timeout_s: float) -> bool:
-    """Wait until the ephemeral znode ``path`` of a process that was killed has expired; False if it has not in time.
-    A ZooKeeper that does not answer is asked again; one that never does is for the process to complain about."""
+    """Wait until the ephemeral znode ``path`` of a process that was killed has expired; False if it has not in time. It
+    asks again if ZooKeeper does not answer. If ZooKeeper never answers, the new process reports that.
+    """
     deadline = time.monotonic() + timeout_s
     while (found := ephemeral_exists(connect_string, path)) is not False:
         if time.monotonic() >= deadline:

@@ -38,7 +38,7 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
 @click.option(
     "--spark/--no-spark",
     default=None,
-    help="Whether a second group plays beside the first, of Spark queries and a plain consumer; about 20 seconds more. "
+    help="Also run a second group, of Spark queries and a plain consumer; about 20 seconds more. "
     "[default: unless --quick]",
 )
 @click.option(
@@ -46,19 +46,25 @@ _CHECKS = (Column("verified", ""), Column("claim"), Column("found"))
     type=click.Choice(["zookeeper", "socket", "mixed"]),
     default="zookeeper",
     show_default=True,
-    help="How the consumers take part: each with a ZooKeeper session, none of them, or every other one.",
+    help="How the consumers connect: each with a ZooKeeper session, none of them, or every other one.",
 )
 @click.option(
     "--clients",
     type=click.Choice(["own", "kafka"]),
     default="own",
     show_default=True,
-    help="Whose consumers play: this project's, or stock Kafka clients whose bootstrap.servers name the coordinators.",
+    help="The kind of consumers: this project's, or stock Kafka clients whose bootstrap.servers name the coordinators.",
 )
 @click.option("--records", type=int, metavar="N", help="How many flights. [default: all 336,776]")
 @click.option("--seconds", type=click.FloatRange(5, 3600), metavar="S", help="How long the consumers take, about.")
 @click.option("--brokers", type=click.IntRange(2, 9), default=3, show_default=True, metavar="N")
-@click.option("--seed", type=int, default=1, show_default=True, help="Decides who is killed, who leaves, and when.")
+@click.option(
+    "--seed",
+    type=int,
+    default=1,
+    show_default=True,
+    help="The seed that decides which consumer is killed, which leaves, and when.",
+)
 @click.option(
     "--dir",
     "directory",

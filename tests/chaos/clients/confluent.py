@@ -1,7 +1,7 @@
 """One stock consumer of a run, confluent-kafka's: ``python -m tests.chaos.clients.confluent``.
 
-It writes down what its application sees: what it is assigned, what is committed there, each record, and each commit
-before it is asked for and after it is acknowledged. SIGTERM lets it leave cleanly.
+It records the events of its application: assignments with their committed offsets, records, and each commit before its
+request and after its acknowledgement. On SIGTERM it leaves cleanly.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Member:
         )
 
     def run(self) -> None:
-        """Until told to stop; raises what the consumer raises."""
+        """Runs until told to stop. Raises the consumer's errors."""
         try:
             uncommitted = 0
             while not self._stopping.is_set():
@@ -67,8 +67,9 @@ class Member:
         return [one for one in found if one.error() is None]
 
     def _commit(self, partitions: Iterable[TopicPartition]) -> None:
-        """Asks for a commit of all that was handed out of these, and waits for the answer. Raises
-        :class:`KafkaException` if the consumer has failed for good."""
+        """Commits the offsets after all records handed out of these partitions, and waits for the answer. Raises
+        :class:`KafkaException` if the consumer has failed for good.
+        """
         offsets = {partition: self._done[partition] for partition in partitions if partition in self._done}
         if not offsets:
             return
@@ -92,12 +93,12 @@ class Member:
     # --- what librdkafka calls ----------------------------------------------------------------------------------------
 
     def _on_commit(self, error: Any, found: list[Position]) -> None:
-        """Of automatic commits; one that is asked for tells its caller."""
+        """Records automatic commits; a requested commit returns its result to the caller."""
         if error is None and not self._part.commit_every:
             self._acknowledged(found)
 
     def _on_assign(self, consumer: Consumer, partitions: list[Position]) -> None:
-        """Begins where the group has committed. Without an answer librdkafka itself goes on asking."""
+        """Begins at the group's committed offsets. Without an answer, librdkafka itself keeps asking."""
         since: float | None = time.monotonic()
         try:
             found = consumer.committed(partitions, timeout=_ASK_S)
@@ -164,7 +165,7 @@ def _settings(part: Part, bootstrap: str) -> dict[str, Any]:
 
 
 def work(part: Part, _zookeeper: str, bootstrap: str, journal: ConsumerWriter, stopping: threading.Event) -> None:
-    """Consumes as under a supervisor: a consumer that has failed for good is made anew."""
+    """Consumes as under a supervisor: replaces a consumer that has failed for good."""
     while not stopping.is_set():
         try:
             Member(part, bootstrap, journal, stopping).run()

@@ -1,5 +1,6 @@
-"""Faults that stock clients' groups meet beside all others: the groups log moves, takes no writes, and ZooKeeper is
-away as a whole."""
+"""Further faults for stock clients' groups: the groups log moves or takes no writes, and all of ZooKeeper is
+unreachable.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.chaos.journal import Kind, Phase
 from tests.chaos.schedule import Planned
 
 _REASSIGN, _ELECT = "/admin/reassign_partitions", "/admin/preferred_replica_election"
-"""What Kafka's controller takes orders from in ZooKeeper, and removes when they are carried out."""
+"""The znodes with orders for Kafka's controller, which removes them when it has carried them out."""
 _CARRIED_OUT_S = 20.0
 _MIN_IN_SYNC, _MORE_THAN_THERE_ARE = "2", "4"
 _UNDONE_WITHIN_S = 60.0
@@ -32,7 +33,7 @@ SMALL_SEGMENTS = {
 
 
 class ClientsFaults(Faults):
-    """See above; the rest is :class:`Faults`."""
+    """:class:`Faults` with the faults of this module."""
 
     def _operate(self, planned: Planned) -> None:
         match planned.kind:
@@ -46,7 +47,7 @@ class ClientsFaults(Faults):
                 super()._operate(planned)
 
     def _move_leaders(self, pick: float) -> None:
-        """A third of the log's partitions get another preferred leader, and elect it."""
+        """Gives a third of the log's partitions another preferred leader, and elects it."""
         store = self._testbed.store
         try:
             replicas = json.loads(store.get(f"/brokers/topics/{TOPIC}").data)["partitions"]
@@ -55,7 +56,7 @@ class ClientsFaults(Faults):
             self._order(_REASSIGN, [{"topic": TOPIC, "partition": n, "replicas": order} for n, order in turned])
             self._order(_ELECT, [{"topic": TOPIC, "partition": n} for n, _ in turned])
         except (StoreUnavailable, NodeExists):
-            self.skipped += 1  # ZooKeeper is away, or the controller has not carried out an order before
+            self.skipped += 1  # ZooKeeper is unreachable, or the controller has not carried out an earlier order
             return
         self.note(Kind.LEADERS_MOVED, "log", partitions=sorted(n for n, _ in turned))
 
@@ -68,7 +69,7 @@ class ClientsFaults(Faults):
             time.sleep(0.1)
 
     def _refuse_writes(self, lasts_s: float) -> None:
-        """NOT_ENOUGH_REPLICAS, as with a full disk."""
+        """Causes NOT_ENOUGH_REPLICAS, as a full disk does."""
         if not self._require(_MORE_THAN_THERE_ARE):
             self.skipped += 1
             return
@@ -85,7 +86,7 @@ class ClientsFaults(Faults):
         return set_of_log(self._testbed.bootstrap, {"min.insync.replicas": in_sync})
 
     def _take_zookeeper_away(self, lasts_s: float) -> None:
-        """All of its servers stand still at once."""
+        """Freezes all ZooKeeper servers at once."""
         testbed = self._testbed
         with testbed.lock:
             servers = [actor for actor in testbed.actors if actor.role == "zookeeper"]
@@ -107,7 +108,7 @@ class ClientsFaults(Faults):
 
 
 def set_of_log(bootstrap: str, settings: dict[str, str]) -> bool:
-    """Sets these of the groups log's topic; whether the brokers took it."""
+    """Sets these settings of the groups log's topic. Returns whether the brokers accepted them."""
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
     ]

@@ -21,7 +21,7 @@ _ASK_S = 5.0
 
 
 class ClientsWatch(Watch):
-    """Writes down what is told of each group's offsets, too."""
+    """Also records the reported offsets of each group."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -37,7 +37,9 @@ class ClientsWatch(Watch):
         self._offsets.close()
 
     def lag(self) -> int | None:
-        """Records that were produced and not yet committed, over all groups; None when somebody did not answer."""
+        """The number of records that were produced and not yet committed, over all groups; None if a server did not
+        answer.
+        """
         reader = OffsetReader(self._testbed.bootstrap, {})
         total = 0
         try:
@@ -69,7 +71,7 @@ class ClientsWatch(Watch):
             self._committed(group)
 
     def _is_settled(self, found: ClientGroup) -> bool:
-        """Whether it is Stable with the members that there are, each partition owned by one of them."""
+        """Whether it is Stable with its present members, and one of them owns each partition."""
         members = [actor for actor in self._testbed.of("consumer") if actor.membership.group == found.group]
         owned = [tp for member in found.members for tp in member.owned]
         return (
@@ -99,7 +101,7 @@ class ClientsWatch(Watch):
         return self._readers[group]
 
     def _committed(self, group: str) -> dict[TopicPartition, int] | None:
-        """What the coordinator says now, written down; None where there is no answer."""
+        """Records the coordinator's present answer, and returns it; None without an answer."""
         since = time.monotonic()
         try:
             found = self._reader(group).committed(

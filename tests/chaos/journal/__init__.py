@@ -2,16 +2,16 @@
 
 ::
 
-    DIR/run.json                         Run: what was set up, written at the start
-    DIR/events.jsonl                     Event: all that was done to the system, and all that was measured
-    DIR/produced.jsonl                   Produced: what brokers acknowledged
-    DIR/consumers/<name>.<pid>.jsonl     ConsumerLine: one process' own life, from ``opened`` to ``closed``
-    DIR/offsets.jsonl                    OffsetsRead: what an onlooker was told of the offsets of stock clients' groups
-    DIR/group-log.json                   what ``kafka-coord audit --group-log`` said at the end
+    DIR/run.json                         Run: the setup, written at the start
+    DIR/events.jsonl                     Event: all faults and all measurements
+    DIR/produced.jsonl                   Produced: the records that brokers acknowledged
+    DIR/consumers/<name>.<pid>.jsonl     ConsumerLine: the life of one process, from ``opened`` to ``closed``
+    DIR/offsets.jsonl                    OffsetsRead: offsets of stock clients' groups, as an observer read them
+    DIR/group-log.json                   the output of ``kafka-coord audit --group-log`` at the end
     DIR/resources.jsonl                  Usage: memory, threads, descriptors per process; znodes of the ensemble
 
-Every file but run.json is appended to, unbuffered, a line in one write: what a process wrote survives its ``kill -9``,
-and at most its last line is torn. A torn line is left out by readers. All ``t`` are seconds of CLOCK_MONOTONIC
+Processes append to every file except run.json, without a buffer and each line in one write. So written lines survive a
+``kill -9``, and at most the last line is torn; readers leave out a torn line. All ``t`` are seconds of CLOCK_MONOTONIC
 (``time.monotonic()``), which all processes of the machine share; ``wall`` is seconds since 1970, for people and logs.
 """
 

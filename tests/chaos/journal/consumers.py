@@ -1,4 +1,4 @@
-"""What a consumer process writes down about its life."""
+"""The journal of a consumer process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Opened(NamedTuple):
 
 
 class Started(NamedTuple):
-    """Partitions were assigned: where each continues, None where that is unknown (the start or the end of its log).
+    """Partitions were assigned, with the offset at which each continues; None if that is unknown (the start or the end
+    of its log).
 
     ``since`` is when a stock client asked for these offsets; None means that nothing is committed then. Without
     ``since`` a stock client had no answer.
@@ -39,8 +40,8 @@ class Started(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """Partitions are given up and none of their records is in hand; written before the offsets are committed and
-    acknowledged.
+    """The consumer gives up partitions, and has none of their records in hand. It writes this before it commits the
+    offsets and acknowledges.
     """
 
     t: float
@@ -48,7 +49,7 @@ class Stopped(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The membership is lost, and with it these."""
+    """The membership is lost, and these partitions with it."""
 
     t: float
     partitions: frozenset[TopicPartition]
@@ -69,7 +70,7 @@ class Handed(NamedTuple):
 
 
 class Committing(NamedTuple):
-    """A stock client is about to ask for this commit. Whether it is acknowledged is in the next ``committed``."""
+    """A stock client is about to ask for this commit. The next ``committed`` tells whether it was acknowledged."""
 
     t: float
     offsets: Mapping[TopicPartition, int]
@@ -92,7 +93,7 @@ ConsumerLine = Opened | Started | Stopped | Lost | Rejoined | Handed | Committin
 
 
 class ConsumerWriter(Appending):
-    """One consumer process' own file. Thread-safe; times are taken inside unless given.
+    """Writes the file of one consumer process. Thread-safe; times are taken inside unless given.
 
     Call :meth:`handed` before asking for more records, with the time read right before and right after the call.
     """
@@ -113,7 +114,7 @@ class ConsumerWriter(Appending):
         return writer
 
     def started(self, offsets: Mapping[TopicPartition, int | None], since: float | None = None) -> None:
-        """From ``on_start``; the offset is ``consumer.position(partition)`` there."""
+        """Call it in ``on_start``; the offset is ``consumer.position(partition)`` there."""
         asked = {} if since is None else {"s": since}
         self._write("started", o=[[*partition, offset] for partition, offset in offsets.items()], **asked)
 
@@ -135,15 +136,15 @@ class ConsumerWriter(Appending):
             self.append({"t": t, "k": "handed", "s": since, "r": plain(runs)})
 
     def committing(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Before a stock client asks for a commit."""
+        """Call it before a stock client asks for a commit."""
         self._write("committing", o=[[*partition, offset] for partition, offset in offsets.items()])
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """A commit that came back without an error."""
+        """Call it after a commit without an error."""
         self._write("committed", o=[[*partition, offset] for partition, offset in offsets.items()])
 
     def closed(self) -> None:
-        """After ``close()`` came back."""
+        """Call it after ``close()`` has returned."""
         self._write("closed")
 
     def _write(self, kind: str, **value: Any) -> None:
@@ -152,7 +153,7 @@ class ConsumerWriter(Appending):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerJournal:
-    """One process' file. ``torn``: its last line has no end."""
+    """The file of one process. ``torn``: its last line is incomplete."""
 
     path: str
     consumer: str
@@ -176,7 +177,7 @@ def read_consumers(directory: Path) -> tuple[ConsumerJournal, ...]:
 
 
 def read_consumer(path: Path) -> ConsumerJournal | None:
-    """One file; None when it has no first line. Raises :class:`MalformedValue` with the line that is wrong."""
+    """Reads one file; None if it has no first line. Raises :class:`MalformedValue` with the faulty line."""
     lines = tuple(read_lines(path, _consumer_line))
     if not lines:
         return None

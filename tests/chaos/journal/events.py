@@ -1,4 +1,4 @@
-"""What was done to the system, and what was measured."""
+"""The events of a run: faults, operators' actions and measurements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Phase(StrEnum):
 
 
 class Kind(StrEnum):
-    """What an event is about. In brackets what ``detail`` holds, beside ``pid`` wherever a process is meant."""
+    """The kinds of events. Brackets name the fields of ``detail``; events about a process also have ``pid``."""
 
     # done by the scheduler
     KILL = "kill"
@@ -33,11 +33,11 @@ class Kind(StrEnum):
     START = "start"
     """The process was started (begin) and is ready (end)."""
     CUT = "cut"
-    """A link through the proxy passes nothing, one way or both [direction: to_server|from_server|both]."""
+    """A link through the proxy passes no data, in one or both directions [direction: to_server|from_server|both]."""
     SLOW = "slow"
     """A link through the proxy is slow [latency_ms, bytes_per_s]."""
     EXPIRE = "expire"
-    """The target's ZooKeeper session is ended by others: a point."""
+    """Somebody else ends the target's ZooKeeper session: a point."""
     CLOCK = "clock"
     """The wall clock of a process jumps [seconds]."""
     TOPIC_ADDED = "topic-added"
@@ -47,15 +47,15 @@ class Kind(StrEnum):
     RESET_CONNECTIONS = "reset-connections"
     """All connections of a link through the proxy are broken (RST): a point."""
     ROLLING = "rolling"
-    """A rolling restart of all of a role: brackets its stops and starts."""
+    """A rolling restart of all processes of a role, from before its first stop to after its last start."""
     JOIN = "join"
-    """A consumer comes on top of those of the setup; followed by its ``start``."""
+    """A consumer joins in addition to those of the setup; its ``start`` follows."""
     REBALANCE = "rebalance"
     EVICT = "evict"
     """[group, consumer]"""
     RESIGN = "resign"
     PAUSE = "pause"
-    """Of the group, or of all (target ``group:*``): begin to end."""
+    """A pause of the group, or of all groups (target ``group:*``): begin to end."""
     LEADERS_MOVED = "leaders-moved"
     """Other brokers lead some partitions of the groups log: a point [partitions]."""
     FEW_REPLICAS = "few-replicas"
@@ -64,28 +64,30 @@ class Kind(StrEnum):
     """Committed offsets set by an operator [group, offsets: {topic: {partition: offset}}]."""
     # measured
     DIED = "died"
-    """A process ended that nobody ended [exit_code]; it is started again."""
+    """A process ended by itself [exit_code]; the testbed starts it again."""
     ELECTED = "elected"
     """An instance is the coordinator [epoch, session]."""
     REQUEST = "request"
     """A rebalance was asked for (begin) and decided (end) [id, group]."""
     MACHINE = "machine"
-    """What the machine did from the target's SIGTERM until all that was asked for was answered [seconds, busy, stolen,
-    waited: :meth:`tests.chaos.machine.MachineTimes.until_now`]."""
+    """The machine's load from the target's SIGTERM until all requests were answered [seconds, busy, stolen, waited:
+    :meth:`tests.chaos.machine.MachineTimes.until_now`].
+    """
     SETTLED = "settled"
     """The target group is Stable with each partition owned."""
     BASELINE = "baseline"
-    """All are warm: resources from here on are compared."""
+    """All processes are warm: the judge compares resources from here on."""
     QUIET = "quiet"
-    """The last fault is over; nothing more is done to the system but the wait for it to settle."""
+    """The last fault is over; from here on the run only waits until the system has settled."""
     ENDED = "ended"
     """Producers have ended and consumers have read everything, or the time to wait for that is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that was done or measured. ``target`` is ``role:name``: ``consumer:c1``, ``serve:1``, ``zookeeper:2``,
-    ``kafka:3``, ``group:delays``, ``link:consumer:c1``, ``all``. ``detail`` is what :class:`Kind` says, JSON."""
+    """One event. ``target`` is ``role:name``: ``consumer:c1``, ``serve:1``, ``zookeeper:2``, ``kafka:3``,
+    ``group:delays``, ``link:consumer:c1``, ``all``. :class:`Kind` describes ``detail``, which is JSON.
+    """
 
     t: float
     wall: float
@@ -122,6 +124,6 @@ class EventWriter(Appending):
 
 
 def read_events(directory: Path) -> tuple[Event, ...]:
-    """In order of time."""
+    """Reads all events, in order of time."""
     found = read_lines(directory / EVENTS, lambda value: Event(**{**value, "phase": Phase(value["phase"])}))
     return tuple(sorted(found, key=lambda event: event.t))

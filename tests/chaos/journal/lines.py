@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Appending:
-    """A file appended to, a line in one write. Thread-safe."""
+    """Appends lines to a file, each in one write. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,7 +43,7 @@ class Appending:
 
 
 def read_lines(path: Path, decode: Callable[[Mapping[str, Any]], T]) -> list[T]:
-    """The whole lines of a file, none where there is no file; raises :class:`MalformedValue` with what is wrong."""
+    """The complete lines of a file; empty if the file does not exist. Raises :class:`MalformedValue` with the fault."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The committed offsets that an onlooker was told of, again and again."""
+"""The committed offsets that an observer read, repeatedly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OFFSETS = "offsets.jsonl"
 
 
 class OffsetsRead(NamedTuple):
-    """The offsets of ``group``, asked for at ``since`` and told at ``t``. A partition without one is absent."""
+    """The offsets of ``group``, requested at ``since`` and received at ``t``. A partition without one is absent."""
 
     t: float
     since: float

@@ -1,4 +1,4 @@
-"""Records as stretches of offsets, and which of them brokers acknowledged."""
+"""Records as ranges of offsets, and the file of those that brokers acknowledged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stretches(records: Iterable[tuple[str, int, int, int]]) -> list[Stretch]:
 
 
 class ProducedWriter(Appending):
-    """Appends what brokers acknowledged to ``produced.jsonl``. Numbers within each partition keep it small."""
+    """Appends acknowledged records to ``produced.jsonl``. Numbers within each partition keep it small."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory / PRODUCED)
@@ -60,7 +60,7 @@ class ProducedWriter(Appending):
 
 
 class Produced(NamedTuple):
-    """What was acknowledged until ``t``, since the line before."""
+    """The records acknowledged since the previous line, until ``t``."""
 
     t: float
     runs: tuple[Stretch, ...]
@@ -80,5 +80,5 @@ def stretches_of(written: Iterable[Any]) -> tuple[Stretch, ...]:
 
 @cache
 def _partition(topic: str, partition: int) -> TopicPartition:
-    """One value for each: a night hands out a million times."""
+    """Returns the same object for equal values, to save memory: a long run has a million hand-outs."""
     return TopicPartition(topic, partition)

@@ -12,8 +12,9 @@ RESOURCES = "resources.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one process (``target`` as an event's) used; with ``target`` ``zookeeper``, ``znodes`` alone counts.
-    ``cpu_s`` is of its whole life so far."""
+    """The resources of one process (``target`` as in events). With ``target`` ``zookeeper``, only ``znodes`` counts.
+    ``cpu_s`` covers its whole life so far.
+    """
 
     t: float
     target: str

@@ -1,4 +1,4 @@
-"""The judge of a chaos run: pure rules over what the run wrote down. It knows the files, not the processes.
+"""The judge of a chaos run: pure rules over the run's files. It does not know the processes.
 
 In the order of reading: ``findings`` (what a rule says), ``faults`` (what was done, as intervals), ``ownership`` (who
 had which partition when), ``evidence`` (all of a run), the rules (``reading``, ``groups``, ``failovers``), ``cost``,

@@ -1,7 +1,6 @@
-"""The rule about commits of stock clients: what was acknowledged is never lost, and never goes back.
-
-Who asks for the offset of a partition after a commit of it was acknowledged must be told that offset or a greater one;
-a smaller one only where some client asked for that smaller one itself, later.
+"""The rule about commits of stock clients: an acknowledged commit is never lost, and never goes back. After the
+acknowledgement, a reader of the partition's offset must receive that offset or a greater one. It may receive a smaller
+one only if a client committed the smaller one later.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ Where = tuple[str, TopicPartition]
 
 
 class Attempt(NamedTuple):
-    """A commit, asked for at ``sent`` or later. ``acknowledged`` is infinite where nobody heard that it was. Automatic
-    commits are seen only when they are acknowledged: of others any offset from ``low`` to ``high`` may have been meant.
+    """A commit, asked for at ``sent`` or later. ``acknowledged`` is infinite if no acknowledgement arrived. The client
+    reports automatic commits only when they are acknowledged. An unreported one may have had any offset from ``low`` to
+    ``high``.
     """
 
     sent: float
@@ -40,7 +40,7 @@ class Attempt(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Somebody asked at ``since`` and was told ``offset`` at ``t``; None: that there is none."""
+    """One reading: asked at ``since``, answered ``offset`` at ``t``. None: the answer was that there is no offset."""
 
     since: float
     t: float
@@ -49,7 +49,7 @@ class Reading(NamedTuple):
 
 
 def commits(records: Records) -> Ruling:
-    """No reading is older than the last commit that was acknowledged before it was asked for."""
+    """Checks that no reading is older than the last commit that was acknowledged before the request."""
     attempts: dict[Where, list[Attempt]] = {}
     readings: dict[Where, list[Reading]] = {}
     for journal in read_consumers(records.directory):
@@ -76,8 +76,9 @@ def commits(records: Records) -> Ruling:
 
 
 def _judged(records: Records, where: Where, attempts: list[Attempt], readings: list[Reading]) -> Iterator[ChaosFinding]:
-    """``attempts`` are in the order in which they were sent: so they took effect, since only one member may commit a
-    partition at a time."""
+    """``attempts`` are in the order of sending. They took effect in that order, because only one member may commit a
+    partition at a time.
+    """
     for reading in readings:
         at = max((n for n, one in enumerate(attempts) if one.acknowledged < reading.since), default=None)
         if at is None:
@@ -105,7 +106,7 @@ def _judged(records: Records, where: Where, attempts: list[Attempt], readings: l
 
 
 def _attempts(journal: ConsumerJournal) -> Iterator[tuple[Where, Attempt]]:
-    """What one process asked for, by its own file."""
+    """The commits that one process requested, by its own file."""
     asked: dict[TopicPartition, tuple[float, int]] = {}
     manual = any(isinstance(line, Committing) for line in journal.lines)
     since: dict[TopicPartition, float] = {}
@@ -140,7 +141,7 @@ def _beginnings(journal: ConsumerJournal) -> Iterator[tuple[Where, Reading]]:
 
 
 def _looks(directory: Path, attempts: dict[Where, list[Attempt]]) -> Iterator[tuple[Where, Reading]]:
-    """An onlooker is told of all offsets that there are: of a partition that is absent, that there is none."""
+    """An observer reads all existing offsets, so a partition that is absent has none."""
     for look in read_offsets(directory):
         for group, partition in attempts:
             if group == look.group:

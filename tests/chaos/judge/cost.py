@@ -1,4 +1,4 @@
-"""What the faults cost: how long partitions had no owner, by fault."""
+"""The cost of the faults: how long partitions had no owner, by fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.chaos.judge.faults import cause_of
 from tests.chaos.judge.ownership import Ending, Ownership
 
 _NOTICED_S = 2.0
-"""Within which a consumer that wakes notices that its membership is lost."""
+"""The time in which a waking consumer notices that its membership is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,9 @@ def costs(records: Records) -> tuple[Cost, ...]:
 
 
 def _gaps(book: Book) -> list[tuple[Ownership, Ownership]]:
-    """From the end of each ownership to the next beginning; there is no gap where another owner had the partition."""
+    """The gaps from the end of each ownership to the next beginning; no gap counts while another owner had the
+    partition.
+    """
     found = []
     for before, after in zip(book.ownerships, book.ownerships[1:], strict=False):
         if before.ending is not Ending.OPEN and before.end != float("inf"):
@@ -82,5 +84,5 @@ def _cost(cause: str, values: Sequence[tuple[float, bool]]) -> Cost:
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The nearest rank; 0 of none. ``values`` in order."""
+    """The nearest rank of sorted ``values``; 0 for no values."""
     return values[min(len(values) - 1, int(q * len(values)))] if values else 0.0

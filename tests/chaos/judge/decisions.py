@@ -1,5 +1,5 @@
-"""When requests were decided, by ZooKeeper's own log. The requester learns it later, and that delay is not the
-coordinator's.
+"""The times of decisions on requests, from ZooKeeper's own log. The requester learns of them later; that delay is not
+the coordinator's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def write_decisions(directory: Path, logs: Sequence[Path], chroot: str) -> None:
 
 
 def read_decisions(directory: Path) -> dict[str, float]:
-    """What :func:`write_decisions` wrote; nothing where it wrote nothing."""
+    """Reads the file of :func:`write_decisions`; empty if there is none."""
     path = directory / _FILE
     decided: dict[str, float] = json.loads(path.read_bytes()) if path.exists() else {}
     return decided

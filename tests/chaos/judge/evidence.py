@@ -1,4 +1,4 @@
-"""Everything that a run wrote down, in the form that the rules need."""
+"""All files of a run, in the form that the rules need."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from tests.chaos.judge.findings import Evidence
 from tests.chaos.judge.ownership import Life, Ownership, life_of
 
 AFTERMATH_S = 15.0
-"""How long after its end a fault may still take owners away, beyond the longest session timeout: a broken session is
-noticed by then, ZooKeeper has elected, and what was held has been given to others."""
+"""How long after its end a fault may still cost partitions their owners, in seconds beyond the longest session timeout.
+By then a broken session is noticed, ZooKeeper has a leader, and others own the partitions.
+"""
 
 
 class Span(NamedTuple):
@@ -55,8 +56,9 @@ class Book:
 
 
 class Records:
-    """What a run's directory tells. ``until`` is the end of what is judged, monotonic seconds; ``spark`` names
-    the consumers that are Spark queries."""
+    """The contents of a run's directory. ``until`` is the end of the judged time (monotonic seconds); ``spark`` names
+    the consumers that are Spark queries.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -85,7 +87,7 @@ class Records:
         }
 
     def _lives(self) -> Iterator[Life]:
-        """One file after the other: of its lines only the first and the last are kept."""
+        """Reads one file after the other, and keeps only the first and last line of each."""
         for path in sorted((self.directory / CONSUMERS).glob("*.jsonl")):
             journal = read_consumer(path)
             if journal is not None:
@@ -110,7 +112,7 @@ class Records:
         return (journal.consumer, journal.pid) in self._killed
 
     def subscribed(self, group: Group) -> tuple[TopicPartition, ...]:
-        """The partitions something was written to that are this group's to read."""
+        """The partitions with records that this group reads."""
         if group.pattern is not None:
             pattern = re.compile(group.pattern)
             return tuple(tp for tp in self.produced if pattern.fullmatch(tp.topic))
@@ -146,7 +148,7 @@ def without(spans: Iterable[Span], taken: Iterable[Span]) -> Iterator[Span]:
 
 
 def _written(directory: Path) -> dict[TopicPartition, list[Stretch]]:
-    """What brokers acknowledged, by offset, as few stretches."""
+    """The acknowledged records by offset, as few ranges."""
     found: dict[TopicPartition, list[Stretch]] = {}
     runs: Iterator[Stretch] = (run for line in read_produced(directory) for run in line.runs)
     for run in runs:

@@ -12,13 +12,14 @@ from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, rul
 from tests.chaos.judge.ownership import Ending
 
 DECIDED_S = 0.3
-"""A rebalance asked for at the instant of a clean stop is decided within this: from the transaction that asks to the
-one that answers, where ZooKeeper's log is there, else from the call that asks until its answer has been read."""
+"""The bound in s for a decision on a rebalance that was requested during a clean stop. With ZooKeeper's log, it counts
+from the transaction of the request to that of the answer; otherwise from the call until its answer was read.
+"""
 ELECTED_S = 0.5
 """Beyond the session timeout, until a killed coordinator is replaced."""
 _AROUND_S = 2.0
 _UNFENCED = frozenset({"unfenced-write", "stale-epoch"})
-"""What the audit calls a write of who is not, or not any more, the coordinator."""
+"""The audit's rules about writes of an instance that is not, or is no longer, the coordinator."""
 
 
 def _elected_at(records: Records, t: float) -> Event | None:
@@ -26,18 +27,18 @@ def _elected_at(records: Records, t: float) -> Event | None:
 
 
 def _next(kind: Kind, records: Records, t: float) -> Event | None:
-    """The first of that kind after ``t``."""
+    """The first event of that kind after ``t``."""
     return next((event for event in records.of(kind) if event.t > t), None)
 
 
 def _alone(records: Records, event: Event) -> bool:
-    """Whether no other fault was under way, or had been until a moment before."""
+    """Whether no other fault was under way then or shortly before."""
     others = records.faults.under_way(event.t, event.t + _AROUND_S, aftermath_s=_AROUND_S)
     return all(fault.role == event.role and fault.name == event.name and fault.kind == event.kind for fault in others)
 
 
 def clean(records: Records) -> Ruling:
-    """A coordinator that is told to stop revokes no partition, and requests made meanwhile are decided."""
+    """A coordinator that is told to stop revokes no partition, and requests during its stop are decided."""
     findings: list[ChaosFinding] = []
     decided_s: list[float] = []
     heard_s: list[float] = []
@@ -112,7 +113,7 @@ def _stops_with(records: Records, requests: Sequence[Event]) -> list[tuple[Event
 
 
 def _of_machine(event: Event) -> str:
-    """What the machine did meanwhile, in words."""
+    """The machine's load meanwhile, in words."""
     found = event.detail
     return (
         f"in these {found['seconds']:.1f} s the machine's cores were busy for {found['busy']:.0%} of the time, others "
@@ -214,12 +215,12 @@ def frozen(records: Records, audit: dict[str, object] | None) -> Ruling:
 
 
 def audited(records: Records) -> tuple[Ruling, dict[str, object] | None]:
-    """What ``kafka-coord audit`` said of ZooKeeper's log, where ``audit.json`` is in the directory."""
+    """The result of ``kafka-coord audit`` on ZooKeeper's log, if ``audit.json`` is in the directory."""
     return _audited(records, Rule.AUDIT, "audit.json", "ZooKeeper's log")
 
 
 def audited_groups_log(records: Records) -> Ruling:
-    """What ``kafka-coord audit --group-log`` said, where the run kept it."""
+    """The result of ``kafka-coord audit --group-log``, if the run kept it."""
     return _audited(records, Rule.GROUP_LOG, GROUP_LOG, "the groups log")[0]
 
 

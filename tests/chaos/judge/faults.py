@@ -12,7 +12,7 @@ from tests.chaos.journal import Event, Kind, Phase
 CRASHES = frozenset(
     {Kind.KILL, Kind.FREEZE, Kind.CUT, Kind.EXPIRE, Kind.EVICT, Kind.SLOW, Kind.CLOCK, Kind.RESET_CONNECTIONS}
 )
-"""What may end a membership without a clean stop."""
+"""The faults that may end a membership without a clean stop."""
 
 _DONE = CRASHES | {
     Kind.STOP,
@@ -31,8 +31,9 @@ _DONE = CRASHES | {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing done to ``role:name``, from ``begin`` to ``end`` (monotonic seconds; of a kill or a stop, until the
-    process is there again). ``links`` are faults of the network between the target and the others."""
+    """One fault of ``role:name``, from ``begin`` to ``end`` (monotonic seconds; a kill or stop lasts until the process
+    is back). ``links`` are network faults between the target and other processes.
+    """
 
     kind: str
     role: str
@@ -45,12 +46,12 @@ class Fault:
 
     @property
     def label(self) -> str:
-        """``consumer kill``: what cost tables name it."""
+        """Its name in cost tables, such as ``consumer kill``."""
         return f"{self.role} {'link ' if self.links else ''}{self.kind}".strip()
 
     @property
     def disturbs(self) -> bool:
-        """Whether it is a fault or a clean stop, rather than an operator's wish or growth."""
+        """Whether it is a fault or a clean stop, and not an operator's request or growth."""
         return self.kind in CRASHES or self.kind == Kind.STOP
 
 
@@ -96,7 +97,7 @@ def _until(fault: Fault, end: float) -> Fault:
 
 
 class _Times:
-    """Of each target, the times at which something happened to it."""
+    """Maps each target to the times of its faults."""
 
     def __init__(self, pairs: Iterable[tuple[str, float]]) -> None:
         self._times: dict[str, list[float]] = {}
@@ -124,13 +125,13 @@ class Faults:
     def under_way(
         self, begin: float, end: float | None = None, *, aftermath_s: float | None = None
     ) -> tuple[Fault, ...]:
-        """Those that touch the time from ``begin`` to ``end`` (by default that moment)."""
+        """The faults that overlap the time from ``begin`` to ``end`` (default: only ``begin``)."""
         until = begin if end is None else end
         after = self.aftermath_s if aftermath_s is None else aftermath_s
         return tuple(fault for fault in self.all if fault.begin <= until and fault.end + after >= begin)
 
     def of(self, *kinds: str, role: str | None = None, name: str | None = None) -> tuple[Fault, ...]:
-        """Those of these kinds, of one role, of one target."""
+        """The faults of these kinds, of one role, of one target."""
         return tuple(
             fault
             for fault in self.all
@@ -138,7 +139,7 @@ class Faults:
         )
 
     def frozen(self, consumer: str, begin: float, end: float) -> bool:
-        """Whether this consumer stood still at any time between."""
+        """Whether this consumer was frozen at any time between."""
         return any(
             fault.begin <= end and fault.end >= begin for fault in self.of(Kind.FREEZE, role="consumer", name=consumer)
         )

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Rule(StrEnum):
-    """What has to hold; the value is how a report names it."""
+    """The rules; the value is the rule's name in the report."""
 
     NOTHING_MISSING = "no record is missing"
     ONE_OWNER = "no two live owners"
@@ -22,11 +22,11 @@ class Rule(StrEnum):
     CLEAN_FAILOVER = "a coordinator's clean stop takes no owner away and delays no decision"
     KILLED_FAILOVER = "a killed coordinator is replaced in time"
     FROZEN_COORDINATOR = "a frozen coordinator wrote nothing when it woke"
-    UNMOVED = "what does not move is not paused"
+    UNMOVED = "a partition that does not move is not paused"
     EXPLAINED = "no membership was lost without a fault"
     AUDIT = "the audit of ZooKeeper's log"
     GROUP_LOG = "the audit of the groups log"
-    COMPLETE = "the run wrote down what is needed to judge it"
+    COMPLETE = "the run recorded what the judge needs"
 
 
 class Severity(StrEnum):
@@ -40,7 +40,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Something that was written down, and when (seconds since the run began)."""
+    """A recorded fact, and its time (seconds since the run began)."""
 
     at_s: float
     what: str
@@ -51,7 +51,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class ChaosFinding:
-    """``where`` is what it is about: ``group delays flights-3``, ``serve:1``. ``message`` is one sentence."""
+    """``where`` is its subject: ``group delays flights-3``, ``serve:1``. ``message`` is one sentence."""
 
     rule: Rule
     severity: Severity
@@ -64,12 +64,12 @@ class Status(StrEnum):
     HELD = "held"
     BROKEN = "BROKEN"
     NOT_EXERCISED = "not exercised"
-    """There was nothing to judge the rule by: not the same as held."""
+    """There was no evidence for the rule, so it did not necessarily hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The result of one rule. ``checked`` says what it was judged by, with numbers; ``bound`` is the limit."""
+    """The result of one rule. ``checked`` describes the evidence with numbers; ``bound`` is the limit."""
 
     rule: Rule
     status: Status

@@ -14,7 +14,9 @@ from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, rul
 from tests.chaos.judge.ownership import Ending
 
 SETTLE_S = 30.0
-"""Within this of the last fault's end, beyond the consumers' session timeout, every group is Stable with all owned."""
+"""The bound in s after the last fault, beyond the consumers' session timeout, until every group is Stable and every
+partition has an owner.
+"""
 
 _MORE_THREADS = 6
 _MORE_DESCRIPTORS = 24
@@ -23,7 +25,7 @@ _OF_A_CLIENT = 6
 leader and coordinator), and the instance has one to its broker for each."""
 _MORE_BYTES = 48 * 2**20
 _SPIN_SAMPLES = 3
-"""Of ten seconds each."""
+"""The number of samples, ten seconds apart."""
 _SPIN_SHARE = 0.8
 _WARM_SAMPLES = 6
 _SAMPLES = 3
@@ -82,7 +84,9 @@ def _ownerless(records: Records) -> Iterator[ChaosFinding]:
 
 
 def no_leaks(records: Records) -> Ruling:
-    """At the end a process has about what it had when it was warm, and so has the ensemble's number of znodes."""
+    """At the end, a process uses about the same resources as when it was warm, and the ensemble has about as many
+    znodes.
+    """
     baseline = next((event.t for event in records.of(Kind.BASELINE)), None)
     since = [usage for usage in records.resources if baseline is not None and usage.t >= baseline]
     by_process = _by_process(since)
@@ -90,7 +94,7 @@ def no_leaks(records: Records) -> Ruling:
     findings: list[ChaosFinding] = []
     judged = 0
     most = {"threads": 0, "descriptors": 0, "rss_bytes": 0}
-    # The third party's runs a Kafka client for each partition it owns: what it uses is what it was given.
+    # The third-party consumer runs a Kafka client per partition, so its resources depend on its partitions.
     foreign = {f"consumer:{one.name}" for one in records.run.consumers if one.kind.startswith("third-party")}
     clients = len(records.run.consumers) + len(records.of(Kind.JOIN)) if records.run.clients == "kafka" else 0
     of_clients = clients * _OF_A_CLIENT
@@ -202,14 +206,15 @@ def _znodes(records: Records, samples: list[Usage]) -> list[ChaosFinding]:
 
 
 def explained(records: Records) -> Ruling:
-    """A membership is lost only where something was done to the consumer, its link or ZooKeeper; or, of a consumer
-    without ZooKeeper, to a coordinator."""
+    """A membership is lost only if there was a fault of the consumer, its link or ZooKeeper, or, for a consumer without
+    ZooKeeper, of a coordinator.
+    """
     findings: list[ChaosFinding] = []
     losses = 0
     for life in records.lives:
         for t, partitions in life.losses:
             if t > records.until:
-                continue  # all are stopped then; a Spark query leaves with a micro-batch planned and not begun
+                continue  # all consumers are stopped then; a query may leave with a planned micro-batch
             losses += 1
             name = life.journal.consumer
             why = [

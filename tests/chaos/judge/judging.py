@@ -31,7 +31,7 @@ class Report:
 
     @property
     def held(self) -> bool:
-        """Whether no rule was broken. Rules there was nothing to judge by do not count against it, and are told."""
+        """Whether no rule was broken. Rules without evidence do not count against it; the report names them."""
         return not any(ruling.status is Status.BROKEN for ruling in self.rulings)
 
 
@@ -50,7 +50,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def judge(directory: Path) -> Report:
-    """Judges a run by the files in its directory. Raises :class:`MalformedValue` where they are not those of a run."""
+    """Judges a run by the files in its directory. Raises :class:`MalformedValue` if they are not those of a run."""
     with _uncollected():
         records = Records(directory)
     rulings = _of_clients(records) if records.run.clients == "kafka" else _of_library(records)
@@ -66,8 +66,9 @@ def judge(directory: Path) -> Report:
 
 
 def _of_clients(records: Records) -> tuple[Ruling, ...]:
-    """Stock clients are promised less than the library's consumers: who has lost its membership hands out records until
-    it hears of it, while the next owner does already."""
+    """The guarantees for stock clients are weaker than for the library's consumers: a client that has lost its
+    membership hands out records until it learns of the loss, while the next owner already does so too.
+    """
     return (
         reading.nothing_missing(records),
         commits(records),

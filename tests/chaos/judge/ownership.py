@@ -1,4 +1,4 @@
-"""Which consumer owned which partition when, by the consumers' own files."""
+"""The owners of each partition over time, by the consumers' own files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.chaos.journal import (
 
 
 class Ending(StrEnum):
-    """How a hold on a partition ended."""
+    """The ways in which a hold on a partition ends."""
 
     STOPPED = "stopped"
     """By a stop-fetcher, or by leaving."""
     LOST = "lost"
-    """With the membership; the consumer lives on."""
+    """With the membership; the consumer survives."""
     CLOSED = "closed without a stop"
     """It left while ZooKeeper did not answer."""
     DIED = "died"
@@ -69,12 +69,12 @@ class Ownership:
 
     @property
     def given(self) -> tuple[HandOut, ...]:
-        """All it handed out, also after its end."""
+        """All records that it handed out, including those after its end."""
         return (*self.handed, *self.stray)
 
     @property
     def first(self) -> int | None:
-        """Where it really began: what it was told, else what it first handed out."""
+        """Its actual beginning: the offset it was told, or else the first that it handed out."""
         return self.offset if self.offset is not None else self.handed[0].first if self.handed else None
 
     @property
@@ -84,12 +84,12 @@ class Ownership:
 
     @property
     def last_handed(self) -> float:
-        """When the last record was handed out; the beginning if none was."""
+        """The time of the last handed-out record; the beginning if there was none."""
         return self.handed[-1].t if self.handed else self.begin
 
     @property
     def crashed(self) -> bool:
-        """Whether it ended so that uncommitted records are read again."""
+        """Whether it ended in a way that lets the next owner read uncommitted records again."""
         return self.lost_after_stop or self.ending in {Ending.LOST, Ending.DIED, Ending.CLOSED}
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ class Misplaced(NamedTuple):
 
 @dataclass(slots=True)
 class Life:
-    """One process' holds, in order, and what does not fit in."""
+    """The holds of one process, in order, and the records outside of them."""
 
     journal: ConsumerJournal
     ownerships: list[Ownership] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Life:
 
 
 def life_of(journal: ConsumerJournal, died: Callable[[ConsumerJournal], float | None], until: float) -> Life:
-    """What one file says. ``died`` tells when its process was killed, if it was; ``until`` is the run's end."""
+    """Reads one file. ``died`` is the time at which its process was killed, if it was; ``until`` is the run's end."""
     return _Telling(journal).told(died(journal), until)
 
 

@@ -1,4 +1,4 @@
-"""Rules about records: none missing, none given by two owners, none twice without a crash, none out of order."""
+"""Rules about records: no record is missing, handed out by two owners, repeated without a crash, or out of order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.chaos.judge.findings import ChaosFinding, Evidence, Rule, Ruling, Sev
 from tests.chaos.judge.ownership import Ending, HandOut, Ownership
 
 _CLOSE_S = 0.5
-"""Clocks of processes are one, but an event is written down a little before or after what it tells."""
+"""All processes share one clock, but they write an event a little before or after it happens. In seconds."""
 
 
 _HEARD_S = 5.0
-"""Beyond the session timeout, within which a consumer must have heard that its membership is over."""
+"""How long after the session timeout a consumer must know that its membership is over, in seconds."""
 
 
 def nothing_missing(records: Records) -> Ruling:
@@ -56,13 +56,13 @@ def nothing_missing(records: Records) -> Ruling:
 
 
 def _owed(group: Group, produced: list[Span], book: Book | None) -> list[Span]:
-    """A group that begins at the end must receive what comes after its first start."""
+    """A group that begins at the end must receive all records after its first start."""
     begins = [owner.first for owner in (book.ownerships if book is not None else ()) if owner.first is not None]
     return list(without(produced, [Span(0, begins[0])])) if group.latest and begins else produced
 
 
 def _others(records: Records, book: Book | None, partition: TopicPartition) -> Iterator[ChaosFinding]:
-    """Hand-outs whose records are not those written at their offsets."""
+    """Finds hand-outs whose records differ from those written at their offsets."""
     written = records.written[partition]
     firsts = [run.first for run in written]
     for owner in book.ownerships if book is not None else ():
@@ -86,7 +86,7 @@ def _others(records: Records, book: Book | None, partition: TopicPartition) -> I
 def one_owner(records: Records) -> Ruling:
     """Nobody hands out a partition's records by a call that began after the next owner was started on it.
 
-    A call that began before and came back after is not counted: when in between it took the records is not known.
+    A call that began before and returned after it does not count, because it is unknown when it took the records.
     """
     findings: list[ChaosFinding] = []
     pairs = doubtful = 0
@@ -170,8 +170,9 @@ def _ended_by_others(records: Records, owner: Ownership, other: Ownership, until
 
 
 def repeats(records: Records) -> Ruling:
-    """Where an owner begins before what others were given, each of those lost the partition without a clean stop; and
-    none begins before a commit that was acknowledged. An operator's reset starts a new account."""
+    """If an owner begins before the position of earlier owners, each of those lost the partition without a clean stop.
+    No owner begins before an acknowledged commit. The rule starts afresh after an operator's reset.
+    """
     findings: list[ChaosFinding] = []
     judged = repeated = 0
     for book in records.books:
@@ -218,9 +219,8 @@ def _twice(records: Records, book: Book, owner: Ownership, before: Ownership, wh
 
 
 def order(records: Records) -> Ruling:
-    """An owner receives offset after offset without a gap, from where it was told to start, and nobody starts beyond
-    what was given before. A Spark query continues after its checkpoint, though the group may not have those offsets
-    yet.
+    """An owner receives consecutive offsets from its start offset on, and no owner starts beyond the records given
+    before. A Spark query continues after its checkpoint, though the group may not have those offsets yet.
     """
     findings: list[ChaosFinding] = []
     handed = commits = 0

@@ -25,7 +25,7 @@ def write_report(report: Report, directory: Path) -> None:
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """The whole report but for the list of events."""
+    """The whole report except the list of events."""
     return {
         "held": report.held,
         "seed": report.run.seed,

@@ -11,12 +11,12 @@ from tests.chaos.judge.evidence import Records, Span, merged, without
 from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling
 
 TABLES = "tables"
-"""Where in a run's directory the tables are, one for each group."""
+"""The directory of the tables in a run's directory, one for each group."""
 
 
 def tables(records: Records) -> Ruling:
-    """A table holds no record twice, holds each as it was written, and holds all records that no other kind of consumer
-    was given.
+    """A table holds no record twice, holds each record unchanged, and holds all records that no consumer of another
+    kind received.
     """
     findings: list[ChaosFinding] = []
     rows = 0

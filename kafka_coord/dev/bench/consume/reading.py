@@ -34,7 +34,7 @@ Batches = Iterator[Sequence[bytes]]
 
 
 class ReadMode(StrEnum):
-    """How records are read."""
+    """The ways to read records."""
 
     BARE = "bare"
     """``confluent_kafka.Consumer.consume``, all partitions assigned by hand, with librdkafka's own settings."""
@@ -53,8 +53,9 @@ _BARE = frozenset({ReadMode.BARE, ReadMode.BARE_SET})
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """``records`` is how many to read from the beginning. With ``latency``, the reader reads new records instead, whose
-    value begins with the moment (ns, monotonic, 20 digits) at which the producer got it."""
+    """``records`` is how many to read from the beginning. With ``latency``, the reader reads new records instead. Their
+    values begin with the time (ns, monotonic, 20 digits) at which the producer received them.
+    """
 
     way: ReadMode
     zookeeper: str
@@ -163,7 +164,7 @@ def _ours(task: Task) -> Iterator[Batches]:
                 given += len(found)
                 yield found
             records = iter(consumer)
-            size = 1 if task.latency else _BATCH  # the clock is looked at as rarely as with batches
+            size = 1 if task.latency else _BATCH  # reads the clock as rarely as with batches
             while given < task.records:
                 found = [record.value or b"" for record in itertools.islice(records, min(size, task.records - given))]
                 given += len(found)

@@ -38,8 +38,10 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """Each way reads ``records`` ``repeat`` times, after a first round that does not count. Then, for the latency,
-    ``records_per_s`` are written for ``seconds``. ``judged``: whether the figures are compared with the bars."""
+    """Each way reads ``records`` ``repeat`` times, after a first round that does not count. Then, to measure the
+    latency, the bench writes ``records_per_s`` for ``seconds``. ``judged``: whether the report compares the figures
+    with the bars.
+    """
 
     records: int = 1_000_000
     partitions: int = 12

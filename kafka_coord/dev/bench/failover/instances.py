@@ -20,7 +20,9 @@ from kafka_coord.zk.store import Store
 _GROUPS = re.compile(rb'^kafka_coord_groups\{state="(\w+)"\} (\S+)$', re.MULTILINE)
 _ASK_S = 5.0
 _ASK_EVERY_S_PER_GROUP = 20e-6
-"""A scrape counts every group. Every 20 ms, it would take much of the time of a coordinator of 10,000 groups."""
+"""The pause between scrapes, in seconds. A scrape counts every group; every 20 ms, it would slow a coordinator of
+10,000 groups.
+"""
 
 
 class Instance:
@@ -65,7 +67,7 @@ class Instance:
 
 
 class Elected:
-    """Follows ``/consumers/coordinator``: its holder, and since when (ns, monotonic)."""
+    """Follows ``/consumers/coordinator``: its holder, and the time of its election (ns, monotonic)."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -82,7 +84,9 @@ class Elected:
         return self.other_than(None, within_s)[0]
 
     def other_than(self, broker_id: int | None, within_s: float) -> tuple[int, int]:
-        """The next elected instance, and when (ns, monotonic) that was seen. Raises :class:`Timeout`."""
+        """Waits for the next election. Returns the instance, and the time (ns, monotonic) at which the bench saw it.
+        Raises :class:`Timeout`.
+        """
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             found = self._now()
@@ -94,7 +98,7 @@ class Elected:
 
 
 def await_groups(instance: Instance, groups: int, state: str | None, within_s: float) -> int:
-    """When (ns, monotonic) it has looked at this many groups (in ``state``, if given)."""
+    """Waits until it has looked at this many groups (in ``state``, if given). Returns the time (ns, monotonic)."""
 
     def there() -> bool:
         found = instance.groups()

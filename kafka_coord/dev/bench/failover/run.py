@@ -44,10 +44,11 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailoverOptions:
-    """``sizes`` are numbers of groups, of ``consumers`` each; each ending happens ``repeat`` times. ``idle_s`` is for
-    how long the coordinator is then watched with nothing to do, once nothing has been written for ``rest_s``: that is
-    longer than it takes a group to be written down as at rest. ``judged``: whether the figures are held against the
-    bars."""
+    """``sizes`` are numbers of groups, of ``consumers`` each; each ending happens ``repeat`` times. ``idle_s`` is how
+    long the bench then watches the idle coordinator, after ``rest_s`` without a write. ``rest_s`` is longer than the
+    time after which the coordinator records a group as at rest. ``judged``: whether the report compares the figures
+    with the bars.
+    """
 
     sizes: tuple[int, ...] = (10, 1_000, 10_000)
     consumers: int = 10
@@ -114,7 +115,7 @@ def run_failover_bench(options: FailoverOptions, directory: Path, on_progress: O
 
 
 class _FailoverTestbed:
-    """Two instances, of which one coordinates ``groups`` settled groups, and another group with real members."""
+    """Two instances. One coordinates ``groups`` settled groups, and another group with real members."""
 
     def __init__(
         self, store: Store, many: ManyGroups, instances: Sequence[Instance], place: Place, options: FailoverOptions
@@ -215,7 +216,7 @@ class _FailoverTestbed:
         return first
 
     def _started_ns(self, since_ns: int) -> int:
-        """When a member first started partitions since then, without late entries from before."""
+        """The time at which a member first started partitions since then, without late entries from before."""
 
         def started() -> list[int]:
             lines = self._journals.new_lines()
@@ -303,7 +304,7 @@ def bars(failovers: Sequence[Failover], idle: Sequence[Idle]) -> list[Bar]:
     rewritten = sum(one.rewritten for one in failovers)
     return [
         _bar(f"{_BAR_GROUPS:,} groups looked at after an election", _BAR_LOOKED_MS, looked, "ms"),
-        Bar("rewritten where nothing changed", "0", str(rewritten), rewritten == 0),
+        Bar("rewritten although nothing changed", "0", str(rewritten), rewritten == 0),
         _bar(f"memory with {_BAR_GROUPS:,} groups", _BAR_MIB, peak, "MiB"),
         _bar("1,000 settled groups, of one core", 2.0, [one.cpu_percent for one in resting], "%"),
         _bar("1,000 settled groups, writes", 0, [float(one.transactions) for one in resting], "writes"),

@@ -17,7 +17,7 @@ _WITHIN_S = 60.0
 
 
 def request_bytes(name: str, version: int, value: Any) -> bytes:
-    """The frame of ``<name>Request``. Every one has the same correlation id, so equal answers have equal bytes."""
+    """The frame of ``<name>Request``. All frames have the same correlation id, so equal answers have equal bytes."""
     form = message(f"{name}Request")
     return request_frame(RequestHeader(form.api_key or 0, version, 1, CLIENT_ID), form, value)
 

@@ -1,4 +1,4 @@
-"""Measures what thousands of members that only send heartbeats cost an instance."""
+"""Measures the cost to an instance of thousands of members that only send heartbeats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _BAR_CONNECTIONS, _BAR_PERCENT, _BAR_MIB = 5_000, 25.0, 400.0
 def measure_idle(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Groups of ten. Each connection begins as a client's does, with ApiVersions, and so has one to the broker too."""
+    """Uses groups of ten. Each connection begins like a client's with ApiVersions, so the instance opens one to the
+    broker too.
+    """
     instance, seconds = servers.instance, _TIMES * options.seconds
     with ExitStack() as running:
         on_progress(f"{options.connections:,} members join")

@@ -21,10 +21,9 @@ _AS_IT_COMES = Contender(Protocol.CLASSIC, DEFAULTS)
 def measure_joins(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """Two groups of the same kind, at rest but for the one that is joined and left; in turn.
-
-    Most of a join is the wait for the members' next heartbeats, so joins begin at moments spread evenly between these,
-    the same for both groups."""
+    """Joins and leaves two groups of the same kind in turn; the other one rests. Most of a join is the wait for the
+    members' next heartbeats. So joins begin at moments spread evenly between heartbeats, the same for both groups.
+    """
     sides = {INSTANCE: servers.instance.address}
     if options.compare:
         sides[KAFKA] = servers.broker.address

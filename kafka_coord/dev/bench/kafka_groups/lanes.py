@@ -23,8 +23,9 @@ _FD_SETSIZE = 1024
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A connection with at most one outstanding request. The answer must have ``size`` bytes, and equal ``answer`` if
-    that is given, which was checked before."""
+    """A connection with at most one outstanding request. The answer must have ``size`` bytes. If the already checked
+    ``answer`` is given, the answer must equal it.
+    """
 
     client: RawClient
     request: bytes
@@ -56,7 +57,7 @@ class Lane:
         if self.got < self.size:
             return False
         if self.got > self.size or (self.answer is not None and found == self.size and into[:found] != self.answer):
-            raise BrokerError(f"{self.client.address}: an answer is not what it was before")
+            raise BrokerError(f"{self.client.address}: an answer differs from the first one")
         return True
 
 
@@ -118,7 +119,9 @@ def pace(lanes: Sequence[Lane], per_s: float, seconds: float) -> list[float]:
 
 
 def _ready(poll: select.epoll, wait_s: float) -> list[tuple[int, int]]:
-    """epoll itself waits for whole milliseconds; select waits for less, but takes no file number above 1,023."""
+    """Waits for less than a millisecond, unlike epoll itself. select can do that too, but takes no file number above
+    1,023.
+    """
     if poll.fileno() >= _FD_SETSIZE:
         return poll.poll(wait_s)
     select.select([poll], [], [], wait_s)

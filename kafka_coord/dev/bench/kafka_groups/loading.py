@@ -30,7 +30,7 @@ _BAR_RECORDS, _BAR_S = 1_000_000, 10.0
 def measure_loading(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """All keys differ: commits of a hundred partitions each, to as many groups as that takes."""
+    """Commits a hundred partitions per group, to as many groups as necessary, so that all keys differ."""
     instance = servers.instance
     groups = list(islice(groups_in(_PARTITION), -(-options.records // _EACH)))
     on_progress(f"committing {len(groups) * _EACH:,} offsets")

@@ -74,7 +74,7 @@ def await_coordinator(address: str, groups: Sequence[str], within_s: float = _WI
     with RawClient(address) as client:
 
         def coordinates() -> bool:
-            # Kafka makes its log of offsets when it is first asked for a coordinator.
+            # Kafka creates its log of offsets at the first request for a coordinator.
             client.ask("FindCoordinator", _FIND, message("FindCoordinatorRequest")(key=groups[0]))
             answer = client.ask("OffsetFetch", FETCH, offset_fetch(groups, 1))
             codes = {one.error_code for one in answer.groups}
@@ -86,8 +86,9 @@ def await_coordinator(address: str, groups: Sequence[str], within_s: float = _WI
 
 
 def join_all(members: Sequence[Member]) -> None:
-    """All join at once, within the delay of a group's first rebalance, and so are in one generation; the first of each
-    group leads it, and assigns nothing."""
+    """Makes all members join at once, within the delay of a group's first rebalance, so that they are in one
+    generation. The first member of each group leads it, and assigns nothing.
+    """
     for member in members:
         member.client.send(member.join_request())
     for member in members:

@@ -63,7 +63,7 @@ def measure_moving(
 
 
 def _coordinators(servers: Servers, groups: Sequence[str]) -> dict[str, str]:
-    """Each group's instance, by address, once all have one."""
+    """Waits until each group has an instance, and returns their addresses."""
     asked = message("FindCoordinatorRequest")(coordinator_keys=tuple(groups))
     with RawClient(servers.instance.address) as client:
 
@@ -76,7 +76,7 @@ def _coordinators(servers: Servers, groups: Sequence[str]) -> dict[str, str]:
 
 
 def _populate(groups: Sequence[str], where: dict[str, str]) -> None:
-    """A member, and its commit, in each; the connections are closed then."""
+    """Creates a member with a commit in each group, and closes the connections."""
     with ExitStack() as running:
         members = [Member(running.enter_context(RawClient(where[group])), group) for group in groups]
         join_all(members)
@@ -87,7 +87,7 @@ def _populate(groups: Sequence[str], where: dict[str, str]) -> None:
 
 
 def _led_by(address: str, broker_id: int) -> int:
-    """How many partitions of the groups log this broker reports to lead."""
+    """How many partitions of the groups log this broker leads, by its own report."""
     form = message("MetadataRequest")
     with RawClient(address) as client:
         named = form.struct("MetadataRequestTopic")(name=LOG_TOPIC)

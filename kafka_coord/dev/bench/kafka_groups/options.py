@@ -21,10 +21,11 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KafkaGroupsOptions:
-    """``compare``: with the broker's own coordinator, in turn. ``rounds`` of ``seconds`` for each figure of requests,
-    ``per_s`` of them where latency is measured. ``backlog_mb`` are passed on over and over, ``records`` loaded,
-    ``groups`` move, ``connections`` are idle; one member joins and leaves ``joins`` times a group of ``members`` with
-    ``partitions``. ``judged``: whether the figures are held against the bars."""
+    """``compare``: also measure the broker's own coordinator, in turn. Each figure of requests takes ``rounds`` of
+    ``seconds``, with ``per_s`` requests if it is a latency. The bench fetches ``backlog_mb`` repeatedly, loads
+    ``records``, moves ``groups`` and keeps ``connections`` idle. One member joins and leaves a group of ``members``
+    with ``partitions``, ``joins`` times. ``judged``: whether the report compares the figures with the bars.
+    """
 
     parts: tuple[Part, ...] = tuple(Part)
     compare: bool = False

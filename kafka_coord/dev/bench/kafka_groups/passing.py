@@ -27,7 +27,7 @@ _MB_PER_CORE_S, _ADDED_MS = 400.0, 1.0
 
 @dataclass(slots=True)
 class Passed:
-    """The result of one way: all bytes of the large answers, and the time of each small one."""
+    """The result of one way: the bytes of all large answers, and the time of each small one."""
 
     by: str
     bytes: int = 0
@@ -88,7 +88,7 @@ def _lanes(address: str, topic: str, connections: int, running: ExitStack) -> Se
 
 
 def _request(topic: str) -> Any:
-    """From the beginning, up to a MiB of each partition."""
+    """A fetch from the beginning, up to a MiB of each partition."""
     form = message("FetchRequest")
     part = form.struct("FetchPartition")
     parts = tuple(

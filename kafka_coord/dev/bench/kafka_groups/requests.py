@@ -1,4 +1,4 @@
-"""Commits, fetches of offsets and heartbeats: how many a core answers, and how long one takes at a moderate rate."""
+"""Measures commits, fetches of offsets and heartbeats: how many a core answers, and their time at a moderate rate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OF_KAFKAS, _TIMES_P99 = 0.5, 1.5
 
 @dataclass(slots=True)
 class Answered:
-    """The result of one coordinator for one kind of request, over all rounds."""
+    """One coordinator's result for one kind of request, over all rounds."""
 
     request: str
     by: str
@@ -69,7 +69,7 @@ _MAKERS: Mapping[str, tuple[int, Callable[[Member], Any]]] = {
 def measure_requests(
     servers: Servers, options: KafkaGroupsOptions, on_progress: OnProgress
 ) -> tuple[list[Table], list[Bar]]:
-    """One member a group and a connection; both coordinators in turn, each kind of request after the other."""
+    """Measures with one member per group and connection. Measures each kind of request at both coordinators in turn."""
     servers.make_topic(TOPIC, _PARTITIONS)
     sides = {INSTANCE: servers.instance.address}
     if options.compare:
@@ -101,7 +101,7 @@ def measure_requests(
 
 
 def _lanes(address: str, running: ExitStack) -> Mapping[str, Sequence[Lane]]:
-    """For each kind of request its lanes; the connections are the same."""
+    """The lanes for each kind of request; all kinds use the same connections."""
     groups = [f"requests-{number}" for number in range(_CONNECTIONS)]
     await_coordinator(address, groups)
     members = [Member(running.enter_context(RawClient(address)), group) for group in groups]
@@ -121,7 +121,7 @@ def _saturated(one: Answered, lanes: Sequence[Lane], servers: Servers, seconds: 
 
 
 def request_bars(found: Sequence[Answered], per_s: float) -> list[Bar]:
-    """Each kind of request of an instance beside the broker's own."""
+    """Compares an instance with the broker's own coordinator, for each kind of request."""
     bars = []
     theirs = {one.request: one for one in found if one.by == KAFKA}
     for ours in found:

@@ -1,4 +1,4 @@
-"""The servers of the bench: ZooKeeper, brokers, and an instance beside each, every one a process of its own."""
+"""The servers of the bench, each in its own process: ZooKeeper, brokers, and an instance beside each broker."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _SETTINGS = {
     "num.network.threads": "3",
     "num.io.threads": "8",
 }
-"""Kafka's defaults but for that, where a development cluster's settings would make the comparison unfair."""
+"""Otherwise Kafka's defaults, because a development cluster's settings would make the comparison unfair."""
 _AS_IN_PRODUCTION = ("-XX:TieredStopAtLevel=4",)
-"""Lets the JVM compile the broker's code fully. A development cluster starts faster without that."""
+"""Lets the JVM compile the broker's code fully, which a development cluster does not do, to start faster."""
 
 
 def groups_in(partition: int) -> Iterator[str]:

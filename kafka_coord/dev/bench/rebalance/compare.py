@@ -51,9 +51,11 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """``members`` stay, in one process each but ten at most, and a guest comes and goes ``repeat`` times. A cold start
-    and a member killed happen ``rarely`` times. All fetch ``records_per_s`` records, spread over all partitions. The
-    others are compared in these ``variants``. ``judged`` is whether the figures are held against the bars."""
+    """``members`` stay, in at most ten processes, and a guest joins and leaves ``repeat`` times. A cold start and the
+    kill of a member happen ``rarely`` times. The members fetch ``records_per_s`` records in all, spread over all
+    partitions. ``variants`` are the compared variants of other clients. ``judged``: whether the report compares the
+    figures with the bars.
+    """
 
     members: int = 10
     partitions: int = 900
@@ -122,7 +124,7 @@ class Brokers:
 def _brokers(
     directory: Path, properties: Mapping[str, str], on_progress: OnProgress, *, kraft: bool
 ) -> Iterator[Brokers]:
-    """One broker, with its group coordinator warmed up: the first group of a cold one waits for its offsets topic."""
+    """One broker with a warm group coordinator. The first group of a cold one waits for the offsets topic."""
     where = directory / f"cluster-{next(_numbers)}"
     if kraft:
         broker = KraftBroker(where, properties=properties)
@@ -144,7 +146,7 @@ def _brokers(
 
 
 def _warm_up(place: Brokers, directory: Path, on_progress: OnProgress) -> None:
-    """A group of one, with a topic of its own, until it owns that."""
+    """Runs a group of one member with its own topic, until the member owns the topic."""
     on_progress("warming up the broker's group coordinator")
     options = CompareOptions(members=1, partitions=1, repeat=0, rarely=1, records_per_s=0)
     contender = Contender(Protocol.CLASSIC, FASTEST)
@@ -195,14 +197,16 @@ class FetchingGroup:
         self._owned = Ownership()
         self.costs: dict[Event, list[Cost]] = {event: [] for event in Event}
         self.settled_ns = 0
-        """When (monotonic) something last happened to the group."""
+        """The time (monotonic) of the group's last event."""
 
     def _crew(self, name: str, consumers: Sequence[str]) -> Crew:
         place = replace(self._place, journal=f"{self._place.journal}/{name}.journal")
         return Crew(name, place, consumers, self._directory / f"{self._place.group}-{name}.log", self._packages)
 
     def happen(self, event: Event) -> Cost:
-        """Lets it happen to the settled group, and waits until all is fetched again, evenly, and nothing happens."""
+        """Causes the event in the settled group. Waits until the members fetch all partitions again, evenly, and
+        nothing more happens.
+        """
         at_ns, killed = 0, ""
         match event:
             case Event.COLD:
@@ -262,7 +266,7 @@ class FetchingGroup:
 def fetching_group(
     contender: Contender, place: Brokers, options: CompareOptions, directory: Path
 ) -> Iterator[FetchingGroup]:
-    """The topic made anew, and written to all the while."""
+    """Recreates the topic, and writes to it while the block runs."""
     topic = f"{_TOPIC}-{next(_numbers)}"
     TopicAdmin(place.bootstrap).create(topic, options.partitions)
     group = FetchingGroup(contender, place, topic, options, directory)
@@ -278,7 +282,7 @@ def fetching_group(
 
 
 def systems(found: Sequence[Found]) -> dict[str, Any]:
-    """Of each contender what each event cost, as ``bench rebalance`` tells it, and with which settings."""
+    """Each contender's settings and cost of each event, in the form of ``bench rebalance``."""
     return {
         one.contender.name: {
             "setup": {name: getattr(one.contender, name) for name in ("protocol", "variant", "client", "broker")},
@@ -289,7 +293,7 @@ def systems(found: Sequence[Found]) -> dict[str, Any]:
 
 
 def ratios(found: Sequence[Found]) -> dict[str, Any]:
-    """How many times what this project's consumer takes, by contender and event."""
+    """The ratio of each contender's time to this project's consumer's, by contender and event."""
     ours = _ours(found)
     return {
         one.contender.name: {
@@ -301,7 +305,7 @@ def ratios(found: Sequence[Found]) -> dict[str, Any]:
 
 
 def tables(found: Sequence[Found]) -> list[Table]:
-    """One row for each contender and event; ``times`` are how many times what this project's consumer takes."""
+    """One row for each contender and event; ``times`` are the ratios to this project's consumer."""
     ours = _ours(found)
     rows: list[dict[str, Any]] = []
     for event in (Event.JOIN, Event.LEAVE, Event.KILL, Event.COLD):
@@ -350,7 +354,7 @@ _WANTED_SECONDS_OF_FASTEST_KIP848 = 3.0
 
 
 def bars(found: Sequence[Found]) -> list[Bar]:
-    """How many times faster to settle, and how many times fewer partition-seconds, on a join and on a leave."""
+    """The bars for a join and a leave: how many times faster it settles, and how many times fewer partition-seconds."""
     ours = _ours(found)
     judged = []
     for one in found:

@@ -13,9 +13,9 @@ class Protocol(StrEnum):
 
     OURS = "kafka_coord"
     CLASSIC = "classic"
-    """JoinGroup and SyncGroup; everything stops before anything starts (librdkafka's default, ``range``)."""
+    """JoinGroup and SyncGroup. All partitions stop before any starts (librdkafka's default, ``range``)."""
     COOPERATIVE = "cooperative"
-    """The same requests with ``cooperative-sticky``: only what moves is stopped (KIP-429)."""
+    """The same requests with ``cooperative-sticky``: only moving partitions stop (KIP-429)."""
     KIP848 = "kip848"
     """ConsumerGroupHeartbeat: the broker decides (KIP-848)."""
 
@@ -25,7 +25,9 @@ PEERS = (Protocol.CLASSIC, Protocol.COOPERATIVE, Protocol.KIP848)
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """``client`` are settings of librdkafka, ``broker`` lines of the broker's configuration; ``settings`` says them."""
+    """``client`` holds settings of librdkafka, ``broker`` lines of the broker's configuration; ``settings`` describes
+    both.
+    """
 
     protocol: Protocol
     variant: str
@@ -38,7 +40,9 @@ class Contender:
 
     @property
     def needs(self) -> tuple[bool, tuple[tuple[str, str], ...]]:
-        """Which broker: ``kraft``, and its lines of configuration. Those that need the same can share one."""
+        """The kind of broker (``kraft``) and its lines of configuration. Contenders with the same needs can share a
+        broker.
+        """
         return self.kraft, tuple(sorted(self.broker.items()))
 
     @property
@@ -51,7 +55,7 @@ DEFAULTS, FASTEST = "defaults", "fastest"
 EACH_SECOND = "1 s heartbeats"
 
 _NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
-# Java's and librdkafka's default is 45 s; 6 s is the least a broker takes by default.
+# The default of Java and librdkafka is 45 s; 6 s is the least that a broker accepts by default.
 _FAST_CLIENT = {"heartbeat.interval.ms": 100, "session.timeout.ms": 6_000}
 _COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
 
@@ -92,11 +96,11 @@ CONTENDERS: Mapping[Protocol, Sequence[Contender]] = {
         ),
     ),
 }
-"""The fastest come first where a broker can be shared with this project's consumer."""
+"""The fastest variants come first, because they can share a broker with this project's consumer."""
 
 
 def contenders(against: Sequence[Protocol], variants: Sequence[str]) -> list[Contender]:
-    """This project's consumer, and these variants of the others, those of one broker's configuration together."""
+    """This project's consumer and these variants of the others, grouped by broker configuration."""
     found = [OURS, *(one for protocol in against for one in CONTENDERS[protocol] if one.variant in variants)]
     order = list(dict.fromkeys(one.needs for one in found))
     return sorted(found, key=lambda one: order.index(one.needs))

@@ -16,7 +16,7 @@ _MS = 1_000_000
 
 
 class Event(StrEnum):
-    """What happens to a settled group."""
+    """The events in a settled group."""
 
     COLD = "cold start"
     """All members join at once."""
@@ -31,16 +31,18 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The partitions that each member fetches, as of the last line read."""
+    """The partitions that each member fetches, as of the last line."""
 
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One event's. Times in ms: ``settle`` until the last command was acknowledged (or the request answered),
-    ``gaps`` how long each partition had no owner that was interrupted, or is new. ``moved`` changed owner, ``new`` had
-    none before; ``interrupted_not_moved`` stopped and went on with the same owner; ``left`` have none at the end."""
+    """The cost of one event, in ms. ``settle`` is the time until the last acknowledgement of a command (or the answer
+    to the request). ``gaps`` holds the time without an owner of each interrupted or new partition. ``moved`` partitions
+    changed their owner, ``new`` ones had none before, ``interrupted_not_moved`` ones stopped and continued with the
+    same owner, and ``left`` ones have no owner at the end.
+    """
 
     event: Event
     settle_ms: float
@@ -52,15 +54,16 @@ class Cost:
 
     @property
     def partition_seconds(self) -> float:
-        """Without an owner, over all partitions; of new ones from the event on."""
+        """The total time without an owner over all partitions; for new ones it counts from the event."""
         return sum(self.gaps_ms) / 1000
 
 
 def cost(
     event: Event, at_ns: int, lines: Iterable[Line], before: Ownership, *, killed: str = "", answered_ns: int = 0
 ) -> tuple[Cost, Ownership]:
-    """What an event at ``at_ns`` cost, and who owns what since. What a ``killed`` member owned is without an owner from
-    then on; ``answered_ns`` is when the request was, that was the event."""
+    """The cost of an event at ``at_ns``, and the owners afterwards. Partitions of a ``killed`` member have no owner
+    from ``at_ns`` on. If the event is a request, ``answered_ns`` is the time of its answer.
+    """
     owners = dict(before.owners)
     stopped: dict[TopicPartition, int] = {tp: at_ns for tp, owner in owners.items() if owner == killed}
     started: dict[TopicPartition, int] = {}
@@ -131,7 +134,7 @@ def summary(costs: Sequence[Cost]) -> dict[str, Any]:
 
 
 def quantiles(spread: Spread | None) -> dict[str, float] | None:
-    """``p50``, ``p99`` and ``max``; None of nothing."""
+    """``p50``, ``p99`` and ``max``; None for no values."""
     if spread is None:
         return None
     return {"p50": round(spread.median, 1), "p99": round(spread.p99, 1), "max": round(spread.most, 1)}

@@ -12,7 +12,7 @@ from kafka_coord.model import PartitionSet
 
 
 class What(StrEnum):
-    """What happened to a member, or to its partitions."""
+    """The events of a member and its partitions."""
 
     JOINING = "joining"
     """It is about to register."""
@@ -28,7 +28,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """``at_ns`` is of ``CLOCK_MONOTONIC``, which all processes of a machine share."""
+    """``at_ns`` is a time of ``CLOCK_MONOTONIC``, which all processes of a machine share."""
 
     at_ns: int
     consumer: str
@@ -46,7 +46,7 @@ class Line:
 
 
 class Journals:
-    """The journals of all processes in a directory, read on from where the last reading ended."""
+    """Reads the journals of all processes in a directory; each call continues where the previous one ended."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

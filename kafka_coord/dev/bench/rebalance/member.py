@@ -1,7 +1,6 @@
-"""Members of a group, several in a process: real connectors over real sessions, or over sockets to the coordinator,
-whose fetchers only keep time.
-
-Whatever happens to a partition is appended to a journal, with the machine's monotonic clock, which all processes share.
+"""Several members of a group in one process, with real connectors and fetchers that only keep time. The connectors use
+real sessions, or sockets to the coordinator. The process appends each event of a partition to a journal, with the
+machine's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from kafka_coord.zk.session import connect
 Note = Callable[[What, Iterable[TopicPartition]], None]
 
 _READ = 10
-"""How many records a partition has been read when it is stopped: there is an offset to commit, as there always is."""
+"""How many records of a partition count as read at its stop, so that there is an offset to commit, as in practice."""
 _CLOSE_S = 20.0
 
 
@@ -153,8 +152,9 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the members of a process belong; ``journal`` is that process's file. With ``bootstrap``, an address where a
-    coordinator listens for consumers, they take part over sockets."""
+    """The group and servers of a process's members; ``journal`` is that process's file. With ``bootstrap``, a
+    coordinator's address for consumers, the members use sockets.
+    """
 
     zookeeper: str
     group: str
@@ -165,7 +165,7 @@ class Place:
 
 
 class BenchMember:
-    """One member. Its session or connection is open before it registers, as in an application about to consume."""
+    """One member. It opens its session or connection before it registers, like a real application."""
 
     def __init__(self, place: Place, consumer: str, journal: Journal) -> None:
         self._consumer, self._journal = consumer, journal
@@ -241,8 +241,9 @@ class BenchMember:
 
 
 def serve_orders(make: Callable[[str], Orderly], orders: Iterable[str], answers: TextIO) -> None:
-    """The process. An order is a line of JSON, (what, consumers) with ``open``, ``join`` or ``leave``; the answer is
-    null when it is carried out, else the error. When the input ends, the members leave and the process ends.
+    """Runs the process. An order is a line of JSON, (what, consumers), where ``what`` is ``open``, ``join`` or
+    ``leave``. The answer is null if the process has carried out the order, else the error. When the input ends, the
+    members leave and the process ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which lets its members leave
     members: dict[str, Orderly] = {}

@@ -1,6 +1,5 @@
-"""A later confluent-kafka than this project's consumer may use (docs/adr/0011), for members of KIP-848's groups.
-
-The one it is held to knows that protocol as a preview only.
+"""A newer confluent-kafka for members of KIP-848's groups. This project's consumer may not use it (docs/adr/0011), and
+the release that it may use has that protocol only as a preview.
 """
 
 from __future__ import annotations
@@ -39,4 +38,4 @@ def _fetch_into(home: Path) -> None:
         if ended.returncode:
             raise DevClusterError(f"pip could not fetch confluent-kafka {NEWER_CLIENT}: {ended.stderr.strip()[-500:]}")
     if not home.exists():
-        raise DevClusterError(f"confluent-kafka {NEWER_CLIENT} could not be put into {home}: may that be written to?")
+        raise DevClusterError(f"confluent-kafka {NEWER_CLIENT} could not be written to {home}: check its permissions")

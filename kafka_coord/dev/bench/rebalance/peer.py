@@ -1,6 +1,5 @@
-"""Members that fetch: this project's consumer, or confluent-kafka's in one of Kafka's own groups. Several in a process.
-
-What a member tells of its partitions is appended to a journal, as by :mod:`~kafka_coord.dev.bench.rebalance.member`.
+"""Members that fetch: this project's consumers, or confluent-kafka's in one of Kafka's own groups, several per process.
+The process appends each event of a partition to a journal, like :mod:`~kafka_coord.dev.bench.rebalance.member`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _ENDS_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class PeerPlace:
-    """Where the members of a process belong; ``settings`` are librdkafka's."""
+    """The group and servers of a process's members; ``settings`` are librdkafka's."""
 
     protocol: Protocol
     bootstrap: str
@@ -82,7 +81,7 @@ class _Fetching:
 
 
 class OwnMember(_Fetching):
-    """This project's consumer; its session is open before it registers."""
+    """This project's consumer; it opens its session before it registers."""
 
     def __init__(self, place: PeerPlace, name: str, note: Note) -> None:
         super().__init__(note)
@@ -112,8 +111,9 @@ class OwnMember(_Fetching):
 
 
 class PeerMember(_Fetching):
-    """A member of one of Kafka's own groups; its client is made before it subscribes. What it is told to stop it has
-    stopped, and what it is told to start it is about to ask the offsets of: to its advantage."""
+    """A member of one of Kafka's own groups; it creates its client before it subscribes. Its callbacks come after a
+    stop, and before it asks for the offsets of a start. Both favour it in the comparison.
+    """
 
     def __init__(self, place: PeerPlace, name: str, note: Note) -> None:
         super().__init__(note)

@@ -27,9 +27,10 @@ _DRAWINGS = [
 
 @dataclass(frozen=True, slots=True)
 class RebalanceOptions:
-    """``members`` that stay, in one process each but ten at most, and a guest that comes and goes; each event happens
-    ``repeat`` times, those that take long or change the group for good ``rarely`` times. ``judged`` is whether the
-    figures are held against the bars."""
+    """``members`` stay, in at most ten processes, and a guest joins and leaves. Each event happens ``repeat`` times;
+    events that take long or change the group for good happen ``rarely`` times. ``judged``: whether the report compares
+    the figures with the bars.
+    """
 
     members: int = 10
     partitions: int = 900
@@ -187,11 +188,11 @@ def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
 # --- bars ------------------------------------------------------------------------------------------------------------
 
 _SETTLE_MS = {(10, 900): (70.0, 150.0), (50, 5_000): (250.0, 500.0), (100, 10_000): (500.0, 1_000.0)}
-"""(members, partitions) → p50 and p99 of a join, a leave and an operator's rebalance."""
+"""Maps (members, partitions) to the required p50 and p99 of a join, a leave and an operator's rebalance."""
 
 
 def bars(costs: Mapping[Event, Sequence[Cost]], options: RebalanceOptions) -> list[Bar]:
-    """What is wanted of a group of this size."""
+    """The bars for a group of this size."""
     found: list[Bar] = []
     wanted = _SETTLE_MS.get((options.members, options.partitions))
     for event in (Event.JOIN, Event.LEAVE, Event.REBALANCE):

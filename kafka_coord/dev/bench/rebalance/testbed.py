@@ -79,16 +79,18 @@ class Crew:
 
     def begin(self, what: str) -> None:
         """``open``, ``join`` or ``leave``: :meth:`ended` waits for it."""
-        with contextlib.suppress(BrokenPipeError):  # told by ended()
+        with contextlib.suppress(BrokenPipeError):  # ended() reports it
             self._pipes()[0].write(json.dumps([what, self.consumers]).encode() + b"\n")
             self._pipes()[0].flush()
 
     def ended(self) -> None:
-        """Waits until what was begun is done."""
+        """Waits until the process has carried out its order."""
         answers = self._pipes()[1]
         answer = line_within(answers, _WITHIN_S)
         if not answer:
-            raise Timeout(f"the members of {self._name} did not do as told within {_WITHIN_S:.0f} s; see {self._log}")
+            raise Timeout(
+                f"the members of {self._name} did not carry out the order within {_WITHIN_S:.0f} s; see {self._log}"
+            )
         problem = json.loads(answer)
         if problem is not None:
             raise KafkaCoordError(problem)
@@ -98,7 +100,7 @@ class Crew:
         self.ended()
 
     def kill(self) -> int:
-        """Kills the process, as a crash would. Returns when (ns, monotonic)."""
+        """Kills the process, like a crash. Returns the time (ns, monotonic)."""
         at_ns = time.monotonic_ns()
         self._process.kill()
         self.close()
@@ -119,8 +121,9 @@ class Crew:
 
 
 class Crews:
-    """``members`` that stay, in one process each but ten at most, and a guest that comes and goes; ``make`` gives a
-    process of that name with those members."""
+    """``members`` stay, in at most ten processes, and a guest joins and leaves; ``make`` starts a process with this
+    name and these members.
+    """
 
     def __init__(self, make: Callable[[str, Sequence[str]], Crew], members: int) -> None:
         self._make = make
@@ -237,7 +240,7 @@ def testbed(
 ) -> Iterator[RebalanceTestbed]:
     """A standalone ZooKeeper and one coordinator, with the topic and an empty group."""
     (directory / "journals").mkdir(parents=True, exist_ok=True)
-    # ZooKeeper ends a session at a whole tick: small ones, or what a killed member costs is mostly that.
+    # ZooKeeper ends a session at a whole tick. With large ticks, the wait for one would dominate the cost of a kill.
     settings = ZooKeeperSettings(tick_ms=100, heap_mb=256)
     with ZooKeeperServer(directory / "zookeeper", settings=settings) as server:
         store = connect(server.connect_string)

@@ -1,8 +1,7 @@
-"""Many socket consumers in one process: the real link and connector of each over a connection of its own, on one event
-loop; their fetchers read nothing but their clock, and always have something to commit.
-
-``python -m kafka_coord.dev.bench.sockets.crowd PLACE`` registers them all, says every quarter of a second how they are,
-a line of JSON each, and ends when nobody listens to its standard input any more.
+"""Many socket consumers in one process, on one event loop. Each has a real link and connector over its own connection.
+The fetchers only read a clock, and always have offsets to commit. ``python -m kafka_coord.dev.bench.sockets.crowd
+PLACE`` registers all of them, prints their state as a line of JSON every quarter of a second, and ends when its
+standard input closes.
 """
 
 from __future__ import annotations
@@ -34,16 +33,17 @@ from kafka_coord.zk.store import SessionState
 
 _SAY_S = 0.25
 _BATCH, _BATCH_S = 300, 3.0
-"""How many records of a partition are said to have been read every so often: in batches, as applications do."""
+"""How many records of a partition count as read at a time: a batch, as in applications."""
 _READ_BYTES = 1 << 16
 _AT_ONCE = 200
-"""How many connections of a crowd are being made at a time."""
+"""The most connections that a crowd opens at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrowdPlace:
-    """Where a crowd belongs, and which of all consumers it is: ``count`` of them from number ``first`` on, spread over
-    ``groups``."""
+    """A crowd's servers and its part of all consumers: ``count`` consumers from number ``first`` on, spread over
+    ``groups``.
+    """
 
     hosts: tuple[str, ...]
     topic: str
@@ -53,7 +53,7 @@ class CrowdPlace:
     count: int
 
     def names(self) -> list[tuple[str, str]]:
-        """The group and the name of each."""
+        """The group and name of each consumer."""
         numbers = range(self.first, self.first + self.count)
         return [(f"g{number % self.groups:03}", f"c{number:05}") for number in numbers]
 
@@ -132,7 +132,7 @@ class _Reading:
 
 
 class _Consumer:
-    """One of the crowd."""
+    """One consumer of the crowd."""
 
     def __init__(self, place: CrowdPlace, group: str, name: str, state: CrowdState, gate: asyncio.Semaphore) -> None:
         self._search = CoordinatorSearch(place.hosts, random.uniform)
@@ -280,7 +280,7 @@ async def _crowd(place: CrowdPlace) -> None:
     loop, state, gate = asyncio.get_running_loop(), CrowdState(), asyncio.Semaphore(_AT_ONCE)
     consumers = [_Consumer(place, group, name, state, gate) for group, name in place.names()]
     ended = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), ended.set)  # nothing is ever written to it: it is closed
+    loop.add_reader(sys.stdin.fileno(), ended.set)  # nobody writes to it, so this means that it was closed
     tasks = [loop.create_task(one.run()) for one in consumers]
     tasks.append(loop.create_task(_say(consumers, state)))
     until = loop.create_task(ended.wait())
@@ -288,7 +288,7 @@ async def _crowd(place: CrowdPlace) -> None:
     until.cancel()
     for task in tasks:
         if task.done():
-            task.result()  # it never ends but by a defect
+            task.result()  # it ends only because of a defect
         task.cancel()
 
 

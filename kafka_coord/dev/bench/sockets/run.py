@@ -43,8 +43,9 @@ _BUCKET = re.compile(rb'^kafka_coord_socket_ping_seconds_bucket\{le="([^"]+)"\} 
 
 @dataclass(frozen=True, slots=True)
 class SocketsOptions:
-    """``consumers`` in ``groups``, each group reading a topic of as many partitions as it has members, from
-    ``processes`` processes. They are watched for ``steady_s`` seconds, then the elected coordinator is killed."""
+    """``processes`` run ``consumers`` in ``groups``. Each group reads a topic with as many partitions as the group has
+    members. The bench watches them for ``steady_s`` seconds, then kills the elected coordinator.
+    """
 
     consumers: int = 5_000
     groups: int = 50
@@ -169,7 +170,7 @@ class _SocketTestbed:
     def watch(self, on_progress: OnProgress) -> dict[str, Any]:
         """Measures a quiet period with only pings and commits."""
         seconds = self._options.steady_s
-        time.sleep(self._options.session_timeout_ms / 1000)  # until nothing that led here goes on
+        time.sleep(self._options.session_timeout_ms / 1000)  # wait until the registration has no more after-effects
         elected = self._now()
         on_progress(f"watching pings and commits for {seconds:g} s")
         lost = self._state().lost
@@ -194,8 +195,8 @@ class _SocketTestbed:
         }
 
     def fail(self, on_progress: OnProgress) -> dict[str, Any]:
-        """``kill -9`` of the elected instance; waits until all consumers are back at the other one and read what they
-        read before.
+        """Kills the elected instance with ``kill -9``. Waits until all consumers are back at the other one and read the
+        same partitions as before.
         """
         before, lost, stopped = self._owned(), self._state().lost, self._state().stopped
         goes = self._now()
@@ -254,7 +255,7 @@ class _SocketTestbed:
     def _await(
         self, reached: Callable[[CrowdState], bool], on_progress: OnProgress, what: str, since_ns: int = 0
     ) -> int:
-        """When it was said first, by states of after ``since_ns``."""
+        """The time of the first report after ``since_ns`` that fulfils the condition."""
         told = time.monotonic()
 
         def look() -> int:
@@ -310,7 +311,7 @@ def _testbed(directory: Path, options: SocketsOptions, on_progress: OnProgress) 
 
 
 def partitions_of(options: SocketsOptions) -> int:
-    """Of the topic: one for each member of the largest group."""
+    """The number of partitions: one for each member of the largest group."""
     return -(-options.consumers // options.groups)
 
 
@@ -320,8 +321,8 @@ def _round_trips(instance: Instance) -> dict[float, int]:
 
 
 def quantile_ms(counts: Sequence[tuple[float, int]], q: float) -> float | None:
-    """In ms: the upper bound of the bucket that the quantile is in. ``counts`` are cumulative; None for no values, or
-    beyond every bound.
+    """The upper bound in ms of the bucket with the quantile. ``counts`` are cumulative. None if there are no values, or
+    if the quantile is beyond every bound.
     """
     total = counts[-1][1] if counts else 0
     for bound, count in counts:

@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector, the peer that is measured: fetched once, kept beside Kafka's jars."""
+"""Spark's own Kafka connector, for the comparison: fetched once, and kept beside Kafka's jars."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ SPARK_VERSION = "4.2.0"
 _SPARK = "org.apache.spark"
 _JARS = (
     Artifact(_SPARK, "spark-sql-kafka-0-10_2.13", SPARK_VERSION),
-    # The connector names the one of its own version, which was never published; this one does the same.
+    # The connector names a release of its own version, which was never published; this one serves instead.
     Artifact(_SPARK, "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     Artifact("org.apache.commons", "commons-pool2", "2.12.1"),
 )
 
 
 def own_connector() -> tuple[Path, ...]:
-    """The jars for ``spark.jars`` that Spark does not include. Raises :class:`DevClusterError` where they can neither
-    be found nor fetched.
+    """The jars for ``spark.jars`` that Spark does not include. Raises :class:`DevClusterError` if they are neither
+    present nor can be fetched.
     """
     home = cache_directory() / f"spark-kafka-{SPARK_VERSION}"
     jars = tuple(home / artifact.file_name for artifact in _JARS)
@@ -38,7 +38,7 @@ def _fetch(home: Path) -> None:
         raise DevClusterError(f"{pyspark_jars_directory()} has no ivy, which fetches Spark's Kafka connector")
     try:
         home.mkdir(parents=True, exist_ok=True)
-        # Beside its destination, so that each jar is there whole or not at all.
+        # beside its destination, so that each jar appears there complete or not at all
         with tempfile.TemporaryDirectory(prefix=f"{home.name}.", dir=home.parent, ignore_cleanup_errors=True) as work:
             fetched = Path(work, "jars")
             retrieve(_JARS, fetched, ivy=ivy, work=Path(work))

@@ -46,7 +46,7 @@ class Handovers:
 
 
 def hand_over(testbed: SparkTestbed, partitions: int, *, trigger_ms: int, rows_per_s: int, joins: int) -> Handovers:
-    """A query reads what is written meanwhile; a consumer joins its group and leaves, ``joins`` times."""
+    """Runs a query that reads new records, while a consumer joins its group and leaves, ``joins`` times."""
     topic = testbed.new_topic(partitions)
     trigger = {"processingTime": f"{trigger_ms} milliseconds"}
     with (
@@ -93,7 +93,7 @@ def _at_work(batches: Sequence[MicroBatch], at: float) -> int | None:
 
 
 class _Commands:
-    """Sees the query's commands come and go, in a thread, by watches."""
+    """Watches the query's commands appear and disappear, on a thread."""
 
     def __init__(self, store: Store, group: str) -> None:
         self._store = store

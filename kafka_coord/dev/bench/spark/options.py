@@ -19,11 +19,12 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SparkBenchOptions:
-    """``rows`` of the topics that are read whole, ``repeat`` times by each source after ``warm_up`` times that do not
-    count; ``seconds`` of small and of empty micro-batches, with ``burst`` rows a second, in ``rounds`` by each source,
-    each after ``settling_s`` that do not count; ``joins`` of another member for each trigger, with ``load`` rows a
-    second, which is also what is written while a soak lasts (``minutes``; 0: none). ``judged`` is whether the figures
-    are held against the bars."""
+    """Each source reads whole topics of ``rows`` ``repeat`` times, after ``warm_up`` times that do not count. It runs
+    small micro-batches (``burst`` rows a second) and empty ones for ``seconds`` each, in ``rounds``, each after
+    ``settling_s`` that do not count. Another member joins ``joins`` times for each trigger, at ``load`` rows a second.
+    A soak of ``minutes`` (0: none) has the same load. ``judged``: whether the report compares the figures with the
+    bars.
+    """
 
     parts: tuple[Part, ...] = tuple(Part)
     rows: int = FLIGHTS
@@ -59,4 +60,4 @@ SMOKE = SparkBenchOptions(
     load=200,
     judged=False,
 )
-"""Everything once, to see that it works: its figures mean nothing."""
+"""Runs everything once, to check that it works; the figures mean nothing."""

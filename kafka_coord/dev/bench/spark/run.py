@@ -25,7 +25,7 @@ from kafka_coord.spark.session import spark_session
 
 _SETTINGS = {
     "spark.driver.memory": "1g",
-    # Else a trigger that finds nothing is told of every ten seconds only, and a progress soon forgotten.
+    # By default, Spark reports idle triggers only every ten seconds, and soon drops progress reports.
     "spark.sql.streaming.noDataProgressEventInterval": "0",
     "spark.sql.streaming.numRecentProgressUpdates": "1000000",
 }
@@ -68,7 +68,7 @@ def _testbed(
             log=directory / "spark.log",
         ) as spark:
             spark.sparkContext.setLogLevel("ERROR")
-            gateway: Any = spark.sparkContext._gateway  # PySpark tells its process nowhere else
+            gateway: Any = spark.sparkContext._gateway  # PySpark offers no other way to find its process
             yield SparkTestbed(
                 spark, gateway.proc.pid, cluster.zookeeper, cluster.bootstrap_servers, directory, tuple(sources)
             )

@@ -1,4 +1,4 @@
-"""Whether memory grows: a query reads for a long time, and the bench samples its Python processes every minute."""
+"""Checks whether memory grows: a query reads for a long time, and the bench samples its Python processes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ FLAT = 1.10
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """After ``minute`` minutes. Of Spark's Python processes the sum and the largest (resident), and how many there are;
-    ``rows`` read since the beginning."""
+    """A sample after ``minute`` minutes: the number of Spark's Python processes, the sum and the largest of their
+    resident memory, and the ``rows`` read since the beginning.
+    """
 
     minute: float
     rows: int

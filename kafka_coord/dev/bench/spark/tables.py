@@ -13,9 +13,9 @@ from kafka_coord.dev.bench.spark.throughput import Drain
 from kafka_coord.dev.bench.spark.triggers import Ticks
 
 MICRO_BATCH_BAR = 1.3
-"""How many times as long as that of Spark's own source a small or empty micro-batch may take."""
+"""The highest allowed ratio of a small or empty micro-batch's time to that of Spark's own source."""
 ACKNOWLEDGING_MS = 100
-"""What an acknowledgement may take once its micro-batch is through: a write to ZooKeeper, and seeing it."""
+"""The time in ms that an acknowledgement may take after its micro-batch: a write to ZooKeeper, and its observation."""
 
 
 def throughput(drains: Sequence[Drain]) -> Table:

@@ -26,18 +26,18 @@ SPARKS = "kafka"
 
 _POLL_S = 0.05
 _FED_FLIGHTS = 5_000
-"""How many different flights are written over and over while a query reads."""
+"""How many different flights the bench writes repeatedly while a query reads."""
 
 _numbers = itertools.count(1)
 
 
 class Work(StrEnum):
-    """What a query does with the records."""
+    """The query's work on the records."""
 
     RAW = "raw"
-    """Every column is handed to Spark's ``noop`` sink: what the source itself can do."""
+    """Pass every column to Spark's ``noop`` sink, to measure the source itself."""
     PARSED = "parsed"
-    """The JSON of each value is decoded and its delays summed by airline: what a small job makes of it."""
+    """Decode the JSON of each value and sum the delays by airline, as a small job does."""
 
 
 class QueryFailed(KafkaCoordError):
@@ -46,8 +46,9 @@ class QueryFailed(KafkaCoordError):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One trigger: ``rows`` read (0: there was nothing new), at ``began`` (seconds since 1970), how long it took, and
-    how long each of Spark's phases of it."""
+    """One trigger: the ``rows`` read (0: there was nothing new), its start ``began`` (seconds since 1970), its
+    duration, and the duration of each of Spark's phases.
+    """
 
     rows: int
     began: float
@@ -57,8 +58,9 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class SparkTestbed:
-    """``jvm`` is the process of the Spark driver, in local mode the parent of all others; ``sources`` those to
-    measure, in turn."""
+    """``jvm`` is the process of the Spark driver, in local mode the parent of all others; ``sources`` are measured in
+    turn.
+    """
 
     spark: SparkSession
     jvm: int
@@ -73,26 +75,26 @@ class SparkTestbed:
         return topic
 
     def filled_topic(self, partitions: int, rows: int) -> str:
-        """A topic with that many flights in it, the file's over and over, spread evenly."""
+        """Creates a topic with that many flights, spread evenly; repeats the flights of the file."""
         topic = self.new_topic(partitions)
         produce(
             self.bootstrap,
             topic,
-            # Without a key: the tail numbers would fill partitions unevenly, and the largest decide the time.
+            # No key, because tail numbers would fill partitions unevenly, and the largest would decide the time.
             ((None, value) for _, value in itertools.islice(_endless_flights(), rows)),
             properties={"sticky.partitioning.linger.ms": 0, "partitioner": "random", "linger.ms": 200},
         )
         return topic
 
     def feeding(self, topic: str, burst: int, every_s: float) -> Feeding:
-        """Writes so many flights to it again and again, while ``with`` is open."""
+        """Writes that many flights to it repeatedly, while the ``with`` block runs."""
         values = [one.value for one in read_flights(_FED_FLIGHTS)]
         return Feeding(self.bootstrap, topic, burst, every_s, values)
 
     def query(
         self, source: str, topic: str, *, trigger: Mapping[str, Any], work: Work = Work.RAW, **options: Any
     ) -> Running:
-        """Starts one, with a group and a checkpoint of its own."""
+        """Starts a query with its own group and checkpoint."""
         number = next(_numbers)
         if source == OURS:
             given = {"zookeeper": self.zookeeper, "group": f"bench-{number}", "topics": topic, **options}
@@ -131,7 +133,7 @@ class Running:
         return time.monotonic() - self.began
 
     def await_rows(self, rows: int, within_s: float) -> None:
-        """Until it has read that many."""
+        """Waits until the query has read that many rows."""
         deadline = time.monotonic() + within_s
         while sum(batch.rows for batch in self.batches()) < rows:
             if time.monotonic() >= deadline:

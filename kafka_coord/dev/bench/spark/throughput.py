@@ -1,4 +1,4 @@
-"""How fast a whole topic is read: trigger available-now, from the first record to the last."""
+"""Measures how fast a query reads a whole topic: trigger available-now, from the first record to the last."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """One query's reading of a topic. ``reading_s`` is the time of its micro-batches with rows, planning included;
-    ``wall_s`` that of the whole query, its start and joining its group too. CPU and memory are those of Spark: its
-    JVM and all Python processes."""
+    """One query's reading of a topic. ``reading_s`` is the time of its micro-batches with rows, including planning.
+    ``wall_s`` is the time of the whole query, including its start and its joining. CPU and memory are those of Spark:
+    its JVM and all Python processes.
+    """
 
     source: str
     partitions: int

@@ -1,4 +1,4 @@
-"""How long a micro-batch takes that reads little or nothing, with a trigger every second."""
+"""Measures the duration of micro-batches that read little or nothing, with a trigger every second."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Ticks:
 def tick(
     testbed: SparkTestbed, source: str, topic: str, partitions: int, *, burst: int, seconds: float, settling_s: float
 ) -> Ticks:
-    """For ``seconds`` each, after ``settling_s``: ``burst`` records a second, then none."""
+    """Measures ``seconds`` with ``burst`` records a second and then without records, each after ``settling_s``."""
     with testbed.query(source, topic, trigger={"processingTime": TRIGGER}, startingOffsets="latest") as running:
         with testbed.feeding(topic, burst, every_s=1.0):
             running.await_rows(burst, _WITHIN_S)
