@@ -210,6 +210,18 @@ def test_a_pass_that_began_before_the_pause_may_start_what_was_held_by_one_that_
         assert scribe.rules() == set()
 
 
+def test_a_leave_frees_nothing_that_an_acknowledged_stop_had_freed_before_the_pause(scribe: Written):
+    scribe.join("c3")
+    scribe.write(scribe.target(2, {"c1": {"flights": "0"}, "c2": {"flights": "2-3"}, "c3": {"flights": "1"}}))
+    scribe.stop("c1", {"flights": "0"}, {"flights": "1"}, 2)
+    scribe.obey("c1")
+    release, ledger = scribe.ledger("c1", {"flights": "0"}), scribe.ledger("c3", {"flights": "1"})
+    scribe.somebody.create(layout.paused(GROUP), b"{}")
+    scribe.end("c1")
+    scribe.write(release, ledger, scribe.starting("c3", {"flights": "1"}, 2))
+    assert scribe.rules() == set()
+
+
 @pytest.mark.parametrize("had_left_before", [True, False])
 def test_a_pass_that_began_before_the_pause_may_aim_at_one_that_has_come_back_since(
     scribe: Written, had_left_before: bool

@@ -254,8 +254,13 @@ class Auditor:
         registered = group.registrations.pop(consumer, None)
         if registered is not None:
             group.gone_since[consumer, registered.incarnation] = context.instant
-        for tp in ledger.held if ledger is not None else ():
-            group.freed[tp] = context.step.zxid
+        if ledger is not None:
+            stops = [
+                one.command.partitions for one in group.outstanding(consumer) if isinstance(one.command, StopFetcher)
+            ]
+            for tp in ledger.held:  # a stop that was acknowledged has freed its partitions before
+                if tp in ledger.owned or any(tp in stopping for stopping in stops):
+                    group.freed[tp] = context.step.zxid
         if context.fence is None or context.fenced_as(*key) or registered is None or key in context.registered:
             return
         before = context.ledgers_before.get(key, ledger)
