@@ -276,6 +276,7 @@ class ServeSettings:
     listen_kafka: str | None = field(default=None, metadata=_allowed("host:port", _address))
     broker_listener: str | None = field(default=None, metadata=_allowed("host:port", _address))
     kafka_rewrite: bool = field(default=False, metadata=_allowed("true or false", _boolean))
+    kafka_hold_heartbeats: bool = field(default=True, metadata=_allowed("true or false", _boolean))
     kafka_certificate: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
     kafka_key: Path | None = field(default=None, metadata=_allowed("a readable PEM file", _readable_file))
     kafka_max_connections: int = field(default=10_000, metadata=_allowed("1 to 1000000", _between(1, 1_000_000)))

@@ -82,6 +82,11 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  not bou
     "All instances must be given this, or none.",
 )
 @click.option(
+    "--kafka-hold-heartbeats/--no-kafka-hold-heartbeats",
+    default=None,
+    help="Whether Heartbeats of Kafka clients wait for something to say, so that a rebalance is pushed. [default: on]",
+)
+@click.option(
     "--kafka-certificate", metavar="FILE", help="PEM certificate: turn on TLS for Kafka clients. [default: off]"
 )
 @click.option("--kafka-key", metavar="FILE", help="The certificate's PEM key. [default: in the certificate's file]")
@@ -137,6 +142,7 @@ def serve(
     listen_kafka: str | None,
     broker_listener: str | None,
     kafka_rewrite: bool | None,
+    kafka_hold_heartbeats: bool | None,
     kafka_certificate: str | None,
     kafka_key: str | None,
     kafka_max_connections: str | None,
@@ -171,6 +177,7 @@ def serve(
         serve__listen_kafka=listen_kafka,
         serve__broker_listener=broker_listener,
         serve__kafka_rewrite=kafka_rewrite,
+        serve__kafka_hold_heartbeats=kafka_hold_heartbeats,
         serve__kafka_certificate=kafka_certificate,
         serve__kafka_key=kafka_key,
         serve__kafka_max_connections=kafka_max_connections,
@@ -308,6 +315,7 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
         tls=tls,
         rewrite=serve_settings.kafka_rewrite,
         group_limits=group_limits,
+        holds=serve_settings.kafka_hold_heartbeats,
     )
     log.info("serving Kafka clients address=%s", listener.address)
     return listener

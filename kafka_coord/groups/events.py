@@ -48,10 +48,21 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
+    """``longest_hold_s``: for how long the client can wait where there is nothing to say; 0 if it must not."""
+
     token: object
     member_id: str
     instance_id: str | None
     generation_id: int
+    longest_hold_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A held heartbeat is to be answered: its limit is over, or its client has sent something else."""
+
+    token: object
+    member_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +99,7 @@ class Gone:
     tokens: frozenset[object]
 
 
-Event = Join | Sync | Heartbeat | Leave | Commit | Stored | Gone
+Event = Join | Sync | Heartbeat | Released | Leave | Commit | Stored | Gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +135,15 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """A :class:`Heartbeat` is not answered yet. Unless it has been by then, send :class:`Released` in ``limit_s``."""
+
+    token: object
+    member_id: str
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """The answer to a :class:`Leave`: an error for each, in the order asked."""
 
@@ -155,4 +175,4 @@ class StaticReturn:
     before: tuple[tuple[Protocol, ...], float, float]
 
 
-Instruction = Joined | Synced | Answered | Left | Store
+Instruction = Joined | Synced | Answered | Held | Left | Store

@@ -19,7 +19,8 @@
   joined by then is removed, but for static members. The first rebalance of an empty group also waits for
   ``group.initial.rebalance.delay.ms``, again while more come. Heartbeats are told REBALANCE_IN_PROGRESS.
 - *CompletingRebalance*: the leader computes the assignment; the others' syncs are held until it is in the log.
-- *Stable*: syncs are answered at once.
+- *Stable*: syncs are answered at once. Heartbeats of members that have synced are held where their clients can wait:
+  until a rebalance begins, the member is removed or replaced, or the group ends; or else until :class:`Released`.
 
 One :class:`Group` is stepped by one thread: :meth:`Group.handle` for what comes, :meth:`Group.tick` when
 :attr:`Group.due` is reached. ``now`` is monotonic seconds.
@@ -39,17 +40,20 @@ from kafka_coord.groups.events import (
     Event,
     Gone,
     Heartbeat,
+    Held,
     Instruction,
     Join,
     Joined,
     Leave,
     Left,
+    Released,
     StaticReturn,
     Store,
     Stored,
     Sync,
     Synced,
 )
+from kafka_coord.groups.holding import hold_limit_s
 from kafka_coord.groups.metadata import GroupMetadata, GroupState, MemberMetadata
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
@@ -101,7 +105,9 @@ class Group:
             case Sync():
                 self._sync(event, now)
             case Heartbeat():
-                self._answer(event.token, self._heartbeat(event, now))
+                self._heartbeat(event, now)
+            case Released():
+                self._released(event, now)
             case Leave():
                 self._leave(event, now)
             case Commit():
@@ -134,6 +140,7 @@ class Group:
         for member in self.metadata.members.values():
             self._answer_join(member, error)
             self._answer_sync(member, error)
+            self._answer_beat(member, error)
         self.metadata.state = DEAD
         self._join_by = self._sync_by = math.inf
         return self._taken()
@@ -235,6 +242,7 @@ class Group:
         member = group.members[old_id]
         self._answer_join(member, Error.FENCED_INSTANCE_ID)
         self._answer_sync(member, Error.FENCED_INSTANCE_ID)
+        self._answer_beat(member, Error.FENCED_INSTANCE_ID)
         group.replace_static(instance_id, join.fresh_id)
         self._heard_from(member, now)
         before = (member.protocols, member.rebalance_timeout_s, member.session_timeout_s)
@@ -281,6 +289,7 @@ class Group:
         for member in group.members.values():
             member.assignment = b"" if group.state is COMPLETING else member.assignment
             self._answer_sync(member, Error.REBALANCE_IN_PROGRESS)
+            self._answer_beat(member, Error.REBALANCE_IN_PROGRESS)
         group.unsynced.clear()
         self._sync_by = math.inf
         delay_s = self._limits.initial_rebalance_delay_s
@@ -438,13 +447,29 @@ class Group:
 
     # --- heartbeats, commits, leaving --------------------------------------------------------------------------------
 
-    def _heartbeat(self, beat: Heartbeat, now: float) -> Error:
+    def _heartbeat(self, beat: Heartbeat, now: float) -> None:
         group = self.metadata
         error = self._check_current(beat.member_id, beat.instance_id, beat.generation_id)
         if error is not Error.NONE:
-            return error
-        self._heard_from(group.members[beat.member_id], now)
-        return Error.REBALANCE_IN_PROGRESS if group.state is PREPARING else Error.NONE
+            self._answer(beat.token, error)
+            return
+        member = group.members[beat.member_id]
+        self._answer_beat(member, Error.NONE)  # an earlier one, on another connection
+        limit_s = hold_limit_s(beat.longest_hold_s, member.session_timeout_s, now - member.quiet_since)
+        self._heard_from(member, now)
+        if group.state is PREPARING:
+            self._answer(beat.token, Error.REBALANCE_IN_PROGRESS)
+        elif group.state is STABLE and beat.member_id not in group.unsynced and limit_s > 0:
+            member.beat_token = beat.token
+            self._out.append(Held(beat.token, beat.member_id, limit_s))
+        else:
+            self._answer(beat.token, Error.NONE)
+
+    def _released(self, released: Released, now: float) -> None:
+        member = self.metadata.members.get(released.member_id)
+        if member is not None and member.beat_token == released.token:
+            member.quiet_since = now
+            self._answer_beat(member, Error.NONE)
 
     def _commit(self, commit: Commit, now: float) -> Error:
         group = self.metadata
@@ -494,6 +519,7 @@ class Group:
         """Removes a member that left or fell silent. The others get its partitions."""
         self._answer_join(member, Error.UNKNOWN_MEMBER_ID, NO_MEMBER)
         self._answer_sync(member, Error.UNKNOWN_MEMBER_ID)
+        self._answer_beat(member, Error.UNKNOWN_MEMBER_ID)
         self.metadata.remove(member.member_id)
         if self.metadata.state in {STABLE, COMPLETING}:
             self._rebalance(now)
@@ -504,6 +530,8 @@ class Group:
         for member in self.metadata.members.values():
             if member.sync_token in gone.tokens:
                 member.sync_token = None
+            if member.beat_token in gone.tokens:
+                member.beat_token = None
 
     # --- what they share ---------------------------------------------------------------------------------------------
 
@@ -531,6 +559,7 @@ class Group:
 
     def _heard_from(self, member: MemberMetadata, now: float) -> None:
         member.expires_at = now + member.session_timeout_s
+        member.quiet_since = now
 
     def _answer(self, token: object, error: Error) -> None:
         self._out.append(Answered(token, error))
@@ -544,6 +573,11 @@ class Group:
         if member.sync_token is not None:
             self._out.append(Synced(member.sync_token, error))
             member.sync_token = None
+
+    def _answer_beat(self, member: MemberMetadata, error: Error) -> None:
+        if member.beat_token is not None:
+            self._answer(member.beat_token, error)
+            member.beat_token = None
 
     def _taken(self) -> list[Instruction]:
         out, self._out = self._out, []

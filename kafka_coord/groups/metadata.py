@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,8 +29,9 @@ class Protocol:
 
 @dataclass(slots=True)
 class MemberMetadata:
-    """One member. ``join_token`` and ``sync_token`` name its request that waits for an answer. ``expires_at`` is when
-    it is removed unless something comes from it (monotonic seconds). ``is_new``: its first join is not answered yet."""
+    """One member. ``join_token``, ``sync_token`` and ``beat_token`` name its request that waits for an answer.
+    ``expires_at`` is when it is removed unless something comes from it, and ``quiet_since`` when it was last heard from
+    or its held heartbeat was answered (monotonic seconds). ``is_new``: its first join is not answered yet."""
 
     member_id: str
     instance_id: str | None
@@ -41,7 +43,9 @@ class MemberMetadata:
     assignment: bytes = b""
     join_token: object = None
     sync_token: object = None
+    beat_token: object = None
     expires_at: float = 0.0
+    quiet_since: float = -math.inf
     is_new: bool = True
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -53,7 +57,8 @@ class MemberMetadata:
 
     @property
     def waits(self) -> bool:
-        """Whether a request of it is held here: then its silence is ours."""
+        """Whether its join or sync is held here: then its silence is ours. A heartbeat is held for less than its
+        session timeout."""
         return self.join_token is not None or self.sync_token is not None
 
 

@@ -90,3 +90,15 @@ def answer_start(answer: Message, version: int) -> int:
 def _framed(out: bytearray) -> bytes:
     _LENGTH.pack_into(out, 0, len(out) - _LENGTH.size)
     return bytes(out)
+
+
+def software_name(frame: bytes) -> str:
+    """The client's software, from the frame of its ApiVersions request; empty if it does not tell."""
+    form, (_, version, _) = message("ApiVersionsRequest"), peek(frame)
+    if version not in form.versions or version not in form.flexible:
+        return ""
+    try:
+        _, at = read_header(frame, flexible=True)
+        return str(form.decode(frame, version, at).client_software_name)
+    except BadMessage:
+        return ""

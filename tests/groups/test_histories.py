@@ -10,7 +10,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kafka_coord.groups.errors import Error
-from kafka_coord.groups.events import Commit, Heartbeat, Join, Joined, Leave, Store, Stored, Sync, Synced
+from kafka_coord.groups.events import (
+    Commit,
+    Gone,
+    Heartbeat,
+    Held,
+    Join,
+    Joined,
+    Leave,
+    Released,
+    Store,
+    Stored,
+    Sync,
+    Synced,
+)
 from kafka_coord.groups.machine import Group, GroupLimits
 from kafka_coord.groups.metadata import GroupMetadata, GroupState, Protocol
 
@@ -38,6 +51,7 @@ class Histories(RuleBasedStateMachine):
         self.stores: list[Store] = []
         self.newest = 0
         self.stored: dict[int, dict[str, bytes]] = {}
+        self.held: dict[object, Held] = {}
 
     def _do(self, event: Any) -> None:
         self._take(self.group.handle(event, self.now))
@@ -54,6 +68,11 @@ class Histories(RuleBasedStateMachine):
             if isinstance(one, Store):
                 self.stores.append(one)
                 continue
+            if isinstance(one, Held):
+                assert one.limit_s <= 10.0 / 3
+                self.held[one.token] = one
+                continue
+            self.held.pop(one.token, None)
             client, member_id, generation = self.waiting.pop(one.token)  # fails where it is answered twice
             if isinstance(one, Joined) and one.error in {Error.NONE, Error.MEMBER_ID_REQUIRED}:
                 client.member_id, client.generation = one.member_id, one.generation_id
@@ -92,10 +111,21 @@ class Histories(RuleBasedStateMachine):
         instance = "i" if client == "static" else None
         self._do(Sync(self._token(client), known.member_id, instance, known.generation, assignments=given))
 
-    @rule(client=CLIENTS)
-    def beat(self, client: str) -> None:
+    @rule(client=CLIENTS, longest_s=st.sampled_from([0.0, 15.0, 15.0]))
+    def beat(self, client: str, longest_s: float) -> None:
         known = self.clients.setdefault(client, Client())
-        self._do(Heartbeat(self._token(client), known.member_id, None, known.generation))
+        self._do(Heartbeat(self._token(client), known.member_id, None, known.generation, longest_s))
+
+    @rule(lost=st.booleans())
+    def end_holds(self, lost: bool) -> None:
+        """Their limits are over, or their connections are lost."""
+        for token, one in list(self.held.items()):
+            if lost:
+                del self.held[token], self.waiting[token]
+                self._do(Gone(frozenset({token})))
+            else:
+                self._do(Released(token, one.member_id))
+                assert token not in self.held
 
     @rule(client=CLIENTS)
     def commit(self, client: str) -> None:
@@ -141,6 +171,8 @@ class Histories(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.1, 5.0, 11.0, 31.0, 301.0]))
     def pass_time(self, seconds: float) -> None:
         end = self.now + seconds
+        if seconds > 10.0 / 3:
+            self.end_holds(lost=False)
         for _ in range(1_000):
             if self.group.due > end:
                 break
@@ -164,6 +196,10 @@ class Histories(RuleBasedStateMachine):
             assert held_joins <= returning, "a join is held that nothing will answer"
         if group.state is GroupState.EMPTY:
             assert not group.members
+        assert {m.beat_token for m in group.members.values()} - {None} == set(self.held)
+        if self.held:
+            assert group.state is GroupState.STABLE
+            assert not {one.member_id for one in self.held.values()} & group.unsynced
 
     @invariant()
     def whoever_waits_is_answered_some_day(self) -> None:

@@ -11,11 +11,14 @@ from kafka_coord.groups.errors import Error
 from kafka_coord.groups.events import (
     Answered,
     Commit,
+    Gone,
     Heartbeat,
+    Held,
     Join,
     Joined,
     Leave,
     Left,
+    Released,
     Store,
     Stored,
     Sync,
@@ -37,6 +40,8 @@ class Played:
         self.stores: list[Store] = []
         self.store_error = Error.NONE
         self.holds_stores = False
+        self.limits_s: list[float] = []
+        """For how long heartbeats may be held."""
         self._numbers = itertools.count(1)
 
     def do(self, event: Any) -> Any:
@@ -415,3 +420,103 @@ def test_a_group_that_moves_tells_everybody_who_waits() -> None:
     waiting = played.join(fresh="m2")
     played._take(played.group.end(Error.NOT_COORDINATOR))
     assert played.answers[waiting].error is Error.NOT_COORDINATOR
+
+
+def held(played: Played, member_id: str) -> int:
+    """The token of a heartbeat that is not answered yet."""
+    token = next(played._numbers)
+    found = played.do(Heartbeat(token, member_id, None, played.group.metadata.generation_id, longest_hold_s=15.0))
+    assert isinstance(found, Held)
+    del played.answers[token]
+    played.limits_s.append(found.limit_s)
+    return token
+
+
+def test_held_heartbeats_are_answered_when_a_rebalance_begins() -> None:
+    played = Played().stable("m1", "m2")
+    beats = held(played, "m1"), held(played, "m2")
+
+    played.join(fresh="m3")
+
+    assert [played.answers[one].error for one in beats] == [Error.REBALANCE_IN_PROGRESS] * 2
+
+
+def test_a_member_that_is_removed_is_told_so_in_its_held_heartbeat() -> None:
+    played = Played().stable("m1", "m2")
+    first, second = held(played, "m1"), held(played, "m2")
+
+    played.do(Leave("by an operator", (("m2", None),)))
+
+    assert played.answers[second].error is Error.UNKNOWN_MEMBER_ID
+    assert played.answers[first].error is Error.REBALANCE_IN_PROGRESS
+
+
+def test_a_held_heartbeat_is_told_where_the_group_has_gone() -> None:
+    played = Played().stable("m1")
+    beat = held(played, "m1")
+
+    played._take(played.group.end(Error.NOT_COORDINATOR))
+
+    assert played.answers[beat].error is Error.NOT_COORDINATOR
+
+
+def test_a_heartbeat_that_is_released_has_nothing_to_say_once() -> None:
+    played = Played().stable("m1")
+    beat = held(played, "m1")
+
+    for _ in range(2):
+        played.do(Released(beat, "m1"))
+
+    assert played.answers[beat].error is Error.NONE
+
+
+def test_a_later_heartbeat_of_a_member_releases_the_earlier() -> None:
+    played = Played().stable("m1")
+    earlier, later = held(played, "m1"), held(played, "m1")
+
+    assert played.answers[earlier].error is Error.NONE
+    assert later not in played.answers
+
+
+def test_nobody_waits_for_a_lost_connection() -> None:
+    played = Played().stable("m1")
+    beat = held(played, "m1")
+
+    played.do(Gone(frozenset({beat})))
+    played.pass_time(SESSION_S)
+
+    assert beat not in played.answers
+    assert "m1" not in played.group.metadata.members
+
+
+def test_a_member_that_owes_something_is_not_held() -> None:
+    played = Played()
+    played.join(fresh="m1")
+
+    beat = Heartbeat("b", "m1", None, played.group.metadata.generation_id, longest_hold_s=15.0)
+
+    assert played.state is GroupState.COMPLETING_REBALANCE
+    assert played.do(beat).error is Error.NONE
+
+
+def test_a_hold_and_the_silence_after_it_stay_within_the_session_timeout() -> None:
+    played = Played().stable("m1")
+    played.pass_time(3.0)
+    beat = held(played, "m1")
+    played.pass_time(played.limits_s[-1])
+    played.do(Released(beat, "m1"))
+    played.pass_time(5.0)  # it sends less often than most
+    held(played, "m1")
+    played.pass_time(played.limits_s[-1])
+    played.do(Released(beat + 1, "m1"))
+    played.pass_time(7.0)
+
+    assert played.limits_s == [pytest.approx(SESSION_S / 3), pytest.approx(SESSION_S * 2 / 3 - 5.0)]
+    assert played.beat("m1") is Error.NONE
+
+
+def test_a_member_that_is_silent_for_most_of_its_session_is_not_held() -> None:
+    played = Played().stable("m1")
+    played.pass_time(7.0)
+
+    assert played.do(Heartbeat("seldom", "m1", None, 1, longest_hold_s=15.0)) == Answered("seldom", Error.NONE)

@@ -2,7 +2,8 @@
 
 Requests are taken in the order in which they come, and answered in that order. One that is for the broker is passed on
 as its bytes come, and its answer passed back likewise (:mod:`~kafka_coord.frontends.kafka.broker_end`); neither is ever
-held whole. While one is answered here none is taken, as a broker does it, and nothing is read once more has come.
+held whole. While one is answered here none is taken, as a broker does it, and nothing is read once more has come; a
+heartbeat that is held is answered then.
 Reading pauses wherever the other side does not take what it is sent.
 """
 
@@ -13,7 +14,7 @@ import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,7 +28,7 @@ from kafka_coord.frontends.kafka.patches import Patch
 from kafka_coord.frontends.kafka.routing import LARGE, SASL, expects_answer, is_local
 from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.wire.errors import BadMessage
-from kafka_coord.wire.frames import HEADER_BYTES, frame_length, peek
+from kafka_coord.wire.frames import API_VERSIONS, HEADER_BYTES, frame_length, peek, software_name
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,9 @@ class ClientConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._handling = 0
         """Bytes of the request that is being answered here."""
+        self._release: Callable[[], None] | None = None
+        """Where that request is held: ends that."""
+        self.software = ""
         self._answers_waiting = 0
         """Bytes of answers from here that wait for one of the broker."""
         self._broker: BrokerEnd | None = None
@@ -172,7 +176,18 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._buffer += data
             self._take()
+            if self._release is not None:
+                self._release()
         self._pause_or_resume()
+
+    def holding(self, release: Callable[[], None] | None) -> None:
+        """See :class:`~kafka_coord.frontends.kafka.coordinator.Caller`. The time held does not count as the time that
+        the answer took."""
+        if self._release is not None and self._slots:
+            self._slots[-1].began = time.monotonic()
+        self._release = release
+        if release is not None and self._buffer:
+            release()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = self._raw = None
@@ -286,6 +301,8 @@ class ClientConnection(asyncio.Protocol):
         if self._broker is None:
             self._task = asyncio.create_task(self._reach_broker())
             return False
+        if api_key == API_VERSIONS:
+            self.software = software_name(bytes(memoryview(self._buffer)[_LENGTH : _LENGTH + length]))
         if api_key in SASL:
             self._has_sasl = True
             self.access.forget()

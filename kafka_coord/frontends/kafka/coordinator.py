@@ -24,17 +24,21 @@ from kafka_coord.groups.events import (
     Answered,
     Commit,
     Event,
+    Gone,
     Heartbeat,
+    Held,
     Instruction,
     Join,
     Joined,
     Leave,
     Left,
+    Released,
     Store,
     Stored,
     Sync,
     Synced,
 )
+from kafka_coord.groups.holding import longest_hold_s
 from kafka_coord.groups.machine import Group
 from kafka_coord.groups.metadata import GroupState, Protocol
 from kafka_coord.wire.consumer_protocol import subscribed_topics
@@ -60,8 +64,16 @@ class Caller(typing.Protocol):
         """Where from."""
 
     @property
+    def software(self) -> str:
+        """The name of its software, as it told in ApiVersions; or empty."""
+
+    @property
     def access(self) -> Access:
         """The client's rights."""
+
+    def holding(self, release: Callable[[], None] | None) -> None:
+        """Its request is held from now on: ``release`` is called as soon as it has sent anything else, perhaps at once.
+        ``None``: it is held no longer."""
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
         """Asks the broker as this client."""
@@ -83,7 +95,8 @@ class Call:
 class GroupCoordinator:
     """Answers requests about groups. One event loop.
 
-    ``manager`` has the groups this instance coordinates; ``instances`` knows where the others are.
+    ``manager`` has the groups this instance coordinates; ``instances`` knows where the others are. ``holds``: heartbeats
+    are answered once there is something to say, or at their limit (:mod:`~kafka_coord.groups.holding`).
     """
 
     def __init__(
@@ -92,7 +105,10 @@ class GroupCoordinator:
         instances: Instances,
         fresh_id: Callable[[], str] = lambda: str(uuid.uuid4()),
         statistics: Statistics | None = None,
+        *,
+        holds: bool = True,
     ) -> None:
+        self.holds = holds
         self._manager, self._instances, self._fresh_id = manager, instances, fresh_id
         self._statistics = statistics or Statistics()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -204,7 +220,10 @@ class GroupCoordinator:
             error = Error.NONE  # as Kafka does: its members' timers begin anew when it is loaded
         elif error is Error.NONE:
             who = request.member_id, request.group_instance_id, request.generation_id
-            found = await self._ask(request.group_id, lambda token: Heartbeat(token, *who))
+            longest_s = longest_hold_s(call.client.software) if self.holds else 0.0
+            found = await self._ask(
+                request.group_id, lambda token: Heartbeat(token, *who, longest_s), client=call.client
+            )
             error = found.error if isinstance(found, Answered) else Error.UNKNOWN_MEMBER_ID
         return message("HeartbeatResponse")(error_code=error)
 
@@ -404,14 +423,44 @@ class GroupCoordinator:
         gone = group is None or group.metadata.state is GroupState.DEAD
         return (Error.GROUP_ID_NOT_FOUND if error is Error.NONE and gone else error), group
 
-    async def _ask(self, group_id: str, event: Callable[[object], Event], *, make: bool = False) -> Instruction | None:
-        """The answer to an event; ``None`` where there is no such group and none may be made."""
+    async def _ask(
+        self,
+        group_id: str,
+        event: Callable[[object], Event],
+        *,
+        make: bool = False,
+        client: Caller | None = None,
+    ) -> Instruction | None:
+        """The answer to an event; ``None`` where there is no such group and none may be made. ``client``: whose
+        request it is, if it may be held."""
         group = self._manager.add_group(group_id) if make else self._manager.group(group_id)
         if group is None:
             return None
         answer: asyncio.Future[Instruction] = asyncio.get_running_loop().create_future()
-        self._carry_out(group_id, group, group.handle(event(answer), _now()))
+        instructions = group.handle(event(answer), _now())
+        self._carry_out(group_id, group, instructions)
+        held = next((one for one in instructions if isinstance(one, Held)), None)
+        if held is not None and client is not None:
+            return await self._held(group_id, group, held, answer, client)
         return await answer
+
+    async def _held(
+        self, group_id: str, group: Group, held: Held, answer: asyncio.Future[Instruction], client: Caller
+    ) -> Instruction:
+        def end(event: Event) -> None:
+            self._carry_out(group_id, group, group.handle(event, _now()))
+
+        released = Released(held.token, held.member_id)
+        timer = asyncio.get_running_loop().call_later(held.limit_s, end, released)
+        try:
+            client.holding(lambda: end(released))
+            return await answer
+        except asyncio.CancelledError:
+            end(Gone(frozenset({held.token})))
+            raise
+        finally:
+            timer.cancel()
+            client.holding(None)
 
     def _carry_out(self, group_id: str, group: Group, instructions: Sequence[Instruction]) -> None:
         for one in instructions:
@@ -419,9 +468,9 @@ class GroupCoordinator:
                 task = asyncio.create_task(self._store(group_id, group, one))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-            elif isinstance(one.token, asyncio.Future) and not one.token.done():
+            elif not isinstance(one, Held) and isinstance(one.token, asyncio.Future) and not one.token.done():
                 one.token.set_result(one)
-        if len(instructions) != 1 or not isinstance(instructions[0], Answered):  # such only put off what is due
+        if len(instructions) != 1 or not isinstance(instructions[0], Answered | Held):  # such only put off what is due
             self._set_timer(group_id, group)
 
     async def _store(self, group_id: str, group: Group, store: Store) -> None:

@@ -49,7 +49,7 @@ DEFAULT_RETENTION_MS = 7 * 24 * 3600 * 1000
 class KafkaListener:
     """Serves Kafka clients at ``address`` until :meth:`close`. ``broker_listener`` is where the own broker listens for
     its instance, ``security`` how it is spoken to there; ``tls`` is for clients. ``rewrite``: its advertised
-    address is not the instance's, and is replaced in what it answers. Raises :class:`SettingsError` where it
+    address is not the instance's, and is replaced in what it answers. ``holds``: heartbeats are held. Raises :class:`SettingsError` where it
     cannot listen."""
 
     def __init__(
@@ -65,6 +65,7 @@ class KafkaListener:
         rewrite: bool = False,
         group_limits: GroupLimits | None = None,
         retention_ms: int = DEFAULT_RETENTION_MS,
+        holds: bool = True,
     ) -> None:
         self._host, self._port = host_and_port(address)
         self._broker_host, self._broker_port = host_and_port(broker_listener)
@@ -85,7 +86,7 @@ class KafkaListener:
         self._claims: dict[int, asyncio.Task[None]] = {}
         self.clients = Clients(limits or FrontLimits())
         self.limits.allow_descriptors()
-        self.coordinator = GroupCoordinator(self.manager, self.instances, statistics=self.statistics)
+        self.coordinator = GroupCoordinator(self.manager, self.instances, statistics=self.statistics, holds=holds)
         self._thread = threading.Thread(target=self._run, name="kafka-listener", daemon=True)
         self._thread.start()
         self.address = self._started.result()
@@ -120,8 +121,10 @@ class KafkaListener:
         looking.cancel()
         for task in self._claims.values():
             task.cancel()
-        self.clients.end_all()
         self.manager.close()
+        await asyncio.sleep(0)  # whoever waits for an answer is told that it has moved
+        await asyncio.sleep(0)
+        self.clients.end_all()
         await self.coordinator.close()
         self.instances.close()
         await asyncio.gather(looking, *self._claims.values(), return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kafka_coord.frontends.kafka.access import Access, BrokerAccess
@@ -18,8 +19,12 @@ class OpenCaller:
     """``host`` is where it says it comes from."""
 
     def __init__(self, host: str) -> None:
-        self.host = host
+        self.host, self.software = host, ""
+        self.release: Callable[[], None] | None = None
         self.access = Everything(self.ask_broker, BrokerAccess())
+
+    def holding(self, release: Callable[[], None] | None) -> None:
+        self.release = release
 
     async def ask_broker(self, name: str, version: int, value: Any) -> Any:
         raise ConnectionError(f"no broker is there to be asked {name} version {version}: {value!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +16,16 @@ from tests.frontends.kafka.side_by_side import Play, both
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 _numbers = itertools.count(1)
 PLAYS = dict(matrix())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _answers_at_once(front: Front) -> Iterator[None]:
+    """What is answered is compared, and not when."""
+    for listener in front.listeners.values():
+        listener.coordinator.holds = False
+    yield
+    for listener in front.listeners.values():
+        listener.coordinator.holds = True
 
 
 @pytest.fixture(scope="module")

@@ -54,6 +54,7 @@ class Client:
         self.process = Process(self.world, self.name)
         self.member_id, self.generation = "", -1
         self._owes_commit, self._beat_at = False, 0.0
+        self._beating: asyncio.Task[Error] | None = None
         self.process.start(self._alone if self.group == ALONE else self._live)
 
     # --- its life ----------------------------------------------------------------------------------------------------
@@ -84,10 +85,17 @@ class Client:
         return commits
 
     async def _do_something(self) -> None:
-        await asyncio.sleep(self.rng.uniform(0.0, RESTS_S) * self.history.pace)
+        rest_s = self.rng.uniform(0.0, RESTS_S) * self.history.pace
+        if self._beating is None:
+            await asyncio.sleep(rest_s)
+        else:
+            await asyncio.wait({self._beating}, timeout=rest_s)
+            if self._beating.done():
+                answered, self._beating = self._beating, None
+                self._check(answered.result())
         drawn = self.rng.random()
         if self.history.calm and self.world.now - self._beat_at > BEATS_S:
-            await self._beat()
+            self._beat()
         elif self._commits_now(0.5, drawn):
             await self._commit()
         elif drawn < 0.7:
@@ -95,14 +103,23 @@ class Client:
         elif drawn < 0.72 and not self.history.calm:
             await self._leave()
         else:
-            await self._beat()
+            self._beat()
 
-    async def _beat(self) -> None:
-        self._beat_at = self.world.now
-        answer = await self._ask("Heartbeat", member_id=self.member_id, generation_id=self.generation)
-        self._check(answer.error_code)
+    def _beat(self) -> None:
+        """Goes on with other things until the answer is there. Whatever else it sends makes the answer come."""
+        if self._beating is None:
+            self._beat_at = self.world.now
+            self._beating = self.process.create_task(self._answered_beat())
+
+    async def _answered_beat(self) -> Error:
+        try:
+            answer = await self._ask("Heartbeat", member_id=self.member_id, generation_id=self.generation)
+        except Elsewhere:
+            return Error.NOT_COORDINATOR
+        return Error(answer.error_code)
 
     async def _join(self) -> None:
+        self._beating = None  # its answer means nothing any more
         form = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")
         answer = await self._ask(
             "JoinGroup",

@@ -9,6 +9,7 @@ from typing import Any
 
 from kafka_coord.grouplog import reader, term
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.groups.metadata import GroupState
 from tests.frontends.kafka.callers import OpenCaller
 from tests.simulation.groups.clients import ALONE, GROUP, RESTS_S, Client
 from tests.simulation.groups.instances import Instance, Network, Znode, sent
@@ -22,6 +23,8 @@ FAULTS = frozenset({
 })  # fmt: skip
 TURMOIL_S, CALM_S = 14.0, 26.0
 BROKERS = (1, 2, 3)
+_LOOKS_S = 0.05
+"""How often held heartbeats are looked at."""
 _FEW = 4
 """Of so many kinds all happen; of more, half of them in each history, so that none hides the others."""
 _ANSWERED_WITHIN_S = 20.0
@@ -29,6 +32,26 @@ _CALM_PACE = 2.0
 _COMMITS_WITHIN_S = 3 * RESTS_S * _CALM_PACE + 1.0
 """In the calm, a client commits at the latest after one thing that it draws and one heartbeat that is due. It rests
 before each of the three. The requests take a few hundredths of a second, as nothing is lost or late any more."""
+
+
+class Line(OpenCaller):
+    """The connection of one client to one instance, as far as a held request is concerned."""
+
+    def __init__(self) -> None:
+        super().__init__("h")
+        self.held: asyncio.Task[Any] | None = None
+
+    def holding(self, release: Callable[[], None] | None) -> None:
+        super().holding(release)
+        self.held = None if release is None else asyncio.current_task()
+
+    def sent_more(self) -> None:
+        if self.release is not None:
+            self.release()
+
+    def lost(self) -> None:
+        if self.held is not None:
+            self.held.cancel()
 
 
 class GroupHistory:
@@ -53,6 +76,8 @@ class GroupHistory:
         self.twins: list[Instance] = []
         self.processes: list[Process] = []
         self.asked: dict[object, tuple[float, Process, str]] = {}
+        self.lines: dict[tuple[Process, Process], Line] = {}
+        """By the client's process and the instance's."""
         names = [*("a", "b", "c")[: rng.randint(1, 3)], *(["static"] if rng.random() < 0.4 else []), "alone"]
         self.clients = [Client(self, name) for name in names]
         self.every_s = rng.uniform(0.15, 1.5)
@@ -70,6 +95,7 @@ class GroupHistory:
         """Raises :class:`InvariantBroken`."""
         world, start = self.world, self.world.now
         world.after(1.0, self._fault)
+        world.after(_LOOKS_S, self._look_at_held)
         self._run(start + self.turmoil_s)
         self._end_all()
         self._run(world.now + CALM_S)
@@ -96,10 +122,15 @@ class GroupHistory:
         key = object()
         process = client.process
 
+        line = self.lines.setdefault((process, instance.process), Line())
+
         async def handle() -> None:
+            line.sent_more()
             self.asked[key] = world.now, instance.process, client.name
-            found = await instance.coordinator.answer(frame, OpenCaller("h"))
-            del self.asked[key]
+            try:
+                found = await instance.coordinator.answer(frame, line)
+            finally:
+                del self.asked[key]
             if check is not None:
                 check(found)
             if not net.loses():
@@ -111,6 +142,28 @@ class GroupHistory:
 
         world = self.world
         world.after(net.takes_s(), lambda: instance.process.start(handle))
+
+    def _look_at_held(self) -> None:
+        """Whatever is held is held for a member of a stable group."""
+        self.world.after(_LOOKS_S, self._look_at_held)
+        for instance in (*self.instances.values(), *self.twins):
+            if instance.process.frozen or instance.process.killed:
+                continue
+            lines = (line for (_, at), line in self.lines.items() if at is instance.process)
+            held = sum(line.held is not None for line in lines)
+            group = instance.manager.group(GROUP)
+            members = () if group is None else group.metadata.members.values()
+            waiting = sum(member.beat_token is not None for member in members)
+            if held != waiting:
+                self.judge.breaks(f"{instance.process.name} holds {held} heartbeats, for {waiting} members")
+            elif group is not None and held and group.metadata.state is not GroupState.STABLE:
+                self.judge.breaks(f"{instance.process.name} holds a heartbeat in a rebalance")
+
+    def _lose_connections(self, client: Client) -> None:
+        """The instances notice, if they run."""
+        for (of, at), line in self.lines.items():
+            if of is client.process:
+                at.call_soon(line.lost)
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
@@ -194,6 +247,7 @@ class GroupHistory:
     def _client_kill(self) -> None:
         client = self.rng.choice(self.clients)
         client.process.killed = True
+        self._lose_connections(client)
         self.world.after(self.rng.uniform(0.0, 4.0), lambda: self._start_again(client))
 
     def _start_again(self, client: Client) -> None:

@@ -50,6 +50,10 @@ class Judge:
         self._clear()
         log.written, log.cut = self._written, self._cut
 
+    def breaks(self, what: str) -> None:
+        """Something is broken that others have seen."""
+        self.broken = self.broken or what
+
     def _break(self, what: str) -> NoReturn:
         self.broken = self.broken or what
         raise InvariantBroken(what)

@@ -173,6 +173,30 @@ def _nothing_loaded() -> Patch:
     return manager, "_load", load
 
 
+def _hold_outlasts_its_cause() -> Patch:
+    original = Group._answer_beat
+
+    def answer(self: Any, member: Any, error: Error) -> None:
+        if error is not Error.REBALANCE_IN_PROGRESS:
+            original(self, member, error)
+
+    return Group, "_answer_beat", answer
+
+
+def _hold_outlasts_its_member() -> Patch:
+    original = Group._answer_beat
+
+    def answer(self: Any, member: Any, error: Error) -> None:
+        if error is not Error.UNKNOWN_MEMBER_ID:
+            original(self, member, error)
+
+    return Group, "_answer_beat", answer
+
+
+def _hold_outlasts_its_connection() -> Patch:
+    return Group, "_gone", lambda _self, _gone: None
+
+
 PLANTED: dict[str, Callable[[], Patch]] = {
     "the claim's nonce is not compared": _nonce_not_compared,
     "the base offset is not compared": _base_offset_not_compared,
@@ -191,6 +215,9 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "the terms of an earlier producer id are not ended": _earlier_producer_not_ended,
     "members are told what is not stored": _told_before_it_is_stored,
     "nothing is loaded": _nothing_loaded,
+    "a heartbeat is held through a rebalance": _hold_outlasts_its_cause,
+    "a heartbeat is held for a member that was removed": _hold_outlasts_its_member,
+    "a heartbeat is held for a connection that was lost": _hold_outlasts_its_connection,
 }
 
 TELLING = {

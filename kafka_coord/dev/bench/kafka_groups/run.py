@@ -26,6 +26,11 @@ _WITH_ONE_BROKER: Mapping[Part, Callable[[Servers, KafkaGroupsOptions, OnProgres
     Part.LOADING: measure_loading,
     Part.IDLE: measure_idle,
 }
+_SERVERS = (
+    ("one", frozenset(_WITH_ONE_BROKER) - {Part.JOIN}, False),
+    ("join", frozenset({Part.JOIN}), True),
+)
+"""Where they run, which parts run with them, and whether their instance holds heartbeats: a held one measures nothing."""
 
 
 def run_kafka_groups_bench(options: KafkaGroupsOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
@@ -33,10 +38,12 @@ def run_kafka_groups_bench(options: KafkaGroupsOptions, directory: Path, on_prog
     setup = Setup.here(java=find_java().version, kafka=KAFKA_VERSION)
     tables: list[Table] = []
     bars: list[Bar] = []
-    chosen = [part for part in _WITH_ONE_BROKER if part in options.parts]
-    if chosen:
+    for name, of_these, holds in _SERVERS:
+        chosen = [part for part in _WITH_ONE_BROKER if part in options.parts and part in of_these]
+        if not chosen:
+            continue
         on_progress("starting ZooKeeper, a broker and an instance")
-        with started(directory / "one") as servers:
+        with started(directory / name, holds=holds) as servers:
             for part in chosen:
                 found = _WITH_ONE_BROKER[part](servers, options, on_progress)
                 tables += found[0]

@@ -68,9 +68,9 @@ def _cpu_s(pid: int) -> float:
 
 
 class KafkaInstance:
-    """One ``serve`` process beside a broker, with its listener for Kafka clients."""
+    """One ``serve`` process beside a broker, with its listener for Kafka clients. ``holds``: it holds heartbeats."""
 
-    def __init__(self, directory: Path, broker: KafkaBroker) -> None:
+    def __init__(self, directory: Path, broker: KafkaBroker, *, holds: bool) -> None:
         self.broker = broker
         self.address = f"{LOOPBACK}:{broker.instance_port}"
         self.log = directory / f"instance-{broker.broker_id}.log"
@@ -79,6 +79,7 @@ class KafkaInstance:
             *serve_beside(broker.broker_id, broker.zookeeper),
             *("--listen-kafka", self.address, "--broker-listener", behind),
             *("--kafka-initial-rebalance-delay-ms", _FIRST_DELAY_MS),
+            "--kafka-hold-heartbeats" if holds else "--no-kafka-hold-heartbeats",
         ]
         self.process = ChildProcess(f"instance-{broker.broker_id}", command, self.log)
 
@@ -115,8 +116,9 @@ class Servers:
 
 
 @contextmanager
-def started(directory: Path, brokers: int = 1) -> Iterator[Servers]:
-    """Starts all servers. With one broker, its instance then coordinates every group."""
+def started(directory: Path, brokers: int = 1, *, holds: bool = True) -> Iterator[Servers]:
+    """Starts all servers. With one broker, its instance then coordinates every group. ``holds``: instances hold
+    heartbeats."""
     directory.mkdir(parents=True, exist_ok=True)
     settings = KafkaSettings(
         replication=brokers, heap_mb=512, for_instances=True, properties=_SETTINGS, jvm_flags=_AS_IN_PRODUCTION
@@ -128,7 +130,7 @@ def started(directory: Path, brokers: int = 1) -> Iterator[Servers]:
         cluster = running.enter_context(
             KafkaCluster(directory, zookeeper.connect_string, brokers=brokers, settings=settings)
         )
-        instances = {broker.broker_id: KafkaInstance(directory, broker) for broker in cluster.brokers}
+        instances = {broker.broker_id: KafkaInstance(directory, broker, holds=holds) for broker in cluster.brokers}
         for instance in instances.values():
             running.callback(instance.process.stop)
             instance.process.start()
