@@ -7,10 +7,12 @@ import socket
 from types import TracebackType
 from typing import Any, Protocol
 
+from kafka_coord.groups.errors import Error
 from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame
 from kafka_coord.wire.messages import message
 
 _numbers = itertools.count(1)
+SESSION_MS = 60_000
 
 
 def request(name: str, version: int, value: Any, number: int = 1) -> bytes:
@@ -78,3 +80,37 @@ class Peer:
                 raise ConnectionError(f"closed after {len(found)} of {count} bytes")
             found += data
         return bytes(found)
+
+
+class Member:
+    """Of a group on its own; its software is known to be patient. It is in the group, and owes nothing."""
+
+    def __init__(self, peer: Peer, group: str) -> None:
+        self.peer, self.group = peer, group
+        peer.ask("ApiVersions", 3, client_software_name="librdkafka", client_software_version="2")
+        joined = peer.ask("JoinGroup", 3, **member_join(group))
+        assert joined.error_code == Error.NONE
+        self.who = {"group_id": group, "member_id": joined.member_id, "generation_id": joined.generation_id}
+        assert peer.ask("SyncGroup", 3, **self.who).error_code == Error.NONE
+
+    def beat(self) -> int:
+        """Sends a heartbeat; returns once the instance holds it."""
+        number = self.peer.send("Heartbeat", 3, **self.who)
+        self.peer.socket.settimeout(0.2)
+        try:
+            found = self.peer.socket.recv(1)
+        except TimeoutError:
+            self.peer.socket.settimeout(20)
+            return number
+        raise AssertionError(f"the heartbeat was not held: {found!r}")
+
+    def told(self) -> tuple[int, int]:
+        """The number of the heartbeat that is answered, and the error."""
+        number, answer = self.peer.answer("Heartbeat", 3)
+        return number, answer.error_code
+
+
+def member_join(group: str) -> dict[str, Any]:
+    protocol = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")(name="range", metadata=b"")
+    times = {"session_timeout_ms": SESSION_MS, "rebalance_timeout_ms": SESSION_MS}
+    return {"group_id": group, "member_id": "", "protocol_type": "consumer", "protocols": (protocol,)} | times

@@ -15,9 +15,11 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.groups.errors import Error
 from kafka_coord.wire.frames import RequestHeader, request_frame
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.conftest import Front
+from tests.frontends.kafka.peer import Member, Peer
 from tests.waiting import answered, eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -89,8 +91,14 @@ def test_offsets_outlive_the_instance_and_its_broker(own_front: Front) -> None:
     one.commit(asynchronous=False)
     before = {one.partition: one.offset for one in one.committed(partitions, 30)}
     assert sum(before.values()) == RECORDS
-    leader = next(iter(front.listeners.values())).instances.leaders[partition_of(group)]
-    front.stop(leader)
+    leader = front.coordinator(partition_of(group))
+    with Peer(front.listeners[leader]) as peer:
+        names = (f"held-{number}" for number in itertools.count())
+        member = Member(peer, next(name for name in names if partition_of(name) == partition_of(group)))
+        beat = member.beat()
+        front.stop(leader)
+        assert member.told() == (beat, Error.NOT_COORDINATOR)
+        assert peer.is_closed()
     front.cluster.broker(leader).kill()
 
     def committed() -> bool:

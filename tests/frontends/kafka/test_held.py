@@ -1,0 +1,113 @@
+"""Held heartbeats: who has nothing to be told is answered later, and at once when there is something."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from kafka_coord.frontends.kafka.listener import KafkaListener
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.groups.errors import Error
+from kafka_coord.wire.messages import message
+from tests.frontends.kafka.conftest import Front
+from tests.frontends.kafka.peer import Member, Peer, member_join
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def group() -> str:
+    return f"held-{next(_numbers)}"
+
+
+@pytest.fixture
+def listener(front: Front, group: str) -> KafkaListener:
+    """The one that coordinates ``group``."""
+    return front.listeners[front.coordinator(partition_of(group))]
+
+
+@pytest.fixture
+def short_idle(listener: KafkaListener) -> Iterator[None]:
+    before = listener.clients.limits
+    listener.clients.limits = replace(before, idle_s=0.5)
+    yield
+    listener.clients.limits = before
+
+
+@pytest.fixture
+def member(listener: KafkaListener, group: str) -> Iterator[Member]:
+    with Peer(listener) as peer:
+        yield Member(peer, group)
+
+
+def test_a_rebalance_is_pushed_to_a_member_whose_heartbeat_is_held(
+    listener: KafkaListener, member: Member, group: str
+) -> None:
+    beat = member.beat()
+    with Peer(listener) as newcomer:
+        newcomer.send("JoinGroup", 3, **member_join(group))
+        assert member.told() == (beat, Error.REBALANCE_IN_PROGRESS)
+
+
+def test_whatever_a_client_sends_next_releases_its_heartbeat_which_is_answered_first(member: Member) -> None:
+    beat = member.beat()
+    asked = member.peer.send("Metadata", 4, topics=())
+
+    assert member.told() == (beat, Error.NONE)
+    assert member.peer.answer("Metadata", 4)[0] == asked
+
+
+def test_a_heartbeat_with_another_request_behind_it_is_not_held(member: Member) -> None:
+    beats = [member.peer.send("Heartbeat", 3, **member.who) for _ in range(20)]
+    asked = member.peer.send("Metadata", 4, topics=())
+
+    assert [member.told() for _ in beats] == [(beat, Error.NONE) for beat in beats]
+    assert member.peer.answer("Metadata", 4)[0] == asked
+
+
+def test_a_member_that_an_operator_removes_is_told_at_once(
+    listener: KafkaListener, member: Member, group: str
+) -> None:
+    beat = member.beat()
+    with Peer(listener) as operator:
+        leaving = message("LeaveGroupRequest").struct("MemberIdentity")(member_id=member.who["member_id"])
+        operator.ask("LeaveGroup", 3, group_id=group, members=(leaving,))
+
+    assert member.told() == (beat, Error.UNKNOWN_MEMBER_ID)
+
+
+def test_members_are_told_when_the_partition_has_moved(
+    front: Front, listener: KafkaListener, member: Member, group: str
+) -> None:
+    beat = member.beat()
+    assert listener._loop is not None
+    listener._loop.call_soon_threadsafe(listener.manager.resign, partition_of(group), "the test wants it")
+
+    assert member.told() == (beat, Error.NOT_COORDINATOR)
+    eventually(front.serves_every_group, within_s=60)
+
+
+def test_nothing_is_held_for_a_lost_connection(listener: KafkaListener, member: Member, group: str) -> None:
+    member.beat()
+    found = listener.manager.groups_cache[group].metadata.members[member.who["member_id"]]
+    assert found.beat_token is not None
+
+    member.peer.socket.close()
+
+    eventually(lambda: found.beat_token is None)
+
+
+@pytest.mark.usefixtures("short_idle")
+def test_a_connection_whose_heartbeat_is_held_is_not_idle(listener: KafkaListener, group: str) -> None:
+    with Peer(listener) as peer, Peer(listener) as idle, Peer(listener) as newcomer:
+        member = Member(peer, group)
+        beat = member.beat()
+        idle.ask("Metadata", 4, topics=())
+        assert idle.is_closed()
+        newcomer.send("JoinGroup", 3, **member_join(group))
+        assert member.told() == (beat, Error.REBALANCE_IN_PROGRESS)
