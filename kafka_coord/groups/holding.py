@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-LONGEST_S = 15.0
-LONGEST_OF_OTHERS_S = 4.0
-"""For clients not known to be patient: kafka-go closes its connection after 5 s without an answer, franz-go after 10 s."""
-_PATIENT = ("apache-kafka-java", "librdkafka", "confluent-kafka", "aiokafka", "kafka-python", "sarama", "kafkajs")
-"""Software names, as far as they are common to its releases. Their requests time out after 30 s or more, or (librdkafka)
-after the session timeout."""
+_LONGEST_S = {
+    "librdkafka": 15.0,
+    "confluent-kafka": 15.0,
+    "apache-kafka-java": 6.0,
+    "aiokafka": 6.0,
+    "kafka-python": 6.0,
+    "kgo": 6.0,
+}
+"""By how a software name begins. librdkafka waits for its session timeout, and no setting changes that. franz-go (kgo)
+closes a connection after 10 s without an answer, the others after 30 s or more. 6 s is longer than their intervals
+between heartbeats and between commits, so the next heartbeat follows at once. Other clients may close their connection
+sooner (kafka-go: after 5 s), or send nothing else meanwhile."""
 
 
 def longest_hold_s(software: str) -> float:
-    """By the client's software name in ApiVersions; empty where it tells none."""
-    return LONGEST_S if software.lower().startswith(_PATIENT) else LONGEST_OF_OTHERS_S
+    """By the client's software name in ApiVersions; 0, do not hold, for one that is unknown or tells none."""
+    return next((longest_s for name, longest_s in _LONGEST_S.items() if software.startswith(name)), 0.0)
 
 
 def hold_limit_s(longest_s: float, session_timeout_s: float, silent_s: float) -> float:

@@ -95,8 +95,8 @@ class Call:
 class GroupCoordinator:
     """Answers requests about groups. One event loop.
 
-    ``manager`` has the groups this instance coordinates; ``instances`` knows where the others are. ``holds``: heartbeats
-    are answered once there is something to say, or at their limit (:mod:`~kafka_coord.groups.holding`).
+    ``manager`` has the groups this instance coordinates; ``instances`` knows where the others are. ``holds``: it holds
+    heartbeats of clients that can wait (:mod:`~kafka_coord.groups.holding`).
     """
 
     def __init__(

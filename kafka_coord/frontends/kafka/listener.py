@@ -49,8 +49,8 @@ DEFAULT_RETENTION_MS = 7 * 24 * 3600 * 1000
 class KafkaListener:
     """Serves Kafka clients at ``address`` until :meth:`close`. ``broker_listener`` is where the own broker listens for
     its instance, ``security`` how it is spoken to there; ``tls`` is for clients. ``rewrite``: its advertised
-    address is not the instance's, and is replaced in what it answers. ``holds``: heartbeats are held. Raises :class:`SettingsError` where it
-    cannot listen."""
+    address is not the instance's, and is replaced in what it answers. ``holds``: heartbeats are held. Raises
+    :class:`SettingsError` where it cannot listen."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ class OpenCaller:
     """``host`` is where it says it comes from."""
 
     def __init__(self, host: str) -> None:
-        self.host, self.software = host, ""
+        self.host, self.software = host, "librdkafka"
         self.release: Callable[[], None] | None = None
         self.access = Everything(self.ask_broker, BrokerAccess())
 

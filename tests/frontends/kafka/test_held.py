@@ -70,9 +70,7 @@ def test_a_heartbeat_with_another_request_behind_it_is_not_held(member: Member) 
     assert member.peer.answer("Metadata", 4)[0] == asked
 
 
-def test_a_member_that_an_operator_removes_is_told_at_once(
-    listener: KafkaListener, member: Member, group: str
-) -> None:
+def test_a_member_that_an_operator_removes_is_told_at_once(listener: KafkaListener, member: Member, group: str) -> None:
     beat = member.beat()
     with Peer(listener) as operator:
         leaving = message("LeaveGroupRequest").struct("MemberIdentity")(member_id=member.who["member_id"])

@@ -30,7 +30,7 @@ _SERVERS = (
     ("one", frozenset(_WITH_ONE_BROKER) - {Part.JOIN}, False),
     ("join", frozenset({Part.JOIN}), True),
 )
-"""Where they run, which parts run with them, and whether their instance holds heartbeats: a held one measures nothing."""
+"""For each cluster: its directory, its parts, and whether its instance holds heartbeats."""
 
 
 def run_kafka_groups_bench(options: KafkaGroupsOptions, directory: Path, on_progress: OnProgress) -> BenchReport:
