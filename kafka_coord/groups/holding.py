@@ -6,13 +6,11 @@ _LONGEST_S = {
     "librdkafka": 15.0,
     "confluent-kafka": 15.0,
     "apache-kafka-java": 6.0,
-    "aiokafka": 6.0,
-    "kafka-python": 6.0,
     "kgo": 6.0,
 }
 """By how a software name begins. librdkafka waits for its session timeout, and no setting changes that. franz-go (kgo)
-closes a connection after 10 s without an answer, the others after 30 s or more. 6 s is longer than their intervals
-between heartbeats and between commits, so the next heartbeat follows at once. Other clients may close their connection
+closes a connection after 10 s without an answer, the Java client after 30 s. 6 s is longer than their intervals between
+heartbeats and between commits, so the next heartbeat follows at once. Other clients may close their connection
 sooner (kafka-go: after 5 s), or send nothing else meanwhile."""
 
 
