@@ -14,7 +14,7 @@ from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.model import Assignment, Channel, GroupSettings, Ledger, Member
 
 SLOW_COMMAND_MS = 2_000
-"""In ms. A consumer that has not acknowledged a command for this long may be unable to read it."""
+"""A consumer that has not acknowledged a command for this many ms may be unable to read it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class RebalanceRequestQueue:
         """The groups whose next timer was set because of an event."""
         self._taken = 0
         self.last_was_calm = False
-        """Whether the last group taken was calm. Only for the thread that takes."""
+        """Whether the last group taken was calm. Only the thread that takes groups may read it."""
         self._timers: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}
         self._closed = False

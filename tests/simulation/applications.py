@@ -10,7 +10,7 @@ from kafka_coord.model import NO_OFFSET, StartPoint, TopicPartition
 
 
 class SimulatedLog:
-    """What Kafka holds: for each partition the offset of its next record. Record *o* is the number *o*.
+    """Kafka's log: for each partition the offset of its next record. Record *o* is the number *o*.
 
     ``topics`` are those that exist, with what tells a topic from another one made later under its name.
     """
@@ -23,7 +23,7 @@ class SimulatedLog:
         self.ends[partition] = self.ends.get(partition, 0) + count
 
     def delete(self, topic: str) -> None:
-        """The topic is gone, with all its records."""
+        """Deletes the topic with all its records."""
         self.topics.pop(topic, None)
         for partition in [partition for partition in self.ends if partition.topic == topic]:
             del self.ends[partition]
@@ -80,7 +80,7 @@ class SimulatedFetchers:
         return bool(self.batch)
 
     def finish(self) -> None:
-        """The application is done with its batch."""
+        """Notes that the application is done with its batch."""
         wake = self._orphans or any(holding.stopping for holding in self.batch)
         for holding in self.batch:
             holding.mark_consumed()

@@ -1,4 +1,4 @@
-"""The audit of a simulated history: what ``kafka-coord audit`` would say of the log that a real server had written."""
+"""Audits a simulated history, as ``kafka-coord audit`` would audit the log of a real server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def audit_history(log: Iterable[Transaction], session_timeout_ms: int) -> Report
 
 
 def violations(log: Iterable[Transaction], session_timeout_ms: int) -> list[AuditFinding]:
-    """What the audit objects to in what the code under test wrote. Session 0 is the simulation's own hand."""
+    """The violations in the writes of the code under test. Session 0 belongs to the simulation itself."""
     log = tuple(log)
     by_hand = {transaction.zxid for transaction in log if transaction.session == 0}
     found = audit_history(log, session_timeout_ms).violations

@@ -1,4 +1,4 @@
-"""A seeded history: processes, faults, and time until everybody is at rest again."""
+"""A seeded history: processes, faults, and a calm until the whole system is at rest again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ENCORES = 3
 TURMOIL = 2_500
 """For how many steps faults happen."""
 STORY_LENGTH = 4_000
-"""How many of the last sentences of a history are kept."""
+"""How many of a history's last sentences the story keeps."""
 
 
 class SimulatedCluster:
@@ -142,7 +142,9 @@ class SimulatedCluster:
         return topic == TOPIC or any(self.kind.by_pattern(name) for name in names)
 
     def _unsettled(self) -> str:
-        """What the elected coordinator believes, where that is not that the group is settled: an event was lost."""
+        """The elected coordinator's view of the group, if it does not see that the group is settled because an event
+        was lost.
+        """
         for process in self.processes.values():
             coordinator = process.service.coordinator if process.service is not None and process.alive else None
             if coordinator is not None and not (coordinator.handler.closed or coordinator.handler.deposed):
@@ -175,7 +177,7 @@ class SimulatedCluster:
             raise self.checker.broken
 
     def _leaders(self) -> int:
-        """How many instances would decide something now."""
+        """How many instances believe now that they may decide."""
         coordinators = (p.service.coordinator for p in self.processes.values() if p.service is not None and p.alive)
         return sum(one is not None and not (one.handler.closed or one.handler.deposed) for one in coordinators)
 
@@ -215,7 +217,7 @@ class SimulatedCluster:
             process.actors.remove(actor)
 
     def _next_moment(self) -> float:
-        """When something will happen by itself, where nothing can happen now."""
+        """The time of the next event that happens by itself, if nothing can happen now."""
         nothing = float("inf")
         soonest = self._events[0][0] if self._events else nothing
         for process in self.processes.values():
@@ -298,7 +300,7 @@ class SimulatedCluster:
             self.launcher.cut(self.processes[store.name])
 
     def loses(self) -> bool:
-        """Whether what travels now is lost."""
+        """Whether the present message is lost."""
         if self.calm or "lost" not in self.kinds or self.rng.random() >= self.fault_rate / 3:
             return False
         return not self.is_spared()
@@ -317,7 +319,7 @@ class SimulatedCluster:
         process.ready_until = 0.0
 
     def is_spared(self) -> bool:
-        """Numbers the fault that would happen now; whether it does not."""
+        """Numbers the fault that would happen now. Returns whether it is spared."""
         self.faults_met += 1
         return self.faults_met in self.spared
 

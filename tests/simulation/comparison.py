@@ -1,4 +1,4 @@
-"""The same random operations on the simulated and on a real ZooKeeper: every answer has to be the same."""
+"""Runs the same random operations on the simulated and on a real ZooKeeper, whose answers must be equal."""
 
 from __future__ import annotations
 

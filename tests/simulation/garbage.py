@@ -1,3 +1,3 @@
-"""What nobody can read, whatever it is written to."""
+"""Bytes that are unreadable as the value of any znode."""
 
 GARBAGE = (b"\xff\xfe", b"[]", b'{"version":7}', b'{"version":1,"subscr')

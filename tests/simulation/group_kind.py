@@ -1,4 +1,4 @@
-"""What the members of the simulated group have in common, drawn by the seed."""
+"""The common properties of the simulated group's members, drawn by the seed."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _GROUP_PATH = re.compile(
 
 
 class InvariantBroken(AssertionError):
-    """What was promised and did not hold."""
+    """An invariant does not hold."""
 
 
 class Witness(Protocol):
@@ -84,7 +84,7 @@ class InvariantChecker:
         self.from_the_end: set[str] = set()
         """Groups that read a partition of which nothing is stored from its end on: firm as soon as that is stored."""
         self.resets = 0
-        """How many offsets were set by an operator."""
+        """How many offsets an operator has set."""
         self.plans = self.plans_with_commands = 0
         self.unsound_plan = ""
         self._offsets: dict[tuple[str, TopicPartition], int] = {}

@@ -1,4 +1,4 @@
-"""Deliberate defects, each of which the simulator has to find: proof that its judge can say no."""
+"""Deliberate defects. The simulator must find each of them, which proves that its judge can fail a history."""
 
 from __future__ import annotations
 

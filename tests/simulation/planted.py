@@ -1,4 +1,4 @@
-"""``scripts/planted``: each deliberate defect against whatever looks for defects, and the table of who sees which."""
+"""``scripts/planted``: runs every check against each deliberate defect, and writes the table of the results."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Process:
     """When the first of the others may run, unless something happens in this process before."""
 
     def look(self, now: float) -> None:
-        """Finds out which actors may run."""
+        """Determines the actors that may run."""
         self.ready, self.ready_until = [], float("inf")
         for actor in self.actors:
             if not actor.sleeping or actor.asleep_until <= now or (actor.waker is not None and actor.waker()):

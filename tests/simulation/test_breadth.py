@@ -1,4 +1,4 @@
-"""Nothing that is said to be simulated silently never happens."""
+"""Every event that the simulation claims to cover does happen."""
 
 import logging
 from collections import Counter

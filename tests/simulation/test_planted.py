@@ -1,4 +1,4 @@
-"""The audit sees faults that break a rule about what ZooKeeper holds, and the table is about all of them."""
+"""The audit finds faults that break a rule about ZooKeeper's contents, and the table covers all of them."""
 
 import logging
 from collections.abc import Iterator

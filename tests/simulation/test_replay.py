@@ -1,4 +1,4 @@
-"""A seed is all it takes to see a history again, whatever order this process keeps its sets in."""
+"""A seed alone replays a history, whatever the order of this process's sets."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""A failure is told by the shortest story found that leads to one, and that story can be played again."""
+"""A failure is reported with the shortest story found, and that story can be replayed."""
 
 import logging
 from collections.abc import Iterator

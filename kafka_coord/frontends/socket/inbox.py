@@ -93,7 +93,7 @@ class Inbox(Generic[Arrival]):
         return any(waiting.items for waiting in self._lanes.values())
 
     def take(self) -> Iterator[Arrival]:
-        """One turn's share of every lane, at least one item of each that has any."""
+        """Takes one turn's share of items from every lane: at least one, unless the lane is empty."""
         for lane, waiting in self._lanes.items():
             items, size = 0, 0
             while items < ALLOWANCES[lane].items and size < ALLOWANCES[lane].bytes:

@@ -120,7 +120,7 @@ class SocketPeer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self._address = f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-        self._server.made(self, transport)  # type: ignore[arg-type]  # a stream's is a Transport
+        self._server.made(self, transport)  # type: ignore[arg-type]  # asyncio passes a Transport for stream connections
 
     def open(self, transport: asyncio.Transport) -> None:
         """Allows the connection to send, over ``transport``. With TLS, the handshake comes first."""

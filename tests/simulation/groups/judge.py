@@ -1,4 +1,4 @@
-"""Judges a history: what was acknowledged, what is in the log, what is answered."""
+"""Judges a history by its acknowledgements, its log and its answers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Key = tuple[str, int]
 
 
 class InvariantBroken(Exception):
-    """What must never be."""
+    """The violation of an invariant."""
 
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """One commit of one client. ``value`` is its offset, and like no other's."""
+    """One commit of one client. ``value`` is its offset, which is unique."""
 
     key: Key
     value: int

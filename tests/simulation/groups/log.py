@@ -174,7 +174,7 @@ class SimulatedPartition:
         self.served = kept
 
     def counted(self) -> list[Batch]:
-        """What a loader counts."""
+        """The records that a loader applies."""
         newest, found = -1, []
         for batch in self.all:
             term = term_of(self.partition, batch)
