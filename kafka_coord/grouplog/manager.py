@@ -168,6 +168,10 @@ class GroupMetadataManager:
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
+    def has(self, group_id: str) -> bool:
+        """Whether the log has the group or offsets of it."""
+        return group_id in self.groups_cache or group_id in self.offsets_cache
+
     def group(self, group_id: str) -> Group | None:
         return self.groups_cache.get(group_id)
 

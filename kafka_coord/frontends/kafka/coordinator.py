@@ -15,6 +15,7 @@ from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import answers
 from kafka_coord.frontends.kafka.access import Access, Operation
 from kafka_coord.frontends.kafka.instances import Instances, Node
+from kafka_coord.frontends.kafka.managed.requests import ManagedGroups, refused
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
@@ -105,15 +106,17 @@ class GroupCoordinator:
         instances: Instances,
         fresh_id: Callable[[], str] = lambda: str(uuid.uuid4()),
         statistics: Statistics | None = None,
+        managed: ManagedGroups | None = None,
         *,
         holds: bool = True,
     ) -> None:
         self.holds = holds
         self._manager, self._instances, self._fresh_id = manager, instances, fresh_id
-        self._statistics = statistics or Statistics()
+        self._statistics, self._managed = statistics or Statistics(), managed
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[str, Callable[[Call], Awaitable[Any]]] = {
+            "ConsumerGroupHeartbeat": self.handle_consumer_group_heartbeat,
             "AddOffsetsToTxn": self.handle_add_offsets_to_transaction,
             "DeleteGroups": self.handle_delete_groups,
             "DescribeGroups": self.handle_describe_groups,
@@ -191,7 +194,9 @@ class GroupCoordinator:
     async def handle_join_group(self, call: Call) -> Any:
         request = call.request
         error, found = await self._may_take_part(call), None
-        if error is Error.NONE:
+        if error is Error.NONE and self._is_managed(request.group_id):
+            error = Error.INCONSISTENT_GROUP_PROTOCOL
+        elif error is Error.NONE:
             found = await self._ask(
                 request.group_id, lambda token: _join(token, call, self._fresh_id()), make=not request.member_id
             )
@@ -240,6 +245,28 @@ class GroupCoordinator:
             found = Left(None, Error.NONE, tuple((*who, Error.UNKNOWN_MEMBER_ID) for who in leaving))
         return answers.left(found, call.version)
 
+    async def handle_consumer_group_heartbeat(self, call: Call) -> Any:
+        """KIP-848. No group has members of both kinds; offsets in the groups log would be lost to the managed group."""
+        request = call.request
+        error, group = await self._may_take_part(call), self._manager.group(request.group_id)
+        denied = await call.client.access.denied_topics(Operation.DESCRIBE, request.subscribed_topic_names or ())
+        if error is Error.NONE and denied:
+            error = Error.TOPIC_AUTHORIZATION_FAILED
+        if error is not Error.NONE:
+            return refused(error)
+        if self._managed is None:
+            return refused(Error.UNSUPPORTED_VERSION)
+        if group is not None and group.metadata.state is not GroupState.DEAD:
+            is_live = group.metadata.state is not GroupState.EMPTY
+            if is_live or self._manager.has_offsets(request.group_id):
+                what = "has members" if is_live else "has offsets"
+                words = f"the group {what} of the classic protocol: use another name, or delete it first"
+                return refused(Error.GROUP_ID_NOT_FOUND, words)
+        return await self._managed.heartbeat(request, call.header.client_id or "", call.client.host)
+
+    def _is_managed(self, group_id: str) -> bool:
+        return self._managed is not None and self._managed.has(group_id)
+
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     async def handle_commit_offsets(self, call: Call) -> Any:
@@ -252,6 +279,11 @@ class GroupCoordinator:
             return answers.per_partition("OffsetCommit", request.topics, lambda _topic, _partition: error)
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         offsets, errors = self._committed(request.topics, denied)
+        in_log, managed = self._manager.has(request.group_id), self._managed
+        if offsets and managed is not None and managed.takes_commit(request, in_log=in_log):
+            error, gone = await managed.commit(request, offsets)
+            errors |= gone
+            return answers.per_partition("OffsetCommit", request.topics, lambda *where: errors.get(where, error))
         error = await self._may_commit(request) if offsets else Error.NONE
         if error is Error.NONE:
             small = {where: one for where, one in offsets.items() if len(one.metadata) <= MAX_OFFSET_METADATA_CHARS}
@@ -296,24 +328,27 @@ class GroupCoordinator:
         return offsets, errors
 
     async def handle_fetch_offsets(self, call: Call) -> Any:
-        request = call.request
-        asked = (
-            [(one.group_id, one.topics) for one in request.groups]
-            if call.version >= 8
-            else [(request.group_id, request.topics)]
-        )
+        asked = call.request.groups if call.version >= 8 else (call.request,)
         access, known = call.client.access, self._manager.offsets_cache
-        no_groups = await access.denied_groups(Operation.DESCRIBE, [group for group, _ in asked])
+        no_groups = await access.denied_groups(Operation.DESCRIBE, [one.group_id for one in asked])
         visible = []
-        for group, topics in asked:
-            names = {topic for topic, _ in known.get(group, ())} if topics is None else {one.name for one in topics}
+        for one in asked:
+            group, topics, managed = one.group_id, one.topics, None
+            takes = self._managed is not None and self._managed.takes_fetch(one, in_log=self._manager.has(group))
+            if self._managed is not None and takes and group not in no_groups and not self._availability(group):
+                managed = await self._managed.fetch(one)
+            stored = known.get(group, {}) if managed is None else managed[1]
+            names = {topic for topic, _ in stored} if topics is None else {topic.name for topic in topics}
             hidden = frozenset() if group in no_groups else await access.denied_topics(Operation.DESCRIBE, names)
-            visible.append((group, topics, names, hidden))
-        await self._prove(group for group, _ in asked)
+            visible.append((group, topics, names, hidden, managed))
+        await self._prove(one.group_id for one in asked)
         found = []
-        for group, topics, names, hidden in visible:
+        for group, topics, names, hidden, managed in visible:
             error = Error.GROUP_AUTHORIZATION_FAILED if group in no_groups else self._availability(group)
-            offsets = {} if error else known.get(group, {})
+            if managed is not None:
+                error = error or managed[0]
+            stored = known.get(group, {}) if managed is None else managed[1]
+            offsets = {} if error else dict(stored)
             if topics is None and hidden:  # a topic that came meanwhile has not been asked about
                 offsets = {where: one for where, one in offsets.items() if where[0] in names}
             found.append((group, topics, error, offsets, hidden))

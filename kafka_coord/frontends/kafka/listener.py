@@ -25,6 +25,8 @@ from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.coordinator import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.limits import FrontLimits
+from kafka_coord.frontends.kafka.managed.requests import ManagedGroups
+from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.patches import patches
 from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.grouplog.authentication import BrokerSecurity
@@ -86,15 +88,21 @@ class KafkaListener:
         self._claims: dict[int, asyncio.Task[None]] = {}
         self.clients = Clients(limits or FrontLimits())
         self.limits.allow_descriptors()
-        self.coordinator = GroupCoordinator(self.manager, self.instances, statistics=self.statistics, holds=holds)
+        self.managed = ManagedTerms(store, self._office_lost)
+        managed = ManagedGroups(self.managed, broker_id)
+        self.coordinator = GroupCoordinator(
+            self.manager, self.instances, statistics=self.statistics, managed=managed, holds=holds
+        )
         self._thread = threading.Thread(target=self._run, name="kafka-listener", daemon=True)
         self._thread.start()
         self.address = self._started.result()
+        self.managed.start()
 
     def close(self) -> None:
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+        self.managed.close()
 
     # --- the loop's thread -------------------------------------------------------------------------------------------
 
@@ -209,6 +217,7 @@ class KafkaListener:
         try:
             await self.manager.load_groups_for_partition(partition)
             self.coordinator.begin_partition(partition)
+            self.managed.begin(partition, self.manager.terms[partition].term)
         except KafkaCoordError as error:
             log.warning("cannot coordinate partition=%d yet: %s", partition, error)
             await asyncio.sleep(LOOK_S)
@@ -220,6 +229,13 @@ class KafkaListener:
 
     def _term_ended(self, partition: int) -> None:
         self.coordinator.end_partition(partition)
+        self.managed.end(partition)
+
+    def _office_lost(self, partition: int, reason: str) -> None:
+        """On the thread of the managed groups."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self.manager.resign, partition, reason)
 
     async def _claim(self, partition: int) -> int:
         return await asyncio.to_thread(claim_term, self._store, partition, self._broker_id)

@@ -26,13 +26,14 @@ LOCAL = {
     47: ("OffsetDelete", Versions(0, 0)),
     25: ("AddOffsetsToTxn", Versions(0, 4)),
     28: ("TxnOffsetCommit", Versions(0, 4)),
+    68: ("ConsumerGroupHeartbeat", Versions(0, 1)),
 }
 """By api key: the request's name and the versions that are answered here. OffsetFetch 0 reads ZooKeeper, and is the
 broker's."""
 LARGE = frozenset({11, 14})
 """JoinGroup and SyncGroup: what members say to each other is in them."""
 GROUPS_OF_LATER = frozenset({68, 69, 76, 77, 78, 79, 88, 89, 90, 91, 92})
-"""KIP-848, share groups, streams groups: not served, so a broker's ranges for them are taken out."""
+"""KIP-848, share groups, streams groups: a broker's ranges for them are taken out. It would serve its own groups."""
 SASL_HANDSHAKE_VERSION = 1
 """Version 0 is followed by bytes without a header: nothing that requests could be told from. It is advertised all the
 same: librdkafka takes a broker that does not have it for one that knows no handshake at all."""

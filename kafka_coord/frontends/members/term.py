@@ -55,7 +55,7 @@ class Office:
     @property
     def kind(self) -> str:
         """The members' kind, for the log."""
-        return "socket" if self.protocol is None else f"Kafka {self.protocol}"
+        return "socket" if self.protocol is None else "Kafka"
 
 
 class Term:
@@ -96,7 +96,10 @@ class Term:
         """Finds the members of earlier terms, and gives each its whole session timeout again. After
         :class:`StoreUnavailable`, call it again."""
         office = self.office
-        self._find([name for name in self.store.children(layout.GROUPS) if is_legal(name) and office.includes(name)])
+        groups: tuple[str, ...] = ()
+        with suppress(NoNode):  # nobody has made a group yet
+            groups = self.store.children(layout.GROUPS)
+        self._find([name for name in groups if is_legal(name) and office.includes(name)])
         if self.machine.members:
             log.info(
                 "waiting for %s consumers to return epoch=%d consumers=%d",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import socket
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -20,22 +19,11 @@ from kafka_coord.wire.frames import RequestHeader, request_frame
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.peer import Member, Peer
+from tests.frontends.kafka.records import PARTITIONS, RECORDS, filled, read
 from tests.waiting import answered, eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
 _numbers = itertools.count(1)
-RECORDS, PARTITIONS = 3_000, 6
-
-
-def filled(front: Front) -> str:
-    """A topic with all records in it, written through the instances."""
-    name = f"stock-{next(_numbers)}"
-    TopicAdmin(front.cluster.bootstrap_servers).create(name, PARTITIONS, replication=3)
-    producer = Producer({"bootstrap.servers": front.bootstrap, "enable.idempotence": True})
-    for number in range(RECORDS):
-        producer.produce(name, key=str(number), value=str(number))
-    assert producer.flush(60) == 0
-    return name
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +45,6 @@ def consumer(front: Front, topic: str) -> Iterator[Callable[..., Consumer]]:
     yield make
     for one in made:
         one.close()
-
-
-def read(consumers: list[Consumer], count: int, within_s: float = 60.0) -> list[int]:
-    found: list[int] = []
-    deadline = time.monotonic() + within_s
-    while len(found) < count and time.monotonic() < deadline:
-        for one in consumers:
-            found += [int(m.value()) for m in one.consume(500, 0.05) if not m.error()]
-    return found
 
 
 def test_a_group_consumes_everything_once_through_joins_and_leaves(consumer: Callable[..., Consumer]) -> None:

@@ -1,0 +1,382 @@
+"""The members of managed groups that speak KIP-848, between their requests and the machine of members. Pure.
+
+A member is not bound to a TCP connection: it has a number of its own, which the machine takes for its connection.
+
+A heartbeat with epoch 0 registers. A delivered stop-fetcher makes the assignment smaller, and a delivered start-fetcher
+makes it larger; the answers tell the client its assignment. A heartbeat whose partitions lack those of the stop, or
+contain those of the start, acknowledges the command. The member's epoch is the generation of the newest command that it
+need not give up anything for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+
+from kafka_coord.frontends.members.machine import MembershipMachine
+from kafka_coord.frontends.members.machine import instructions as do
+from kafka_coord.frontends.members.machine import stimuli as was
+from kafka_coord.frontends.members.machine.stimuli import MemberId, Offsets, Stimulus, Terms
+from kafka_coord.groups.errors import Error
+from kafka_coord.model import Command, CommandId, StartFetcher, StopFetcher, Subscription, TopicPartition
+
+JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
+"""Epochs with a meaning in a heartbeat. ``LEAVE_FOR_NOW``: a static member, whose place is kept."""
+FIRST_EPOCH = 1
+
+Owned = frozenset[tuple[bytes, int]]
+"""Partitions by topic id."""
+Key = tuple[str, str]
+"""Group and consumer: the name that the member has in the engine, its instance id or else its member id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A ConsumerGroupHeartbeat. ``owned`` and ``subscription`` are ``None`` if the client has not changed them.
+    ``registration`` is the value of the member's registration, for a heartbeat that joins."""
+
+    token: Hashable
+    key: Key
+    member_id: str
+    epoch: int
+    owned: Owned | None = None
+    subscription: Subscription | None = None
+    registration: bytes = b""
+    is_static: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """An OffsetCommit of a member."""
+
+    token: Hashable
+    key: Key
+    member_id: str
+    epoch: int
+    offsets: Offsets = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Beaten:
+    """Answers a heartbeat. ``assignment`` is ``None`` if the client knows it."""
+
+    token: Hashable
+    error: Error
+    member_id: str
+    epoch: int
+    assignment: frozenset[TopicPartition] | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Answers a commit; ``topics`` no longer exist."""
+
+    token: Hashable
+    error: Error
+    topics: frozenset[str] = frozenset()
+
+
+Answer = Beaten | Committed
+
+
+@dataclass(slots=True, eq=False)
+class ConsumerGroupMember:
+    """One member. ``id`` is ``None`` until the machine has admitted it.
+
+    ``assignment`` is what the client should own, ``sent`` what it was last told, ``owned`` what it last said it owns.
+    ``command`` is the delivered command that it has not acknowledged, and ``told`` whether an answer has told the
+    client what that asks for. ``waiting`` is the heartbeat that is answered at ``answer_at`` at the latest.
+    """
+
+    key: Key
+    member_id: str
+    connection: int
+    subscription: Subscription | None
+    id: MemberId | None = None
+    epoch: int = FIRST_EPOCH
+    previous_epoch: int = FIRST_EPOCH
+    assignment: set[TopicPartition] = field(default_factory=set)
+    sent: frozenset[TopicPartition] | None = None
+    owned: Owned | None = None
+    command: tuple[CommandId, Command] | None = None
+    told: bool = False
+    has_acknowledged: bool = False
+    fenced: bool = False
+    waiting: Heartbeat | None = None
+    answer_at: float = 0.0
+    leaving: Heartbeat | None = None
+    commits: set[Hashable] = field(default_factory=set)
+
+    def reach(self, generation: int) -> None:
+        """The member has, or is told of, everything of this generation."""
+        if generation > self.epoch:
+            self.previous_epoch, self.epoch = self.epoch, generation
+
+
+class ConsumerGroupMembers:
+    """The members in one term. ``machine`` is the term's, and is only read. ``identity`` tells a topic's id, if it has
+    one. :meth:`take` returns what has come of everything before: stimuli for the machine, and answers."""
+
+    def __init__(
+        self,
+        machine: MembershipMachine,
+        identity: Callable[[str], bytes | None],
+        *,
+        session_timeout_s: float,
+        longest_wait_s: float,
+    ) -> None:
+        """``longest_wait_s``: a client that joins is answered after that time even if there is nothing for it."""
+        self._machine, self._identity = machine, identity
+        self._session_timeout_s, self._longest_wait_s = session_timeout_s, longest_wait_s
+        self.members: dict[Key, ConsumerGroupMember] = {}
+        self._by_connection: dict[int, ConsumerGroupMember] = {}
+        self._numbers = itertools.count(1)
+        self._stimuli: list[Stimulus] = []
+        self._answers: list[Answer] = []
+
+    def take(self) -> tuple[list[Stimulus], list[Answer]]:
+        taken = self._stimuli, self._answers
+        self._stimuli, self._answers = [], []
+        return taken
+
+    # --- from clients ------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, beat: Heartbeat, now: float) -> None:
+        member = self.members.get(beat.key)
+        if beat.epoch == JOIN:
+            self._join(beat, member, now)
+        elif member is None:
+            self._resume(beat, now)
+        elif member.member_id != beat.member_id:
+            self._refuse(beat, Error.FENCED_INSTANCE_ID)
+        elif member.id is None:
+            self._wait(member, beat, now)
+        elif beat.epoch < JOIN:
+            member.leaving = beat
+            for_good = beat.is_static and beat.epoch == LEAVE
+            self._stimuli.append(was.LeaveWanted(member.connection, beat, {}, for_good))
+        else:
+            self._beats(member, beat)
+
+    def _join(self, beat: Heartbeat, member: ConsumerGroupMember | None, now: float) -> None:
+        """A client that joins again begins with nothing, as a new incarnation; but one that repeats itself because it
+        lost the answer is the same."""
+        if beat.subscription is None:
+            self._refuse(beat, Error.INVALID_REQUEST, "a member that joins says what it subscribes to")
+            return
+        if member is not None and member.member_id != beat.member_id:
+            self._refuse(beat, Error.UNRELEASED_INSTANCE_ID, f"another member has the instance id {beat.key[1]}")
+            return
+        if member is not None and member.subscription == beat.subscription and not member.has_acknowledged:
+            member.owned = None
+            self._wait(member, beat, now)
+            if member.command is not None:
+                self._answer_waiting(member)
+            return
+        if member is not None:
+            self._end(member, Error.UNKNOWN_MEMBER_ID)
+            self._stimuli.append(was.Disconnected(member.connection))
+        member = self._made(beat)
+        self._wait(member, beat, now)
+        terms = Terms(self._session_timeout_s, auto_commit=False, resume_key=beat.member_id)
+        self._stimuli.append(was.RegistrationWanted(member.connection, beat, *beat.key, terms, beat.registration))
+
+    def _resume(self, beat: Heartbeat, now: float) -> None:
+        """Continues a member that registered in an earlier term."""
+        found = self._machine.members.get(beat.key)
+        if found is None or found.terms.resume_key != beat.member_id:
+            self._refuse(beat, Error.UNKNOWN_MEMBER_ID)
+            return
+        member = self._made(beat)
+        member.epoch = member.previous_epoch = max(FIRST_EPOCH, beat.epoch)
+        self._wait(member, beat, now)
+        self._stimuli.append(was.ResumeWanted(member.connection, beat, found.id, beat.member_id))
+
+    def _made(self, beat: Heartbeat) -> ConsumerGroupMember:
+        member = ConsumerGroupMember(beat.key, beat.member_id, next(self._numbers), beat.subscription)
+        self.members[beat.key] = self._by_connection[member.connection] = member
+        return member
+
+    def _wait(self, member: ConsumerGroupMember, beat: Heartbeat, now: float) -> None:
+        """Lets the heartbeat wait, in place of an earlier one whose answer its client has given up."""
+        if member.waiting is not None:
+            self._refuse(member.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
+        member.waiting, member.answer_at = beat, now + self._longest_wait_s
+
+    def _beats(self, member: ConsumerGroupMember, beat: Heartbeat) -> None:
+        is_late = beat.epoch == member.previous_epoch and (beat.owned is None or self._is_assigned(member, beat.owned))
+        if beat.subscription is not None and member.subscription is None:
+            member.subscription = beat.subscription
+        if beat.subscription is not None and beat.subscription != member.subscription:
+            member.fenced = True  # it gives up everything and joins with its new subscription
+        if member.fenced or not (beat.epoch == member.epoch or is_late):
+            self._refuse(beat, Error.FENCED_MEMBER_EPOCH)
+            return
+        self._stimuli.append(was.Heard(member.connection))
+        if beat.owned is not None:
+            member.owned = beat.owned
+        self._acknowledge(member)
+        is_whole = beat.owned is not None and beat.subscription is not None
+        self._tell(member, beat, whole=is_whole)
+
+    def _is_assigned(self, member: ConsumerGroupMember, owned: Owned) -> bool:
+        return owned <= self._by_identity(member.assignment)
+
+    def _acknowledge(self, member: ConsumerGroupMember) -> None:
+        """Acknowledges the delivered command if the client owns what that asks for."""
+        if member.command is None or not member.told or member.owned is None:
+            return
+        command_id, command = member.command
+        partitions = self._by_identity(command.partitions)
+        obeyed = partitions <= member.owned if isinstance(command, StartFetcher) else not partitions & member.owned
+        if obeyed:
+            member.command, member.told, member.has_acknowledged = None, False, True
+            member.reach(command.generation)
+            self._stimuli.append(was.CommandObeyed(member.connection, command_id, {}))
+
+    def _by_identity(self, partitions: Iterable[TopicPartition]) -> Owned:
+        """Partitions by topic id, without those of topics that no longer exist."""
+        found = ((self._identity(tp.topic), tp.partition) for tp in partitions)
+        return frozenset((topic_id, partition) for topic_id, partition in found if topic_id is not None)
+
+    def commit(self, commit: Commit) -> None:
+        error = self.why_not(commit.key, commit.member_id, commit.epoch)
+        if error is not Error.NONE:
+            self._answers.append(Committed(commit.token, error))
+            return
+        member = self.members[commit.key]
+        member.commits.add(commit.token)
+        self._stimuli += [
+            was.Heard(member.connection),
+            was.CommitWanted(member.connection, commit.token, commit.offsets),
+        ]
+
+    def why_not(self, key: Key, member_id: str, epoch: int) -> Error:
+        """Why a member with this epoch may not commit or fetch offsets. An epoch that an answer has just replaced is
+        good: the machine knows what the member holds."""
+        member = self.members.get(key)
+        if member is None or member.id is None:
+            found = self._machine.members.get(key)
+            may_return = found is not None and found.terms.resume_key == member_id
+            return Error.COORDINATOR_LOAD_IN_PROGRESS if may_return else Error.UNKNOWN_MEMBER_ID
+        if member.member_id != member_id:
+            return Error.UNKNOWN_MEMBER_ID
+        good = not member.fenced and epoch in {member.epoch, member.previous_epoch}
+        return Error.NONE if good else Error.STALE_MEMBER_EPOCH
+
+    def key_of(self, group: str, member_id: str) -> Key:
+        """The key of a member that a request names only by its member id."""
+        static = (key for key, one in self.members.items() if one.member_id == member_id and key[0] == group)
+        return (group, member_id) if (group, member_id) in self.members else next(static, (group, member_id))
+
+    # --- from the machine --------------------------------------------------------------------------------------------
+
+    def say(self, said: do.ToClient) -> None:
+        """What the machine says to a client. Not its refusal to register, which is for :meth:`not_registered`."""
+        member = self._by_connection.get(said.connection)
+        if member is None:
+            return
+        match said:
+            case do.Welcome():
+                member.id = said.member
+                if member.waiting is not None and member.waiting.epoch != JOIN:
+                    self._take_up(member)
+            case do.Resumed():
+                member.id, member.has_acknowledged = said.member, True
+                member.assignment = set(self._machine.members[member.key].held)
+                self._take_up(member)
+            case do.Deliver():
+                self._deliver(member, said.command_id, said.command)
+            case do.AnswerCommit():
+                self._answer_commit(member, said)
+            case do.Farewell():
+                beat, member.leaving = member.leaving, None
+                if beat is not None:
+                    self._answers.append(Beaten(beat.token, Error.NONE, beat.member_id, beat.epoch))
+                self._end(member, Error.UNKNOWN_MEMBER_ID)
+            case do.Dismiss() | do.RefuseResume():
+                self._end(member, Error.UNKNOWN_MEMBER_ID)
+            case _:  # probes: heartbeats come by themselves
+                pass
+
+    def not_registered(self, connection: int, error: Error, message: str) -> None:
+        member = self._by_connection.get(connection)
+        if member is not None:
+            self._end(member, error, message)
+
+    def _take_up(self, member: ConsumerGroupMember) -> None:
+        """Handles the heartbeat that waited until the machine admitted the member."""
+        beat, member.waiting = member.waiting, None
+        if beat is not None:
+            self.heartbeat(beat, member.answer_at)
+
+    def _deliver(self, member: ConsumerGroupMember, command_id: CommandId, command: Command) -> None:
+        member.command, member.told = (command_id, command), False
+        if isinstance(command, StopFetcher):
+            member.assignment.difference_update(command.partitions)
+        else:
+            member.assignment.update(command.partitions)
+            member.reach(command.generation)
+        self._answer_waiting(member)
+
+    def _answer_commit(self, member: ConsumerGroupMember, said: do.AnswerCommit) -> None:
+        if said.request is member.leaving and member.leaving is not None:
+            self._refuse(member.leaving, Error.COORDINATOR_NOT_AVAILABLE, said.message)
+            member.leaving = None
+            return
+        member.commits.discard(said.request)
+        errors = {do.Refused.NOT_HELD: Error.STALE_MEMBER_EPOCH, do.Refused.FAILED: Error.COORDINATOR_NOT_AVAILABLE}
+        error = Error.NONE if said.refused is None else errors[said.refused]
+        self._answers.append(Committed(said.request, error, said.topics))
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _tell(self, member: ConsumerGroupMember, beat: Heartbeat, *, whole: bool) -> None:
+        assignment = frozenset(member.assignment)
+        news = assignment if whole or member.sent != assignment else None
+        member.sent, member.told = assignment, member.command is not None
+        self._answers.append(Beaten(beat.token, Error.NONE, member.member_id, member.epoch, news))
+
+    def _answer_waiting(self, member: ConsumerGroupMember) -> None:
+        beat, member.waiting = member.waiting, None
+        if beat is not None:
+            self._tell(member, beat, whole=True)
+
+    def _refuse(self, beat: Heartbeat, error: Error, message: str | None = None) -> None:
+        self._answers.append(Beaten(beat.token, error, beat.member_id, beat.epoch, message=message))
+
+    def _end(self, member: ConsumerGroupMember, error: Error, message: str | None = None) -> None:
+        """Forgets the member, and answers everything that waits."""
+        self._by_connection.pop(member.connection, None)
+        if self.members.get(member.key) is member:
+            del self.members[member.key]
+        for beat in (member.waiting, member.leaving):
+            if beat is not None:
+                self._refuse(beat, error, message)
+        self._answers += [Committed(token, error) for token in member.commits]
+        member.waiting = member.leaving = None
+        member.commits.clear()
+
+    def end(self) -> None:
+        """The term is over: the clients look for the coordinator again."""
+        for member in list(self.members.values()):
+            self._end(member, Error.NOT_COORDINATOR)
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def due(self) -> float:
+        """When :meth:`tick` next has an effect."""
+        return min((one.answer_at for one in self.members.values() if one.waiting is not None), default=float("inf"))
+
+    def tick(self, now: float) -> None:
+        """Answers who has waited long enough."""
+        for member in list(self.members.values()):
+            if member.waiting is None or now < member.answer_at:
+                continue
+            if member.id is not None:
+                self._answer_waiting(member)
+            else:
+                self._refuse(member.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
+                member.waiting = None

@@ -1,0 +1,151 @@
+"""The requests of stock clients about managed groups, and the answers in Kafka's messages."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from kafka_coord.channel.messages import Register
+from kafka_coord.errors import InvalidPattern
+from kafka_coord.frontends.kafka.managed.members import JOIN, Beaten, Commit, Heartbeat
+from kafka_coord.frontends.kafka.managed.terms import PROTOCOL, SESSION_TIMEOUT_S, Assigned, ManagedTerms
+from kafka_coord.frontends.members.registering import registration_value, too_large
+from kafka_coord.grouplog.manager import Offsets
+from kafka_coord.grouplog.records import CommittedOffset
+from kafka_coord.groups.errors import Error
+from kafka_coord.model import Member, Subscription, TopicPartition
+from kafka_coord.model.names import is_legal
+from kafka_coord.wire.messages import message
+
+HEARTBEAT_INTERVAL_MS = 1_000
+_SESSION_TIMEOUT_MS = round(SESSION_TIMEOUT_S * 1000)
+
+
+class ManagedGroups:
+    """``broker_id`` is the instance's."""
+
+    def __init__(self, terms: ManagedTerms, broker_id: int) -> None:
+        self._terms, self._broker_id = terms, broker_id
+        self.has = terms.has
+
+    async def heartbeat(self, request: Any, client_id: str, host: str) -> Any:
+        """Answers a ConsumerGroupHeartbeat of a client that may take part."""
+        member_id = request.member_id or (str(uuid.uuid4()) if request.member_epoch == JOIN else "")
+        consumer = request.instance_id or member_id
+        if not is_legal(request.group_id):
+            return refused(Error.INVALID_GROUP_ID, f"a managed group cannot have the name {request.group_id[:80]!r}")
+        if not is_legal(consumer):
+            return refused(Error.INVALID_REQUEST, f"a member of a managed group cannot have the id {consumer[:80]!r}")
+        try:
+            wanted = _subscription(request)
+        except (ValueError, InvalidPattern) as error:
+            return refused(Error.INVALID_REQUEST, str(error))
+        owned = None
+        if request.topic_partitions is not None:
+            owned = frozenset((one.topic_id, number) for one in request.topic_partitions for number in one.partitions)
+        value = b""
+        if wanted is not None and request.member_epoch == JOIN:
+            value = self._registration(request, consumer, member_id, wanted, client_id, host)
+            refusal = too_large(value)
+            if refusal is not None:
+                return refused(Error.INVALID_REQUEST, refusal.message)
+        answer, assigned = await self._terms.heartbeat(
+            lambda token: Heartbeat(
+                token,
+                (request.group_id, consumer),
+                member_id,
+                request.member_epoch,
+                owned,
+                wanted,
+                value,
+                is_static=request.instance_id is not None,
+            )
+        )
+        return _heartbeat_answer(answer, member_id, assigned)
+
+    def _registration(
+        self, request: Any, consumer: str, member_id: str, wanted: Subscription, client_id: str, host: str
+    ) -> bytes:
+        member = Member(
+            consumer,
+            0,
+            wanted,
+            rack=request.rack_id or None,
+            session_timeout_ms=_SESSION_TIMEOUT_MS,
+            rejoin_grace_ms=_SESSION_TIMEOUT_MS if request.instance_id is not None else 0,
+            client=client_id or None,
+            host=host,
+            protocol=PROTOCOL,
+        )
+        register = Register(request.group_id, member, auto_commit=False, resume_key=member_id)
+        return registration_value(register, self._broker_id, host, time.time_ns() // 1_000_000, secrets.token_hex(8))
+
+    async def commit(self, request: Any, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
+        """Commits for a member. Returns an error for all, and those of single partitions."""
+        key = request.group_id, request.group_instance_id or request.member_id
+        values = {TopicPartition(*where): one.offset for where, one in offsets.items()}
+        epoch = request.generation_id_or_member_epoch
+        found = await self._terms.commit(lambda token: Commit(token, key, request.member_id, epoch, values))
+        gone = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in found.topics}
+        return found.error, gone
+
+    def takes_fetch(self, asked: Any, *, in_log: bool) -> bool:
+        """Whether an OffsetFetch is about a managed group. A group that the groups log does not have is looked for in
+        ZooKeeper: members of a managed group, before it is known here, must not be told that it has no offsets."""
+        return self.has(asked.group_id) or (is_legal(asked.group_id) and not in_log)
+
+    def takes_commit(self, request: Any, *, in_log: bool) -> bool:
+        """Whether an OffsetCommit is, or may be, of a managed group's member."""
+        group, epoch = request.group_id, request.generation_id_or_member_epoch
+        return self.has(group) or (epoch >= 0 and not in_log and not self._terms.knows(group))
+
+    async def fetch(self, asked: Any) -> tuple[Error, Mapping[tuple[str, int], CommittedOffset]]:
+        """The offsets of a group that an OffsetFetch asks for, those of all partitions where it names no topics."""
+        wanted = None
+        if asked.topics is not None:
+            wanted = [TopicPartition(one.name, number) for one in asked.topics for number in one.partition_indexes]
+        member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
+        member = (member_id, epoch) if member_id and epoch >= 0 else None
+        error, found = await self._terms.fetch(asked.group_id, wanted, member)
+        return error, {where: CommittedOffset(offset) for where, offset in found.items() if offset is not None}
+
+
+def refused(error: Error, words: str | None = None) -> Any:
+    return message("ConsumerGroupHeartbeatResponse")(error_code=error, error_message=words)
+
+
+def _subscription(request: Any) -> Subscription | None:
+    """``None`` if the client has not changed it. Raises :class:`ValueError` and :class:`InvalidPattern`."""
+    names, pattern = request.subscribed_topic_names, getattr(request, "subscribed_topic_regex", None)
+    if pattern:
+        if names:
+            raise ValueError("a subscription to topics and a pattern at once is not served: use one of them")
+        return Subscription.matching(pattern)
+    if names is None:
+        return None
+    if not names and request.member_epoch == JOIN:
+        raise ValueError("the subscription names no topic")
+    illegal = [name for name in names if not is_legal(name)]
+    if illegal:
+        raise ValueError(f"{illegal[0][:80]!r} is not a legal topic name")
+    return Subscription.to(names)
+
+
+def _heartbeat_answer(answer: Beaten, member_id: str, assigned: Assigned | None) -> Any:
+    if answer.error is not Error.NONE:
+        return refused(answer.error, answer.message)
+    form = message("ConsumerGroupHeartbeatResponse")
+    assignment = None
+    if assigned is not None:
+        one = form.struct("TopicPartitions")
+        parts = tuple(one(topic_id=topic_id, partitions=numbers) for topic_id, numbers in assigned)
+        assignment = form.struct("Assignment")(topic_partitions=parts)
+    return form(
+        member_id=member_id,
+        member_epoch=answer.epoch,
+        heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+        assignment=assignment,
+    )

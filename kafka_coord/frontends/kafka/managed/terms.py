@@ -1,0 +1,342 @@
+"""The thread that runs the terms of managed groups: one for each partition of the groups log served here.
+
+The event loop of the listener passes requests in, and gets the answers as futures. The thread waits for ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from kafka_coord.channel.messages import Code
+from kafka_coord.errors import Fenced, MalformedValue, NoNode, StoreError, StoreUnavailable
+from kafka_coord.frontends.kafka.managed.members import Beaten, Commit, Committed, ConsumerGroupMembers, Heartbeat
+from kafka_coord.frontends.members.committed import Committed as Found
+from kafka_coord.frontends.members.committed import CommittedReader
+from kafka_coord.frontends.members.journal import Journal
+from kafka_coord.frontends.members.machine import instructions as do
+from kafka_coord.frontends.members.registering import Refusal
+from kafka_coord.frontends.members.term import Office, Term
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.groups.errors import Error
+from kafka_coord.model import TopicPartition
+from kafka_coord.model import json_fields as fields
+from kafka_coord.zk import layout
+from kafka_coord.zk.store import Check, SessionState, Store
+
+log = logging.getLogger(__name__)
+
+PROTOCOL = "consumer"
+"""The value of ``group.protocol`` in these clients, and of ``protocol`` in their registrations."""
+SESSION_TIMEOUT_S = 45.0
+"""Kafka's ``group.consumer.session.timeout.ms``."""
+LONGEST_WAIT_S = 0.9
+"""Less than the heartbeat interval, which librdkafka takes for the timeout of a heartbeat."""
+_AGAIN_S = 0.1
+_REFUSED_AGAIN_S = 1.0
+_LONGEST_SLEEP_S = 1.0
+"""Also between two steps of a partition without members."""
+_REFUSALS = {
+    Code.DUPLICATE_CONSUMER: Error.UNRELEASED_INSTANCE_ID,
+    Code.NOT_AUTHORISED: Error.GROUP_AUTHORIZATION_FAILED,
+    Code.BAD_SUBSCRIPTION: Error.INVALID_REQUEST,
+}
+
+Assigned = tuple[tuple[bytes, tuple[int, ...]], ...]
+"""Partitions by topic id."""
+
+
+class Served:
+    """One partition's groups, while this instance coordinates them."""
+
+    def __init__(
+        self, store: Store, partition: int, number: int, topic_ids: TopicIds, wake: Callable[[], None]
+    ) -> None:
+        """``number`` is the term: the version of the partition's znode."""
+        fence = Check(layout.log_partition(partition), number)
+        office = Office(fence, number, PROTOCOL, lambda group: partition_of(group) == partition)
+        self.partition, self.due, self.woken = partition, 0.0, True
+        self.groups: frozenset[str] = frozenset()
+        self.has_begun = False
+        self._store, self._topic_ids = store, topic_ids
+        self._said: deque[do.ToClient] = deque()
+        journal = Journal(lambda _connection: "-", office.kind)
+        self.term = Term(store, office, partial(self._wake, wake), self._said.append, lambda _told: None, journal)
+        self.members = ConsumerGroupMembers(
+            self.term.machine, topic_ids.get, session_timeout_s=SESSION_TIMEOUT_S, longest_wait_s=LONGEST_WAIT_S
+        )
+        self.committed = CommittedReader(store)
+
+    def _wake(self, wake: Callable[[], None]) -> None:
+        self.woken = True
+        wake()
+
+    def step(self) -> float:
+        """Does what is due; returns when to do so again. Raises what the term's step raises."""
+        monotonic = self._store.clock.monotonic
+        self.woken = False
+        if not self.has_begun:
+            self.term.begin()
+            self.has_begun = True
+        self.members.tick(monotonic())
+        due = self.term.step(leads=True)
+        while self._said:
+            self._topic_ids.learn(self._topics_of(self._said[0]))
+            self._hear(self._said.popleft())
+        self.groups = frozenset(group for group, _ in self.term.machine.members)
+        if self.committed.step():
+            return monotonic()
+        machine = self.term.machine
+        if not machine.members and not machine.registering:
+            due = max(due, monotonic() + _LONGEST_SLEEP_S)
+        return min(due, self.members.due())
+
+    def _topics_of(self, said: do.ToClient) -> set[str]:
+        """The topics whose ids must be known."""
+        if isinstance(said, do.Deliver):
+            return {tp.topic for tp in said.command.partitions}
+        if isinstance(said, do.Resumed):
+            held = self.term.machine.members.get((said.member.group, said.member.consumer))
+            return {tp.topic for tp in held.held} if held is not None else set()
+        return set()
+
+    def _hear(self, said: do.ToClient) -> None:
+        if isinstance(said, do.RefuseRegistration):
+            reason = said.reason
+            code = reason.code if isinstance(reason, Refusal) else Code.UNAVAILABLE
+            message = reason.message if isinstance(reason, Refusal) else str(reason)
+            self.members.not_registered(said.connection, _REFUSALS.get(code, Error.COORDINATOR_NOT_AVAILABLE), message)
+        else:
+            self.members.say(said)
+
+
+class TopicIds:
+    """The ids that Kafka gives topics from 2.8 on, as ZooKeeper has them. One thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._ids: dict[str, bytes | None] = {}
+
+    def get(self, topic: str) -> bytes | None:
+        return self._ids.get(topic)
+
+    def learn(self, topics: Iterable[str]) -> None:
+        """Reads the ids of these topics, as a topic may have been made anew. One that is gone keeps its id. Raises
+        :class:`StoreError`."""
+        for topic in topics:
+            path = layout.broker_topic(topic)
+            with suppress(NoNode, MalformedValue, binascii.Error):
+                written = fields.text(fields.load_object(self._store.get(path).data, path), "topic_id", path)
+                self._ids[topic] = base64.urlsafe_b64decode(written + "==")
+
+    def by_id(self, partitions: Iterable[TopicPartition]) -> Assigned:
+        """Without those of topics that have no id."""
+        found: dict[bytes, list[int]] = {}
+        for topic, partition in sorted(partitions):
+            topic_id = self._ids.get(topic)
+            if topic_id is not None:
+                found.setdefault(topic_id, []).append(partition)
+        return tuple((topic_id, tuple(numbers)) for topic_id, numbers in found.items())
+
+
+class ManagedTerms:
+    """See above. ``lost`` is called on the thread with a partition whose office another instance has."""
+
+    def __init__(self, store: Store, lost: Callable[[int, str], None]) -> None:
+        self._store, self._lost = store, lost
+        self._topic_ids = TopicIds(store)
+        self._served: dict[int, Served] = {}
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._news = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="managed-groups", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing = True
+        self._news.set()
+        self._thread.join()
+
+    # --- on the listener's event loop --------------------------------------------------------------------------------
+
+    def begin(self, partition: int, number: int) -> None:
+        """This instance coordinates the partition's groups from now on."""
+        self._pass(partial(self._begin, partition, number))
+
+    def end(self, partition: int) -> None:
+        self._pass(partial(self._end, partition))
+
+    def has(self, group: str) -> bool:
+        """Whether the group has members here."""
+        served = self._served.get(partition_of(group))
+        return served is not None and group in served.groups
+
+    def knows(self, group: str) -> bool:
+        """Whether this instance has found the members of earlier terms in the group."""
+        served = self._served.get(partition_of(group))
+        return served is not None and served.has_begun
+
+    async def heartbeat(self, beat: Callable[[object], Heartbeat]) -> tuple[Beaten, Assigned | None]:
+        """``beat`` makes the heartbeat with its token. Returns the answer, and its assignment by topic id."""
+
+        def pass_on(served: Served, token: object) -> None:
+            served.members.heartbeat(beat(token), self._store.clock.monotonic())
+
+        refused = Beaten(None, Error.COORDINATOR_LOAD_IN_PROGRESS, "", 0), None
+        found: tuple[Beaten, Assigned | None] = await self._ask(beat(None).key[0], pass_on, refused)
+        return found
+
+    async def commit(self, commit: Callable[[object], Commit]) -> Committed:
+        def pass_on(served: Served, token: object) -> None:
+            served.members.commit(commit(token))
+
+        refused = Committed(None, Error.COORDINATOR_LOAD_IN_PROGRESS)
+        found: Committed = await self._ask(commit(None).key[0], pass_on, refused)
+        return found
+
+    async def fetch(
+        self, group: str, partitions: Iterable[TopicPartition] | None, member: tuple[str, int] | None
+    ) -> tuple[Error, Found]:
+        """The stored offsets of these partitions, or of all. ``member``: its member id and epoch, where the
+        client says them."""
+
+        def pass_on(served: Served, token: asyncio.Future[Any]) -> None:
+            error = Error.NONE
+            if member is not None:
+                member_id, epoch = member
+                error = served.members.why_not(served.members.key_of(group, member_id), member_id, epoch)
+            if error is not Error.NONE:
+                _resolve(token, (error, {}))
+                return
+            wanted = (lambda: self._stored(group)) if partitions is None else (lambda: list(partitions))
+            served.committed.ask(group, "", wanted, partial(self._fetched, token))
+
+        found: tuple[Error, Found] = await self._ask(group, pass_on, (Error.COORDINATOR_LOAD_IN_PROGRESS, {}))
+        return found
+
+    async def _ask(self, group: str, pass_on: Callable[[Served, Any], None], refused: object) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def take() -> None:
+            served = self._served.get(partition_of(group))
+            is_connected = self._store.session.state is SessionState.CONNECTED
+            if served is None or not served.has_begun or not is_connected:
+                _resolve(answer, refused)
+            else:
+                served.woken = True
+                pass_on(served, answer)
+
+        self._pass(take)
+        return await answer
+
+    def _pass(self, call: Callable[[], None]) -> None:
+        self._inbox.append(call)
+        self._news.set()
+
+    # --- on the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._news.clear()
+            while self._inbox:
+                self._guarded(self._inbox.popleft())
+            if self._store.session.state is SessionState.CONNECTED:
+                for served in list(self._served.values()):
+                    if served.woken or self._store.clock.monotonic() >= served.due:
+                        self._step(served)
+            self._news.wait(self._sleep_s())
+        for partition in list(self._served):
+            self._end(partition)
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            log.exception("cannot handle a request for managed groups (a defect)")
+
+    def _sleep_s(self) -> float:
+        if self._store.session.state is not SessionState.CONNECTED:
+            return _AGAIN_S
+        due = min((one.due for one in self._served.values()), default=float("inf"))
+        return max(0.0, min(_LONGEST_SLEEP_S, due - self._store.clock.monotonic()))
+
+    def _step(self, served: Served) -> None:
+        now = self._store.clock.monotonic()
+        try:
+            served.due = served.step()
+            if self._pass_on(served):
+                served.due = now
+        except Fenced as error:
+            self._end(served.partition)
+            self._lost(served.partition, str(error))
+        except StoreUnavailable:
+            served.due = now + _AGAIN_S
+        except StoreError as error:
+            log.warning("ZooKeeper refused a request partition=%d: %s; trying again", served.partition, error)
+            served.due = now + _REFUSED_AGAIN_S
+        except Exception:
+            log.exception("cannot serve managed groups partition=%d; beginning anew", served.partition)
+            self._begin(served.partition, served.term.office.number)
+            self._served[served.partition].due, self._served[served.partition].woken = now + _REFUSED_AGAIN_S, False
+
+    def _pass_on(self, served: Served) -> bool:
+        """Passes on what has come of the step; whether there is something for the next."""
+        stimuli, answers = served.members.take()
+        for stimulus in stimuli:
+            served.term.arrived(stimulus)
+        for answer in answers:
+            if isinstance(answer, Beaten):
+                told = None if answer.assignment is None else self._topic_ids.by_id(answer.assignment)
+                _resolve(answer.token, (answer, told))
+            else:
+                _resolve(answer.token, answer)
+        return bool(stimuli)
+
+    def _begin(self, partition: int, number: int) -> None:
+        self._end(partition)
+        self._served[partition] = Served(self._store, partition, number, self._topic_ids, self._news.set)
+
+    def _end(self, partition: int) -> None:
+        served = self._served.pop(partition, None)
+        if served is not None:
+            served.members.end()
+            self._pass_on(served)
+            served.term.close()
+
+    def _stored(self, group: str) -> list[TopicPartition]:
+        """The partitions with a stored offset."""
+        found = []
+        with suppress(NoNode):
+            for topic in self._store.children(layout.offsets(group)):
+                numbers = self._store.children(layout.topic_offsets(group, topic))
+                found += [TopicPartition(topic, int(number)) for number in numbers if number.isdigit()]
+        return found
+
+    def _fetched(self, token: asyncio.Future[Any], found: Found | StoreError | MalformedValue) -> None:
+        if isinstance(found, (StoreError, MalformedValue)):
+            log.warning("cannot read stored offsets: %s", found)
+            _resolve(token, (Error.COORDINATOR_NOT_AVAILABLE, {}))
+        else:
+            _resolve(token, (Error.NONE, found))
+
+
+def _resolve(token: object, value: object) -> None:
+    """Answers on the event loop, if that still runs."""
+    if isinstance(token, asyncio.Future):
+        with suppress(RuntimeError):
+            token.get_loop().call_soon_threadsafe(_set, token, value)
+
+
+def _set(token: asyncio.Future[Any], value: object) -> None:
+    if not token.done():
+        token.set_result(value)

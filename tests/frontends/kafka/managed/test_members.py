@@ -1,0 +1,241 @@
+"""KIP-848 on the machine of members, without clock, sockets or ZooKeeper."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, get_args
+
+import pytest
+
+from kafka_coord.frontends.kafka.managed.members import (
+    JOIN,
+    LEAVE,
+    LEAVE_FOR_NOW,
+    Beaten,
+    Commit,
+    Committed,
+    ConsumerGroupMembers,
+    Heartbeat,
+)
+from kafka_coord.frontends.members.machine import instructions as do
+from kafka_coord.frontends.members.machine import stimuli as was
+from kafka_coord.frontends.members.machine.stimuli import MemberId, Terms
+from kafka_coord.groups.errors import Error
+from kafka_coord.model import StartFetcher, StartPoint, StopFetcher, Subscription, TopicPartition
+from tests.frontends.machine.house import House, tp
+
+SESSION_S, WAIT_S = 45.0, 0.9
+ID = b"flights-identity"
+FLIGHTS = Subscription.to(["flights"])
+
+
+def owned(*partitions: int) -> frozenset[tuple[bytes, int]]:
+    return frozenset((ID, partition) for partition in partitions)
+
+
+def flights(*partitions: int) -> frozenset[TopicPartition]:
+    return frozenset(map(tp, partitions))
+
+
+class Play:
+    """The members with a machine, whose registrations succeed at once."""
+
+    def __init__(self) -> None:
+        self.house = House()
+        identities = {"flights": ID}
+        self.members = ConsumerGroupMembers(
+            self.house.machine, identities.get, session_timeout_s=SESSION_S, longest_wait_s=WAIT_S
+        )
+        self.stores: list[do.Store] = []
+        self._tokens = itertools.count(1)
+        self._incarnations = itertools.count(500)
+        self.answers: dict[object, Any] = {}
+
+    def pump(self) -> None:
+        """Passes on everything until nothing is left."""
+        while True:
+            for one in (found := self.house.taken(object)):  # type: ignore[type-abstract]
+                if isinstance(one, get_args(do.ToClient)):
+                    self.members.say(one)
+                elif isinstance(one, do.WriteRegistration):
+                    wanted = one.wanted
+                    member = MemberId(wanted.group, wanted.consumer, next(self._incarnations))
+                    self.house.tell(was.RegistrationWritten(wanted, member))
+                elif isinstance(one, do.ReadMember):
+                    self.house.tell(was.MemberRead(one.member, flights(0, 1), ()))
+                elif isinstance(one, do.Store):
+                    self.stores.append(one)
+            stimuli, answers = self.members.take()
+            self.house.tell(*stimuli)
+            self.answers |= {answer.token: answer for answer in answers}
+            if not stimuli and not found:
+                return
+
+    def beat(self, epoch: int, member_id: str = "m1", consumer: str = "", **more: Any) -> Any:
+        """The answer to a heartbeat, or ``None`` if it waits."""
+        token = next(self._tokens)
+        key = ("delays", consumer or member_id)
+        if epoch == JOIN:
+            more = {"subscription": FLIGHTS, "owned": owned()} | more
+        beat = Heartbeat(token, key, member_id, epoch, is_static=bool(consumer), **more)
+        self.members.heartbeat(beat, self.house.now)
+        self.pump()
+        return self.answers.get(token)
+
+    def commit(self, epoch: int, offset: int, partition: int = 0, member_id: str = "m1") -> Any:
+        token = next(self._tokens)
+        self.members.commit(Commit(token, ("delays", member_id), member_id, epoch, {tp(partition): offset}))
+        self.pump()
+        self.write()
+        return self.answers.get(token)
+
+    def send(
+        self, generation: int, *, start: tuple[int, ...] = (), stop: tuple[int, ...] = (), who: str = "m1"
+    ) -> None:
+        """A command comes into the member's channel."""
+        member = self.house.machine.members["delays", who].id
+        partitions = {tp(number): StartPoint(0) for number in start}
+        command: StartFetcher | StopFetcher = StartFetcher(generation, 1, member.incarnation, partitions, "test")
+        if stop:
+            halted = self.house.stop(member, *stop)
+            command = StopFetcher(generation, 1, member.incarnation, halted.partitions, "test")
+        self.house.send(member, command)
+        self.pump()
+
+    def write(self) -> list[do.Store]:
+        """ZooKeeper takes all writes; what they were."""
+        written, self.stores = self.stores, []
+        for store in written:
+            self.house.stored(store)
+        self.pump()
+        return written
+
+    def holding(self, *partitions: int, generation: int = 3) -> int:
+        """``m1`` has joined and owns these. Its epoch."""
+        self.beat(JOIN)
+        self.send(generation, start=partitions)
+        assert self.beat(generation, owned=owned(*partitions)).error is Error.NONE
+        assert [store.acknowledges is not None for store in self.write()] == [True]
+        return generation
+
+
+def test_a_join_is_answered_when_there_is_something_to_give() -> None:
+    play = Play()
+    assert play.beat(JOIN) is None
+    play.send(3, start=(0, 1))
+    assert play.answers[1] == Beaten(1, Error.NONE, "m1", 3, flights(0, 1))
+    assert play.beat(3, owned=owned()).assignment is None, "it has been told"
+    assert play.write() == []
+    play.beat(3, owned=owned(0, 1))
+    (store,) = play.write()
+    assert store.acknowledges is not None
+
+
+def test_a_join_that_gets_nothing_is_answered_in_the_end() -> None:
+    play = Play()
+    assert play.beat(JOIN) is None
+    play.members.tick(play.house.now + WAIT_S / 2)
+    play.pump()
+    assert play.answers == {}
+    assert play.members.due() == play.house.now + WAIT_S
+    play.members.tick(play.house.now + WAIT_S)
+    play.pump()
+    assert play.answers[1] == Beaten(1, Error.NONE, "m1", 1, frozenset())
+
+
+def test_what_is_to_be_stopped_is_acknowledged_by_owning_it_no_longer() -> None:
+    play = Play()
+    epoch = play.holding(0, 1)
+    play.send(4, stop=(1,))
+    told = play.beat(epoch)
+    assert (told.epoch, told.assignment) == (epoch, flights(0))
+    play.beat(epoch, owned=owned(0, 1))
+    assert play.write() == [], "it still owns it"
+    after = play.beat(epoch, owned=owned(0))
+    assert after.epoch == 4
+    (store,) = play.write()
+    assert store.acknowledges is not None
+    assert play.beat(epoch).error is Error.NONE, "the answer with the new epoch may be lost"
+
+
+def test_nothing_is_acknowledged_before_the_client_was_told() -> None:
+    play = Play()
+    epoch = play.holding(0)
+    play.send(4, stop=(0,))
+    play.beat(epoch, owned=owned())
+    assert play.write() == []
+    play.beat(epoch, owned=owned())
+    assert len(play.write()) == 1
+
+
+def test_wrong_epochs_and_members() -> None:
+    play = Play()
+    epoch = play.holding(0)
+    assert play.beat(epoch + 1).error is Error.FENCED_MEMBER_EPOCH
+    assert play.beat(epoch, "m2").error is Error.UNKNOWN_MEMBER_ID
+    assert play.commit(epoch + 1, 7).error is Error.STALE_MEMBER_EPOCH
+    assert play.commit(epoch, 7, member_id="m2").error is Error.UNKNOWN_MEMBER_ID
+    assert play.commit(epoch, 7, partition=9).error is Error.STALE_MEMBER_EPOCH
+
+
+def test_a_commit_is_answered_when_it_is_stored() -> None:
+    play = Play()
+    epoch = play.holding(0)
+    assert play.commit(epoch, 7).error is Error.NONE
+    play.members.commit(Commit("c", ("delays", "m1"), "m1", epoch, {tp(0): 8}))
+    play.pump()
+    assert "c" not in play.answers
+    assert [store.offsets for store in play.write()] == [{tp(0): 8}]
+    assert play.answers["c"] == Committed("c", Error.NONE)
+
+
+def test_a_member_with_another_subscription_gives_up_everything_and_joins_again() -> None:
+    play = Play()
+    epoch = play.holding(0)
+    before = play.house.machine.members["delays", "m1"].id
+    wider = Subscription.to(["flights", "gates"])
+    assert play.beat(epoch, subscription=wider, owned=owned(0)).error is Error.FENCED_MEMBER_EPOCH
+    assert play.beat(epoch).error is Error.FENCED_MEMBER_EPOCH
+    assert play.beat(JOIN, subscription=wider) is None
+    assert play.house.machine.members["delays", "m1"].id.incarnation > before.incarnation
+
+
+@pytest.mark.parametrize(("epoch", "for_good"), [(LEAVE, True), (LEAVE_FOR_NOW, False)])
+def test_a_static_member_leaves(epoch: int, for_good: bool) -> None:
+    play = Play()
+    play.beat(JOIN, consumer="i1")
+    assert play.beat(JOIN, "m2", consumer="i1").error is Error.UNRELEASED_INSTANCE_ID
+    assert play.beat(epoch, consumer="i1") is None
+    (store,) = play.write()
+    assert (store.leaves, store.for_good) == (True, for_good)
+    assert max(play.answers.items())[1] == Beaten(3, Error.NONE, "m1", epoch)
+    assert play.beat(JOIN, "m2", consumer="i1") is None, "the instance id is free"
+
+
+def test_a_member_of_an_earlier_term_goes_on_with_what_it_holds() -> None:
+    play = Play()
+    for name in ("m1", "m2"):
+        play.house.tell(was.MemberFound(MemberId("delays", name, 7), Terms(SESSION_S, False, name)))
+    assert play.commit(5, 70).error is Error.COORDINATOR_LOAD_IN_PROGRESS
+    assert play.beat(5, owned=owned(0, 1)) == Beaten(2, Error.NONE, "m1", 5, flights(0, 1))
+    assert play.commit(5, 70).error is Error.NONE
+    assert play.beat(5, "m3").error is Error.UNKNOWN_MEMBER_ID
+
+
+def test_who_is_evicted_is_told_and_what_waits_is_answered() -> None:
+    play = Play()
+    epoch = play.holding(0)
+    play.members.commit(Commit("c", ("delays", "m1"), "m1", epoch, {tp(0): 8}))
+    play.pump()
+    play.house.tell(was.RegistrationDeleted(play.house.machine.members["delays", "m1"].id))
+    play.pump()
+    assert play.answers["c"] == Committed("c", Error.UNKNOWN_MEMBER_ID)
+    assert play.beat(epoch).error is Error.UNKNOWN_MEMBER_ID
+
+
+def test_when_the_term_ends_everybody_looks_for_the_coordinator() -> None:
+    play = Play()
+    assert play.beat(JOIN) is None
+    play.members.end()
+    play.pump()
+    assert play.answers[1].error is Error.NOT_COORDINATOR

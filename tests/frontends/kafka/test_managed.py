@@ -1,0 +1,114 @@
+"""Stock clients with ``group.protocol=consumer`` in managed groups, on brokers that refuse them that."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from kafka_coord import Consumer as CoordConsumer
+from kafka_coord.coordinator.service import CoordinatorService
+from kafka_coord.dev.cluster.leadership import move_leadership
+from kafka_coord.grouplog.manager import partition_of
+from kafka_coord.grouplog.term import TOPIC
+from tests.coordinator.harness import FAST
+from tests.frontends.kafka.conftest import Front
+from tests.frontends.kafka.records import PARTITIONS, RECORDS, filled, read
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def topic(front: Front) -> Iterator[str]:
+    """A topic with records, and an elected coordinator."""
+    service = CoordinatorService(front.store, 1, {}, FAST)
+    service.start()
+    assert service.wait_registered(15)
+    yield filled(front)
+    service.stop()
+
+
+@pytest.fixture
+def consumer(front: Front, topic: str) -> Iterator[Callable[..., Consumer]]:
+    made: list[Consumer] = []
+
+    def make(group: str, **settings: Any) -> Consumer:
+        given = {"bootstrap.servers": front.bootstrap, "group.id": group, "group.protocol": "consumer"}
+        given |= {"auto.offset.reset": "earliest"}
+        made.append(Consumer(given | {name.replace("_", "."): value for name, value in settings.items()}))
+        made[-1].subscribe([topic])
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def shared(*consumers: Consumer, count: int = 0) -> bool:
+    """Whether each has its share of the partitions among ``count`` members, by default themselves."""
+    for one in consumers:
+        one.poll(0.05)
+    share = PARTITIONS // (count or len(consumers))
+    return all(len(one.assignment()) == share for one in consumers)
+
+
+def test_a_group_consumes_everything_once_through_joins_and_leaves(consumer: Callable[..., Consumer]) -> None:
+    group = f"managed-{next(_numbers)}"
+    first, second = consumer(group), consumer(group)
+    assert sorted(read([first, second], RECORDS)) == list(range(RECORDS))
+    eventually(lambda: shared(first, second), within_s=30)
+    first.close()
+    eventually(lambda: shared(second), within_s=30)
+
+
+def test_stock_clients_share_a_group_with_consumers_over_zookeeper(
+    front: Front, topic: str, consumer: Callable[..., Consumer]
+) -> None:
+    group = f"managed-{next(_numbers)}"
+    with CoordConsumer(
+        zookeeper=front.cluster.zookeeper, group=group, topics=[topic], auto_offset_reset="earliest"
+    ) as own:
+        first, second = consumer(group), consumer(group)
+
+        def share(*stock: Consumer) -> bool:
+            own.poll(0.05)
+            return shared(*stock, count=len(stock) + 1) and len(own.assignment()) == PARTITIONS // (len(stock) + 1)
+
+        eventually(lambda: share(first, second), within_s=30)
+        first.close()
+        eventually(lambda: share(second), within_s=30)
+
+
+def test_commits_and_members_outlive_the_coordinator(
+    front: Front, topic: str, consumer: Callable[..., Consumer]
+) -> None:
+    group = f"managed-{next(_numbers)}"
+    one = consumer(group, enable_auto_commit=False)
+    assert len(read([one], RECORDS)) == RECORDS
+    one.commit(asynchronous=False)
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    before = [found.offset for found in one.committed(partitions, 30)]
+    assert sum(before) == RECORDS
+
+    partition = partition_of(group)
+    _, leader = move_leadership(front.store, front.brokers, TOPIC, partition)
+    eventually(lambda: partition in front.listeners[leader].manager.terms, within_s=60)
+
+    def commits_again() -> bool:
+        one.poll(0.05)
+        try:
+            return [found.offset for found in one.committed(partitions, 10)] == before
+        except KafkaException:
+            return False
+
+    eventually(commits_again, within_s=30)
+    assert len(one.assignment()) == PARTITIONS, "it has lost nothing"
+    one.close()
+    other = consumer(group)
+    eventually(lambda: shared(other), within_s=30)
+    assert [found.offset for found in other.committed(partitions, 30)] == before
