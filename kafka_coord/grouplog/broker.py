@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 from kafka_coord.errors import BrokerError
@@ -14,9 +15,20 @@ from kafka_coord.wire.messages import Message, message
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 CLIENT_ID = "kafka-coord"
+ANSWER_S = 30.0
 PLAINTEXT = BrokerSecurity()
 _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 1, 0
 _LENGTH = _CORRELATION = 4
+
+
+@dataclass(slots=True, eq=False)
+class _Question:
+    """A request under way. ``due`` is when its answer is late, by the loop's clock."""
+
+    answer: Message
+    version: int
+    found: asyncio.Future[Any]
+    due: float
 
 
 class BrokerConnection(asyncio.Protocol):
@@ -25,34 +37,63 @@ class BrokerConnection(asyncio.Protocol):
     def __init__(self, host: str, port: int, security: BrokerSecurity = PLAINTEXT) -> None:
         self.host, self.port, self._security = host, port, security
         self._ids = itertools.count(1)
-        self._waiting: dict[int, tuple[Message, int, asyncio.Future[Any]]] = {}
+        self._waiting: dict[int, _Question] = {}
+        self._late: asyncio.TimerHandle | None = None
+        """One timer for all: one for each request costs as much as the rest of it."""
+        self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport | None = None
+        self._ready: asyncio.Transport | None = None
+        """The transport, once it has authenticated and as long as it is open."""
         self._buffer = bytearray()
         self._connecting = asyncio.Lock()
         self.closed = False
 
-    async def ask(self, name: str, version: int, value: Any, timeout_s: float = 30.0) -> Any:
+    async def ask(self, name: str, version: int, value: Any, timeout_s: float = ANSWER_S) -> Any:
         """Sends ``<name>Request`` in this version, and returns the answer."""
         try:
-            async with asyncio.timeout(timeout_s):
-                return await self._ask(await self._connected(), name, version, value)
+            transport = self._ready
+            if transport is None:
+                async with asyncio.timeout(timeout_s):
+                    transport = await self._connected()
+            return await self._ask(transport, name, version, value, timeout_s)
         except (OSError, TimeoutError, BadMessage) as error:
             self.close()
             reason = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
             raise BrokerError(f"{self.host}:{self.port}: {name}: {reason}") from error
 
-    async def _ask(self, transport: asyncio.Transport, name: str, version: int, value: Any) -> Any:
+    async def _ask(
+        self, transport: asyncio.Transport, name: str, version: int, value: Any, timeout_s: float = ANSWER_S
+    ) -> Any:
         request, answer = message(f"{name}Request"), message(f"{name}Response")
         number = next(self._ids)
         header = RequestHeader(request.api_key or 0, version, number, CLIENT_ID)
         frame = request_frame(header, request, value)
-        found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer, version, found
+        found: asyncio.Future[Any] = self._loop.create_future()
+        due = self._loop.time() + timeout_s
+        self._waiting[number] = _Question(answer, version, found, due)
+        if self._late is None or due < self._late.when():
+            self._look_at(due)
         try:
             transport.write(frame)
             return await found
         finally:
             self._waiting.pop(number, None)
+
+    def _look_at(self, due: float) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = self._loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        """Tells whose answer is late so, and looks again when the next may be."""
+        self._late = None
+        now = self._loop.time()
+        for one in self._waiting.values():
+            if one.due <= now and not one.found.done():
+                one.found.set_exception(TimeoutError())
+        due = min((one.due for one in self._waiting.values() if one.due > now), default=None)
+        if due is not None:
+            self._look_at(due)
 
     async def _connected(self) -> asyncio.Transport:
         async with self._connecting:
@@ -62,9 +103,10 @@ class BrokerConnection(asyncio.Protocol):
                 transport, _ = await loop.create_connection(lambda: self, self.host, self.port, ssl=tls)
                 if self._security.mechanism is not None:
                     await self._authenticate(transport, self._security.mechanism)
-            if self._transport is None or self.closed:
+                self._ready = None if self.closed else transport
+            if self._ready is None:
                 raise ConnectionError("the connection was closed")
-            return self._transport
+            return self._ready
 
     async def _authenticate(self, transport: asyncio.Transport, mechanism: str) -> None:
         try:
@@ -89,10 +131,13 @@ class BrokerConnection(asyncio.Protocol):
         self._fail("the connection was closed")
 
     def _fail(self, reason: str) -> None:
-        self.closed = True
-        for _, _, found in self._waiting.values():
-            if not found.done():
-                found.set_exception(ConnectionError(reason))
+        self.closed, self._ready = True, None
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        for one in self._waiting.values():
+            if not one.found.done():
+                one.found.set_exception(ConnectionError(reason))
         if self._transport is not None:
             self._transport.close()
 
@@ -100,7 +145,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's is one
-        self._transport = transport
+        self._transport, self._loop = transport, asyncio.get_running_loop()
         if self.closed:
             transport.close()
 
@@ -131,6 +176,6 @@ class BrokerConnection(asyncio.Protocol):
         waiting = self._waiting.get(int.from_bytes(frame[:_CORRELATION], "big"))
         if waiting is None:
             return  # the caller has given up since
-        answer, version, found = waiting
-        if not found.done():
-            found.set_result(answer.decode(frame, version, answer_start(answer, version)))
+        answer, version = waiting.answer, waiting.version
+        if not waiting.found.done():
+            waiting.found.set_result(answer.decode(frame, version, answer_start(answer, version)))

@@ -19,7 +19,7 @@ from kafka_coord.grouplog.records import (
     OffsetEntry,
     group_record,
     group_removal,
-    offset_record,
+    offset_records,
     read_record,
 )
 from kafka_coord.grouplog.term import PARTITIONS, LogTerm, is_reserved
@@ -190,7 +190,7 @@ class GroupMetadataManager:
 
     async def store_offsets(self, group_id: str, offsets: Offsets) -> Error:
         """Durable, then known: an offset is answered with only once it is in the log."""
-        records = [offset_record(OffsetEntry(group_id, *where, value)) for where, value in offsets.items()]
+        records = offset_records(group_id, offsets)
         under_way = self._under_way.setdefault(group_id, [])
         under_way.append(offsets)
         try:
@@ -240,8 +240,7 @@ class GroupMetadataManager:
         at_once = max(1, _REMOVED_BYTES // (len(group_id.encode()) + _TOPIC_BYTES))
         for at in range(0, len(gone), at_once):
             part = gone[at : at + at_once]
-            records = [offset_record(OffsetEntry(group_id, *where, None)) for where in part]
-            yield _Part(records, partial(forget, part))
+            yield _Part(offset_records(group_id, dict.fromkeys(part)), partial(forget, part))
 
     async def delete_expired_consumer_offsets(self, retention_ms: int) -> int:
         """Removes offsets of groups without members that are older than that, and groups nothing is left of; how many

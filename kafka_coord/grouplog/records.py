@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka_coord.groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
 from kafka_coord.wire.batches import LogRecord
@@ -26,9 +26,8 @@ _OFFSET_VALUE_START = struct.Struct(">hqih")
 _WRITTEN = _VERSION.pack(OFFSET_VALUE)
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """``leader_epoch`` is -1 where the client gave none."""
+class CommittedOffset(NamedTuple):
+    """``leader_epoch`` is -1 where the client gave none. A tuple, since there are so many of them."""
 
     offset: int
     leader_epoch: int = -1
@@ -63,10 +62,16 @@ Entry = OffsetEntry | GroupEntry | Claim | None
 
 
 def offset_record(entry: OffsetEntry) -> LogRecord:
+    (record,) = offset_records(entry.group, {(entry.topic, entry.partition): entry.value})
+    return record
+
+
+def offset_records(group: str, offsets: Mapping[tuple[str, int], CommittedOffset | None]) -> list[LogRecord]:
     """Packed here, since there are so many of them: several times as fast as by the compiled encoders."""
-    return LogRecord(
-        _offset_key_start(entry.group, entry.topic) + _PARTITION.pack(entry.partition), _offset_value(entry.value)
-    )
+    return [
+        LogRecord(_offset_key_start(group, topic) + _PARTITION.pack(partition), _offset_value(value))
+        for (topic, partition), value in offsets.items()
+    ]
 
 
 @lru_cache(maxsize=4096)
@@ -79,9 +84,10 @@ def _offset_key_start(group: str, topic: str) -> bytes:
 def _offset_value(value: CommittedOffset | None) -> bytes | None:
     if value is None:
         return None
-    metadata = value.metadata.encode()
-    start = _OFFSET_VALUE_START.pack(OFFSET_VALUE, value.offset, value.leader_epoch, len(metadata))
-    return start + metadata + _TIMESTAMP.pack(value.committed_at_ms)
+    offset, leader_epoch, text, committed_at_ms = value
+    metadata = text.encode()
+    start = _OFFSET_VALUE_START.pack(OFFSET_VALUE, offset, leader_epoch, len(metadata))
+    return start + metadata + _TIMESTAMP.pack(committed_at_ms)
 
 
 def group_record(group: GroupMetadata, assignments: Mapping[str, bytes], now_ms: int) -> LogRecord:

@@ -117,13 +117,15 @@ class LogTerm:
         self.partition, self.term, self._topic = partition, term, topic
         self._reader = PartitionReader(broker, partition, topic)
         self._broker, self._instance, self._now_ms, self._on_end = broker, instance, now_ms, on_end
-        self._nonce = nonce
+        self._nonce, self._loop = nonce, asyncio.get_running_loop()
         self._sequence = 0
         self._next_offset = -1
         self._queue: deque[_Append] = deque()
         self._under_way: list[_Append] = []
-        self._news = asyncio.Event()
+        self._news: asyncio.Future[None] | None = None
+        """Set while the writer waits for something to write."""
         self._writing: asyncio.Task[None] | None = None
+        self._keeping_alive: asyncio.TimerHandle | None = None
         self._proven_at = -math.inf
         """When the last successful append was sent."""
         self.ended = ""
@@ -160,39 +162,53 @@ class LogTerm:
 
     async def outlast(self, claim_answered_at: float) -> None:
         """Waits until no older term may still answer from its memory, so that it cannot miss later changes."""
-        delay_s = claim_answered_at + PROOF_S * _CLOCKS_DIFFER_BY - asyncio.get_running_loop().time()
+        delay_s = claim_answered_at + PROOF_S * _CLOCKS_DIFFER_BY - self._loop.time()
         if delay_s > 0:
             await asyncio.sleep(delay_s)
 
     def serve(self) -> None:
         """Starts to write appends."""
         self._writing = asyncio.create_task(self._write(), name=f"groups-log-{self.partition}")
+        self._keeping_alive = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
 
     def append(self, records: Sequence[LogRecord], apply: Callable[[], None] = lambda: None) -> asyncio.Future[None]:
         """Takes its place in the log now; done when the records are durable and ``apply`` has been called. Both raise
         :class:`TermEnded`: whether they were written is unknown then. Raises :class:`TooLarge`: nothing was written."""
         if self.ended:
             raise TermEnded(self.ended)
-        size = sum(len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES for record in records)
+        size = sum([len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES for record in records])
         if size > MOST_BYTES:
             raise TooLarge(f"partition {self.partition}: {len(records)} records of {size} bytes at once")
-        one = _Append(records, apply, asyncio.get_running_loop().create_future(), size)
+        one = _Append(records, apply, self._loop.create_future(), size)
         self._queue.append(one)
-        self._news.set()
+        self._wake()
         return one.done
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def _keep_alive(self) -> None:
+        """Lets the writer write a keep-alive where it has written nothing for so long."""
+        left_s = self._proven_at + KEEP_ALIVE_S - self._loop.time()
+        if left_s <= 0:
+            self._wake()
+        self._keeping_alive = self._loop.call_later(left_s if left_s > 0 else KEEP_ALIVE_S, self._keep_alive)
 
     async def prove(self) -> None:
         """Returns when it is certain that no newer term had changed anything before this was called: at once, where
         the last append was sent less than :data:`PROOF_S` ago. Raises :class:`TermEnded`."""
         if self.ended:
             raise TermEnded(self.ended)
-        if asyncio.get_running_loop().time() >= self._proven_at + PROOF_S:
+        if self._loop.time() >= self._proven_at + PROOF_S:
             await self.append([keep_alive_record()])
 
     def end(self, reason: str) -> None:
         if self.ended:
             return
         self.ended = f"partition {self.partition}: term {self.term} has ended: {reason}"
+        if self._keeping_alive is not None:
+            self._keeping_alive.cancel()
         waiting = [*self._under_way, *self._queue]
         self._under_way = []
         self._queue.clear()
@@ -207,14 +223,13 @@ class LogTerm:
         """Writes all waiting records as the next batch, with one request under way at a time."""
         try:
             while True:
-                try:
-                    async with asyncio.timeout(KEEP_ALIVE_S):
-                        await self._news.wait()
-                except TimeoutError:
-                    await self._append_batch([keep_alive_record()])
-                    continue
+                if not self._queue:
+                    self._news = self._loop.create_future()
+                    await self._news
+                    self._news = None
                 self._take_batch()
-                await self._append_batch([record for one in self._under_way for record in one.records])
+                records = [record for one in self._under_way for record in one.records]
+                await self._append_batch(records or [keep_alive_record()])
                 self._tell()
         except (BrokerError, TermEnded, BadMessage) as error:
             self.end(str(error))
@@ -227,8 +242,6 @@ class LogTerm:
         while self._queue and (not self._under_way or size + self._queue[0].size <= _BATCH_BYTES):
             self._under_way.append(self._queue.popleft())
             size += self._under_way[-1].size
-        if not self._queue:
-            self._news.clear()
 
     def _tell(self) -> None:
         written, self._under_way = self._under_way, []
@@ -238,8 +251,7 @@ class LogTerm:
                 one.done.set_result(None)
 
     async def _append_batch(self, records: Sequence[LogRecord]) -> None:
-        loop = asyncio.get_running_loop()
-        sent_at = loop.time()
+        sent_at = self._loop.time()
         offset = await self._produce_next(records)
         if offset != self._next_offset:
             raise TermEnded(f"written at offset {offset} where {self._next_offset} was expected")
@@ -249,7 +261,7 @@ class LogTerm:
         self._proven_at = sent_at
         self.figures.appends += 1
         self.figures.records += len(records)
-        self.figures.append_s += loop.time() - sent_at
+        self.figures.append_s += self._loop.time() - sent_at
 
     async def _produce_next(self, records: Sequence[LogRecord]) -> int:
         sequence, self._sequence = self._sequence, (self._sequence + len(records)) & 0x7FFFFFFF

@@ -12,21 +12,22 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from crc32c import crc32c
 
 from kafka_coord.wire.errors import BadMessage
 
 _HEAD = struct.Struct(">qiibIhiqqqhii")
+_CRC = struct.Struct(">I")
 _AFTER_CRC = 21
 _BEFORE_LENGTH_ENDS = 12
 _CONTROL, _TRANSACTIONAL, _COMPRESSION = 0x20, 0x10, 0x07
 NO_PRODUCER = -1
 
 
-@dataclass(frozen=True, slots=True)
-class LogRecord:
-    """One record of a batch. ``offset`` is the log's; while it is written, its place in the batch."""
+class LogRecord(NamedTuple):
+    """One record of a batch. ``offset`` is the log's. A tuple, since there are so many of them."""
 
     key: bytes | None
     value: bytes | None
@@ -60,15 +61,17 @@ def encode_batch(
     """The bytes of a batch as a producer sends it: uncompressed, base offset 0."""
     parts: list[bytes] = []
     for number, record in enumerate(records):
-        one = b"\0\0" + _varint(number) + _sized(record.key) + _sized(record.value) + b"\0"
+        key, value = record.key, record.value
+        key_size, key = (_NOTHING, b"") if key is None else (_varint(len(key)), key)
+        value_size, value = (_NOTHING, b"") if value is None else (_varint(len(value)), value)
+        one = b"".join((b"\0\0", _varint(number), key_size, key, value_size, value, b"\0"))
         parts += _varint(len(one)), one
     body = b"".join(parts)
     last = len(records) - 1
     head = (_TRANSACTIONAL if transactional else 0, last, now_ms, now_ms, producer_id, producer_epoch, base_sequence)
-    out = bytearray(_HEAD.pack(0, _HEAD.size - _BEFORE_LENGTH_ENDS + len(body), -1, 2, 0, *head, len(records)))
-    out += body
-    struct.pack_into(">I", out, _AFTER_CRC - 4, crc32c(bytes(out[_AFTER_CRC:])))
-    return bytes(out)
+    start = _HEAD.pack(0, _HEAD.size - _BEFORE_LENGTH_ENDS + len(body), -1, 2, 0, *head, len(records))
+    covered = start[_AFTER_CRC:] + body
+    return start[: _AFTER_CRC - _CRC.size] + _CRC.pack(crc32c(covered)) + covered
 
 
 def decode_batches(data: bytes) -> Iterator[Batch]:
@@ -119,10 +122,6 @@ def _read_bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     if at + length > end:
         raise BadMessage("a record's key or value is longer than the record")
     return data[at : at + length], at + length
-
-
-def _sized(part: bytes | None) -> bytes:
-    return _NOTHING if part is None else _varint(len(part)) + part
 
 
 @lru_cache(maxsize=4096)

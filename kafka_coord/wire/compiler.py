@@ -107,6 +107,11 @@ class _Functions:
     def _flexible(self) -> bool:
         return self._version in self._definition.flexible
 
+    @staticmethod
+    def _is_flat(of: Struct) -> bool:
+        """Whether its code can stand in the loop over an array of it, without a call for each: it has no loop."""
+        return not any(f.struct is not None or (f.is_array and f.type not in FIXED) for f in of.fields)
+
     def _runs(self, fields: list[Field]) -> Iterator[tuple[bool, list[Field]]]:
         """Neighbours of fixed size together."""
         for fixed, some in groupby(fields, lambda f: f.type in FIXED and not f.is_array):
@@ -126,7 +131,7 @@ class _Functions:
 
 class _Decoders(_Functions):
     def message(self) -> Decode:
-        self._scope |= {"uvarint": _uvarint}
+        self._scope |= {"uvarint": _uvarint, "bare": object.__new__}
         inner = self._struct(self._definition.struct)
         lines = [
             "def decode(b, p):",
@@ -145,19 +150,27 @@ class _Decoders(_Functions):
         if of.name in self._made:
             return self._made[of.name]
         name = self._made[of.name] = f"read_{of.name}"
-        self._scope[f"new_{of.name}"] = self._classes[of.name]
-        body = [f"def {name}(b, p):", f"    o = new_{of.name}()"]
-        for fixed, fields in self._runs(self._plain(of)):
-            body += self._fixed(fields) if fixed else self._one(fields[0], f"o.{fields[0].name}")
-        if self._flexible:
-            body += self._tags(of)
-        body.append("    return o, p")
-        _run(body, self._scope)
+        _run([f"def {name}(b, p):", *self._body(of, "o"), "    return o, p"], self._scope)
         return name
 
-    def _fixed(self, fields: list[Field]) -> list[str]:
+    def _body(self, of: Struct, o: str) -> list[str]:
+        """Makes it without its ``__init__``, as every field is set here anyway."""
+        new = f"new_{of.name}"
+        self._scope[new] = self._classes[of.name]
+        plain = self._plain(of)
+        others = [f for f in of.fields if f not in plain]
+        body = [f"    {o} = bare({new})"]
+        if any(f.default is ... for f in others):
+            body = [f"    {o} = {new}()"]
+        else:
+            body += [f"    {o}.{f.name} = {self._default_of(f)}" for f in others]
+        for fixed, fields in self._runs(plain):
+            body += self._fixed(fields, o) if fixed else self._one(fields[0], f"{o}.{fields[0].name}")
+        return [*body, *self._tags(of, o)] if self._flexible else body
+
+    def _fixed(self, fields: list[Field], o: str) -> list[str]:
         kinds = "".join(FIXED[f.type] for f in fields)
-        targets = ", ".join(f"o.{f.name}" for f in fields)
+        targets = ", ".join(f"{o}.{f.name}" for f in fields)
         return [
             f"    {targets}, = {self._packer(kinds)}.unpack_from(b, p)",
             f"    p += {struct.calcsize('>' + kinds)}",
@@ -213,7 +226,9 @@ class _Decoders(_Functions):
             form = f"f'>{{n}}{kind}'" if kind != "16s" else "'>' + '16s' * n"
             return [*refuse, f"        {target} = unpack_from({form}, b, p)", f"        p += {size} * n"]
         loop = [*refuse, "        found = []", "        for _ in range(n):"]
-        if field.struct is not None:
+        if field.struct is not None and self._is_flat(field.struct):
+            loop += ["        " + line for line in self._body(field.struct, "x")]
+        elif field.struct is not None:
             loop.append(f"            x, p = {self._struct(field.struct)}(b, p)")
         else:
             element = Field(**{**_as_dict(field), "is_array": False, "nullable": field.nullable.__class__(1, 0)})
@@ -222,7 +237,7 @@ class _Decoders(_Functions):
             loop.append("            n = m")
         return [*loop, "            found.append(x)", f"        {target} = tuple(found)"]
 
-    def _tags(self, of: Struct) -> list[str]:
+    def _tags(self, of: Struct, o: str) -> list[str]:
         lines = [
             "    t = b[p]",
             "    p += 1",
@@ -238,7 +253,7 @@ class _Decoders(_Functions):
         ]
         for field in self._tagged(of):
             fixed = field.type in FIXED and not field.is_array
-            read = self._fixed([field]) if fixed else self._one(field, f"o.{field.name}")
+            read = self._fixed([field], o) if fixed else self._one(field, f"{o}.{field.name}")
             lines += [f"            if tag == {field.tag}:", *("            " + line for line in read)]
         return [*lines, "            p = end"]
 
@@ -261,30 +276,30 @@ class _Encoders(_Functions):
         if of.name in self._made:
             return self._made[of.name]
         name = self._made[of.name] = f"write_{of.name}"
-        body = [f"def {name}(o, out):"]
-        for field in of.fields:
-            if self._version not in field.versions and not field.ignorable:
-                body += self._absent(field)
-        for fixed, fields in self._runs(self._plain(of)):
-            body += self._fixed(fields) if fixed else self._one(fields[0], f"o.{fields[0].name}")
-        if self._flexible:
-            body += self._tags(of)
-        body.append("    return")
-        _run(body, self._scope)
+        _run([f"def {name}(o, out):", *self._body(of, "o"), "    return"], self._scope)
         return name
 
-    def _absent(self, field: Field) -> list[str]:
+    def _body(self, of: Struct, o: str) -> list[str]:
+        body = []
+        for field in of.fields:
+            if self._version not in field.versions and not field.ignorable:
+                body += self._absent(field, o)
+        for fixed, fields in self._runs(self._plain(of)):
+            body += self._fixed(fields, o) if fixed else self._one(fields[0], f"{o}.{fields[0].name}")
+        return [*body, *self._tags(of, o)] if self._flexible else body
+
+    def _absent(self, field: Field, o: str) -> list[str]:
         """A value that would be lost without a word is refused, as in Kafka."""
         if field.default is ...:
             return []
         return [
-            f"    if o.{field.name} != {self._default_of(field)}:",
+            f"    if {o}.{field.name} != {self._default_of(field)}:",
             f"        raise BadMessage('{self._definition.name} version {self._version} has no {field.name}')",
         ]
 
-    def _fixed(self, fields: list[Field]) -> list[str]:
+    def _fixed(self, fields: list[Field], o: str) -> list[str]:
         kinds = "".join(FIXED[f.type] for f in fields)
-        return [f"    out += {self._packer(kinds)}.pack({', '.join(f'o.{f.name}' for f in fields)})"]
+        return [f"    out += {self._packer(kinds)}.pack({', '.join(f'{o}.{f.name}' for f in fields)})"]
 
     def _one(self, field: Field, value: str) -> list[str]:
         if field.struct is not None and not field.is_array:
@@ -315,7 +330,7 @@ class _Encoders(_Functions):
 
     def _length(self, field: Field, of: str) -> str:
         if self._compact(field):
-            return f"write_uvarint({of} + 1, out)"
+            return f"out.append(n) if (n := {of} + 1) < 128 else write_uvarint(n, out)"
         return f"out += {self._packer('h' if field.type == 'string' and not field.is_array else 'i')}.pack({of})"
 
     def _array(self, field: Field) -> list[str]:
@@ -325,22 +340,24 @@ class _Encoders(_Functions):
             self._scope["pack"] = struct.pack
             form = f"f'>{{len(x)}}{kind}'" if kind != "16s" else "'>' + '16s' * len(x)"
             return [*lines, f"        out += pack({form}, *x)"]
+        if field.struct is not None and self._is_flat(field.struct):
+            return [*lines, "        for y in x:", *("        " + line for line in self._body(field.struct, "y"))]
         if field.struct is not None:
             return [*lines, "        for y in x:", f"            {self._struct(field.struct)}(y, out)"]
         element = Field(**{**_as_dict(field), "is_array": False, "nullable": field.nullable.__class__(1, 0)})
         return [*lines, "        for y in x:", *("        " + line for line in self._one(element, "y"))]
 
-    def _tags(self, of: Struct) -> list[str]:
+    def _tags(self, of: Struct, o: str) -> list[str]:
         tagged = self._tagged(of)
         if not tagged:
             return ["    out.append(0)"]
         lines = ["    tags = []"]
         for field in tagged:
-            default = f"type(o.{field.name})()" if field.default is ... else self._default_of(field)
+            default = f"type({o}.{field.name})()" if field.default is ... else self._default_of(field)
             fixed = field.type in FIXED and not field.is_array
-            write = self._fixed([field]) if fixed else self._one(field, f"o.{field.name}")
+            write = self._fixed([field], o) if fixed else self._one(field, f"{o}.{field.name}")
             lines += [
-                f"    if o.{field.name} != {default}:",
+                f"    if {o}.{field.name} != {default}:",
                 "        main, out = out, bytearray()",
                 *("    " + line for line in write),
                 f"        tags.append(({field.tag}, out))",

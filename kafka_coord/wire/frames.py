@@ -7,8 +7,7 @@ correlation id, client id), an answer's with the correlation id.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import Message, message
@@ -21,8 +20,7 @@ HEADER_BYTES = _START.size
 """Of a request's frame: so many say which request it is, in which version."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """``flexible``: the header ends with tagged fields, and so does its answer's (but that of ApiVersions)."""
 
     api_key: int

@@ -66,8 +66,8 @@ class _Known(Instances):
     async def learn(self, topics: object) -> None:
         del topics
 
-    def has_partition(self, topic: str, partition: int) -> bool:
-        return partition == 0 and bool(topic)
+    def partitions_of(self, topic: str) -> int:
+        return int(bool(topic))
 
     async def coordinator_of(self, partition: int) -> tuple[int, str, int] | None:
         return partition, "localhost", 9192

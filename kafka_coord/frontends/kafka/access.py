@@ -34,6 +34,7 @@ MOST_KNOWN = 100_000
 _DESCRIBE_ACLS, _HEARTBEAT, _DESCRIBE_GROUPS, _OFFSET_DELETE, _METADATA = 0, 0, 0, 0, 8
 _SECURITY_DISABLED = 54
 _CLUSTER_RESOURCE, _ANY = 4, 1
+_NOBODY: frozenset[str] = frozenset()
 
 Asking = Callable[[str, int, Any], Awaitable[Any]]
 """Sends the broker a request, given by name, version and message."""
@@ -88,8 +89,10 @@ class Access:
         return Operation.DESCRIBE.within(found.cluster_authorized_operations)
 
     async def _denied(self, operation: Operation, of_group: bool, names: Iterable[str]) -> frozenset[str]:
+        if self._is_open and time.monotonic() < self._until:  # spares most requests a coroutine
+            return _NOBODY
         if await self._everything():
-            return frozenset()
+            return _NOBODY
         wanted = set(names)
         unknown = sorted(name for name in wanted if (operation, of_group, name) not in self._allowed)
         if unknown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kafka_coord.frontends.kafka.instances import Node
@@ -16,6 +16,7 @@ from kafka_coord.wire.messages import message
 NO_OFFSET = -1
 CLASSIC = "classic"
 NOWHERE: Node = (-1, "", -1)
+_NO_ERRORS: Mapping[tuple[str, int], Error] = {}
 _CODES = frozenset(int(error) for error in Error)
 
 
@@ -73,21 +74,25 @@ def left(found: Left, version: int) -> Any:
     return form(error_code=found.error, members=members)
 
 
-def per_partition(name: str, topics: Any, error_of: Callable[[str, int], Error]) -> Any:
-    """OffsetCommit, OffsetDelete, TxnOffsetCommit: an error for each partition asked about."""
+def per_partition(name: str, topics: Any, error: Error, errors: Mapping[tuple[str, int], Error] = _NO_ERRORS) -> Any:
+    """OffsetCommit, OffsetDelete, TxnOffsetCommit: an error for each partition asked about, which is ``error`` where
+    ``errors`` has none for it."""
     form = message(f"{name}Response")
     of_topic, of_part = form.struct(f"{name}ResponseTopic"), form.struct(f"{name}ResponsePartition")
     return form(
-        topics=tuple(
+        topics=[
             of_topic(
                 name=topic.name,
-                partitions=tuple(
-                    of_part(partition_index=part.partition_index, error_code=error_of(topic.name, part.partition_index))
+                partitions=[
+                    of_part(
+                        partition_index=part.partition_index,
+                        error_code=errors.get((topic.name, part.partition_index), error) if errors else error,
+                    )
                     for part in topic.partitions
-                ),
+                ],
             )
             for topic in topics
-        )
+        ]
     )
 
 
@@ -120,7 +125,7 @@ def fetched(asked: Iterable[tuple[str, Any, Error, Known, frozenset[str]]], vers
 
 def _offsets(
     asked: Any, known: Known, of_topic: Any, of_part: Any, error: Error, denied: frozenset[str]
-) -> tuple[Any, ...]:
+) -> Sequence[Any]:
     """Leaves topics that the client may not see out of an answer with all offsets."""
     wanted: dict[str, list[int]] = {}
     if denied:
@@ -132,23 +137,23 @@ def _offsets(
     ):
         wanted.setdefault(topic, []).extend(partitions)
     nothing = CommittedOffset(NO_OFFSET)
-    return tuple(
-        of_topic(
-            name=topic,
-            partitions=tuple(
+    found = []
+    for topic, partitions in wanted.items():
+        told = Error.TOPIC_AUTHORIZATION_FAILED if topic in denied else error
+        parts = []
+        for partition in partitions:
+            offset, leader_epoch, metadata, _ = known.get((topic, partition), nothing)
+            parts.append(
                 of_part(
                     partition_index=partition,
-                    committed_offset=value.offset,
-                    committed_leader_epoch=value.leader_epoch,
-                    metadata=value.metadata,
-                    error_code=Error.TOPIC_AUTHORIZATION_FAILED if topic in denied else error,
+                    committed_offset=offset,
+                    committed_leader_epoch=leader_epoch,
+                    metadata=metadata,
+                    error_code=told,
                 )
-                for partition in partitions
-                for value in (known.get((topic, partition), nothing),)
-            ),
-        )
-        for topic, partitions in wanted.items()
-    )
+            )
+        found.append(of_topic(name=topic, partitions=parts))
+    return found
 
 
 def described(found: Iterable[tuple[str, Error, Group | None]]) -> Any:

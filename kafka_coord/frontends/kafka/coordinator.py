@@ -276,51 +276,54 @@ class GroupCoordinator:
         if error is Error.NONE and not await self._learn(request.topics):
             error = Error.COORDINATOR_NOT_AVAILABLE
         if error is not Error.NONE:
-            return answers.per_partition("OffsetCommit", request.topics, lambda _topic, _partition: error)
+            return answers.per_partition("OffsetCommit", request.topics, error)
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         offsets, errors = self._committed(request.topics, denied)
         in_log, managed = self._manager.has(request.group_id), self._managed
         if offsets and managed is not None and managed.takes_commit(request, in_log=in_log):
             error, gone = await managed.commit(request, offsets)
             errors |= gone
-            return answers.per_partition("OffsetCommit", request.topics, lambda *where: errors.get(where, error))
-        error = await self._may_commit(request) if offsets else Error.NONE
+            return answers.per_partition("OffsetCommit", request.topics, error, errors)
+        error = self._may_commit(request) if offsets else Error.NONE
         if error is Error.NONE:
-            small = {where: one for where, one in offsets.items() if len(one.metadata) <= MAX_OFFSET_METADATA_CHARS}
-            errors |= dict.fromkeys(offsets.keys() - small.keys(), Error.OFFSET_METADATA_TOO_LARGE)
-            error = await self._manager.store_offsets(request.group_id, small)
-        return answers.per_partition("OffsetCommit", request.topics, lambda *where: errors.get(where, error))
+            for where in [at for at, one in offsets.items() if len(one.metadata) > MAX_OFFSET_METADATA_CHARS]:
+                del offsets[where]
+                errors[where] = Error.OFFSET_METADATA_TOO_LARGE
+            error = await self._manager.store_offsets(request.group_id, offsets)
+        return answers.per_partition("OffsetCommit", request.topics, error, errors)
 
     async def _learn(self, topics: Any) -> bool:
         """Whether it is known which partitions these topics have: the broker is asked about those that are not."""
         try:
             await self._instances.learn(
-                {topic.name: max((part.partition_index for part in topic.partitions), default=-1) for topic in topics}
+                {topic.name: max([part.partition_index for part in topic.partitions], default=-1) for topic in topics}
             )
         except BrokerError as error:
             log.info("cannot tell which partitions there are: %s", error)
             return False
         return True
 
-    async def _may_commit(self, request: Any) -> Error:
+    def _may_commit(self, request: Any) -> Error:
         group_id, generation = request.group_id, request.generation_id_or_member_epoch
         error = self._availability(group_id)
         if error is not Error.NONE:
             return error
-        who = request.member_id, request.group_instance_id, generation
-        found = await self._ask(group_id, lambda token: Commit(token, *who), make=generation < 0)
-        return found.error if isinstance(found, Answered) else Error.ILLEGAL_GENERATION
+        group = self._manager.add_group(group_id) if generation < 0 else self._manager.group(group_id)
+        if group is None:
+            return Error.ILLEGAL_GENERATION
+        return _told(group, Commit(None, request.member_id, request.group_instance_id, generation))
 
     def _committed(self, topics: Any, denied: frozenset[str]) -> tuple[Offsets, dict[tuple[str, int], Error]]:
         offsets: Offsets = {}
         errors: dict[tuple[str, int], Error] = {}
         now_ms = self._manager.now_ms()
         for topic in topics:
+            name, count = topic.name, self._instances.partitions_of(topic.name)
             for part in topic.partitions:
-                where = topic.name, part.partition_index
-                if topic.name in denied:
+                where = name, part.partition_index
+                if name in denied:
                     errors[where] = Error.TOPIC_AUTHORIZATION_FAILED
-                elif self._instances.has_partition(*where):
+                elif 0 <= part.partition_index < count:
                     metadata, epoch = part.committed_metadata or "", part.committed_leader_epoch
                     offsets[where] = CommittedOffset(part.committed_offset, epoch, metadata, now_ms)
                 else:
@@ -379,12 +382,12 @@ class GroupCoordinator:
         deleted = await self._manager.delete_offsets(group_id, [where for where in asked if where not in errors])
         if deleted is Error.NONE and not self._manager.has_offsets(group_id):
             await self._delete(group_id)
-        return answers.per_partition("OffsetDelete", request.topics, lambda *where: errors.get(where, deleted))
+        return answers.per_partition("OffsetDelete", request.topics, deleted, errors)
 
     def _undeletable(self, topic: str, partition: int, denied: frozenset[str], subscribed: frozenset[str]) -> Error:
         if topic in denied:
             return Error.TOPIC_AUTHORIZATION_FAILED
-        if not self._instances.has_partition(topic, partition):
+        if not 0 <= partition < self._instances.partitions_of(topic):
             return Error.UNKNOWN_TOPIC_OR_PARTITION
         return Error.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else Error.NONE
 
@@ -395,8 +398,7 @@ class GroupCoordinator:
 
     async def handle_commit_offsets_in_transaction(self, call: Call) -> Any:
         """See :meth:`handle_add_offsets_to_transaction`."""
-        refused = Error.UNSUPPORTED_VERSION
-        return answers.per_partition("TxnOffsetCommit", call.request.topics, lambda _topic, _partition: refused)
+        return answers.per_partition("TxnOffsetCommit", call.request.topics, Error.UNSUPPORTED_VERSION)
 
     # --- looking at groups, and removing them ------------------------------------------------------------------------
 
@@ -549,6 +551,13 @@ class GroupCoordinator:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _told(group: Group, event: Commit) -> Error:
+    """The answer to an event that has one at once, and nothing else: no future is needed for it."""
+    (found,) = group.handle(event, _now())
+    assert isinstance(found, Answered)  # noqa: S101  as its definition says
+    return found.error
 
 
 def _now() -> float:

@@ -118,8 +118,9 @@ class Instances:
         if unknown:
             await self._metadata(unknown)
 
-    def has_partition(self, topic: str, partition: int) -> bool:
-        return 0 <= partition < self._partitions.get(topic, (0.0, 0))[1]
+    def partitions_of(self, topic: str) -> int:
+        """How many it has, 0 for one that is not known."""
+        return self._partitions.get(topic, (0.0, 0))[1]
 
     def close(self) -> None:
         if self._connection is not None:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import ssl
 import threading
+from collections.abc import Awaitable
 from concurrent.futures import Future
 
 from kafka_coord.errors import (
@@ -163,8 +164,8 @@ class KafkaListener:
             await asyncio.sleep(self.limits.look_s())
             self.clients.look(loop.time())
 
-    async def answer(self, frame: bytes, client: ClientConnection) -> bytes:
-        return await self.coordinator.answer(frame, client)
+    def answer(self, frame: bytes, client: ClientConnection) -> Awaitable[bytes]:
+        return self.coordinator.answer(frame, client)
 
     async def connect_broker(self, protocol: asyncio.Protocol) -> None:
         loop, tls = asyncio.get_running_loop(), self._security.tls

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from kafka_coord.frontends.kafka.routing import LOCAL
@@ -76,13 +78,18 @@ class Statistics:
 
 def first_error(answer: Any) -> int:
     """The first error code other than NONE in an answer, at any depth; otherwise 0."""
-    code = getattr(answer, "error_code", 0)
-    if code:
-        return int(code)
-    for name in _PARTS:
-        for part in getattr(answer, name, ()):
-            if not hasattr(part, "__slots__"):
-                break
+    has_code, parts = _errors_in(answer.__class__)
+    if has_code and answer.error_code:
+        return int(answer.error_code)
+    for name in parts:
+        for part in getattr(answer, name):
             if found := first_error(part):
                 return found
     return 0
+
+
+@cache
+def _errors_in(kind: Hashable) -> tuple[bool, tuple[str, ...]]:
+    """Whether such an answer, or part of one, has an error code, and which fields have more parts."""
+    fields = getattr(kind, "_fields", ())
+    return "error_code" in fields, tuple(name for name in _PARTS if name in fields)

@@ -17,7 +17,13 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import TermEnded
-from kafka_coord.grouplog.records import CommittedOffset, OffsetEntry, offset_record, read_record
+from kafka_coord.grouplog.records import (
+    CommittedOffset,
+    OffsetEntry,
+    keep_alive_record,
+    offset_record,
+    read_record,
+)
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC, LogTerm, producer_of
 from kafka_coord.monitor.log_audit import LogRule, audit_groups_log
 from kafka_coord.wire.batches import LogRecord
@@ -97,6 +103,27 @@ def test_a_newer_term_loads_what_the_older_was_acknowledged_and_the_older_is_ref
         assert committed(await last.loaded(await last.claim(1_000_003)))[-2:] == [1, 2]
         for one in (older, newer, third, last):
             one.connection.close()
+
+    run(play())
+
+
+def test_a_term_in_which_nothing_changes_writes_a_sign_of_life(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka_coord.grouplog.term.KEEP_ALIVE_S", 0.05)
+
+    async def play() -> None:
+        one, next_one = Claimant(log, "one"), Claimant(log, "next")
+        term = await one.claim(3_000_000)
+        term.serve()
+        async with asyncio.timeout(60):
+            while term.figures.records < 3:
+                await asyncio.sleep(0.02)
+        await term.append([record(1)])
+        term.end("done")
+        loaded = await next_one.loaded(await next_one.claim(3_000_001))
+        assert [each.key for each in loaded].count(keep_alive_record().key) >= 3
+        assert committed(loaded) == [1]
+        for each in (one, next_one):
+            each.connection.close()
 
     run(play())
 

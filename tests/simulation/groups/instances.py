@@ -120,7 +120,7 @@ class Instance:
     def __init__(self, world: World, net: Network, log: SimulatedPartition, znode: Znode, broker: int) -> None:
         self.world, self.net, self.log, self.znode, self.broker = world, net, log, znode, broker
         self.process = Process(world, f"instance-{broker}")
-        known = SimpleNamespace(learn=_learn, has_partition=lambda _topic, _partition: True)
+        known = SimpleNamespace(learn=_learn, partitions_of=lambda _topic: 1 << 31)
         numbers = iter(range(1 << 30))
         self.manager = GroupMetadataManager(
             lambda: Connection(self),  # type: ignore[arg-type, return-value]

@@ -90,7 +90,7 @@ class SimulatedPartition:
 
     def _append(self, sent: Sent) -> int:
         base = self.leo
-        placed = tuple(replace(one, offset=base + at) for at, one in enumerate(sent.records))
+        placed = tuple(one._replace(offset=base + at) for at, one in enumerate(sent.records))
         self.leo += len(placed)
         batch = Batch(base, self.leo, sent.producer_id, sent.epoch, sent.sequence, False, False, placed)
         self.all.append(batch)
