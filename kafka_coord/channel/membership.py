@@ -515,23 +515,14 @@ class Membership:
     def _settle(
         self, registration: Registration, message: MessageType, offsets: Offsets, more: Mapping[str, Any] | None = None
     ) -> frozenset[str]:
-        self._of(registration)
+        registered = self._of(registration)
         if message not in self._uncollected:
             self._here(registration)
-            self._await_starts(registration, offsets)
+            _await_starts(registered, offsets)
         self._forget_offers(offsets)
         wanted = {"offsets": write_offsets(offsets), **(more or {})}
         answer = self._answer_to(message, (registration, dict(offsets)), wanted, registration)
         return read_refused(answer, message)
-
-    def _await_starts(self, registration: Registration, offsets: Offsets) -> None:
-        """Raises :class:`NotYet` until the coordinator has sent again, after a resume, each start of these partitions
-        whose acknowledgement was not stored. Until it has heard the answer, it takes no offsets of them."""
-        for command in self._of(registration).commands.values():
-            start = command.command
-            is_unheard = command.answer is not None and not command.stored and not command.request
-            if is_unheard and isinstance(start, StartFetcher) and offsets.keys() & set(start.partitions):
-                raise NotYet("the coordinator has not sent a start again since it was elected")
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
         """Adds offsets to the next ping's answer. Returns the offsets that were stored since the last call."""
@@ -551,6 +542,16 @@ class Membership:
             if isinstance(of, dict)
         }
         return dict.fromkeys(wanted) | read_offsets({"offsets": stored}, MessageType.COMMITTED)
+
+
+def _await_starts(registered: _Registered, offsets: Offsets) -> None:
+    """Raises :class:`NotYet` until the coordinator has sent again, after a resume, each start of these partitions whose
+    acknowledgement was not stored. Until it has heard the answer, it takes no offsets of them."""
+    for command in registered.commands.values():
+        start = command.command
+        is_unheard = command.answer is not None and not command.stored and not command.request
+        if is_unheard and isinstance(start, StartFetcher) and offsets.keys() & set(start.partitions):
+            raise NotYet("the coordinator has not sent a start again since it was elected")
 
 
 def _retry_s(frame: Frame) -> float:

@@ -138,9 +138,7 @@ class Group:
     def end(self, error: Error) -> list[Instruction]:
         """Ends the group here (it moves, or is deleted), and tells all waiting members so."""
         for member in self.metadata.members.values():
-            self._answer_join(member, error)
-            self._answer_sync(member, error)
-            self._answer_beat(member, error)
+            self._answer_waiting(member, error)
         self.metadata.state = DEAD
         self._join_by = self._sync_by = math.inf
         return self._taken()
@@ -240,9 +238,7 @@ class Group:
         instance_id = join.instance_id or ""
         old_id, old_leader = group.static_members[instance_id], group.leader_id
         member = group.members[old_id]
-        self._answer_join(member, Error.FENCED_INSTANCE_ID)
-        self._answer_sync(member, Error.FENCED_INSTANCE_ID)
-        self._answer_beat(member, Error.FENCED_INSTANCE_ID)
+        self._answer_waiting(member, Error.FENCED_INSTANCE_ID)
         group.replace_static(instance_id, join.fresh_id)
         self._heard_from(member, now)
         before = (member.protocols, member.rebalance_timeout_s, member.session_timeout_s)
@@ -517,9 +513,7 @@ class Group:
 
     def _remove(self, member: MemberMetadata, now: float) -> None:
         """Removes a member that left or fell silent. The others get its partitions."""
-        self._answer_join(member, Error.UNKNOWN_MEMBER_ID, NO_MEMBER)
-        self._answer_sync(member, Error.UNKNOWN_MEMBER_ID)
-        self._answer_beat(member, Error.UNKNOWN_MEMBER_ID)
+        self._answer_waiting(member, Error.UNKNOWN_MEMBER_ID, NO_MEMBER)
         self.metadata.remove(member.member_id)
         if self.metadata.state in {STABLE, COMPLETING}:
             self._rebalance(now)
@@ -563,6 +557,12 @@ class Group:
 
     def _answer(self, token: object, error: Error) -> None:
         self._out.append(Answered(token, error))
+
+    def _answer_waiting(self, member: MemberMetadata, error: Error, member_id: str | None = None) -> None:
+        """Answers every request of the member that is held."""
+        self._answer_join(member, error, member_id)
+        self._answer_sync(member, error)
+        self._answer_beat(member, error)
 
     def _answer_join(self, member: MemberMetadata, error: Error, member_id: str | None = None) -> None:
         if member.join_token is not None:

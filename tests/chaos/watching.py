@@ -139,12 +139,16 @@ class Watch:
             self._settled.clear()
             raise
         for group, snapshot in found.items():
-            if group_state(snapshot.observation) is GroupState.STABLE:
-                if group not in self._settled:
-                    self._events.write(Kind.SETTLED, f"group:{group}")
-                self._settled[group] = begin
-            else:
-                self._settled.pop(group, None)
+            self._looked(group, begin, is_settled=group_state(snapshot.observation) is GroupState.STABLE)
+
+    def _looked(self, group: str, begin: float, *, is_settled: bool) -> None:
+        """Notes the result of a look that began then."""
+        if not is_settled:
+            self._settled.pop(group, None)
+            return
+        if group not in self._settled:
+            self._events.write(Kind.SETTLED, f"group:{group}")
+        self._settled[group] = begin
 
     def _look_at_usage(self) -> None:
         t = time.monotonic()

@@ -351,7 +351,7 @@ class GroupCoordinator:
             if managed is not None:
                 error = error or managed[0]
             stored = known.get(group, {}) if managed is None else managed[1]
-            offsets = {} if error else dict(stored)
+            offsets = {} if error else stored
             if topics is None and hidden:  # a topic that came meanwhile has not been asked about
                 offsets = {where: one for where, one in offsets.items() if where[0] in names}
             found.append((group, topics, error, offsets, hidden))

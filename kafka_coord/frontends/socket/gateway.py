@@ -90,8 +90,6 @@ class Gateway:
         self._completed_at = store.clock.monotonic()
         self._committed = CommittedReader(store)
         self.term: Term | None = None
-        self._elected: Leadership | None = None
-        """The term's."""
         self.statistics = Statistics()
 
     # --- what others may ask, on any thread --------------------------------------------------------------------------
@@ -411,7 +409,7 @@ class Gateway:
 
     def _follow_leadership(self) -> None:
         leadership = self._leadership_view.leadership()
-        if self.term is not None and self._elected != leadership:
+        if self.term is not None and (leadership is None or self.term.office.fence != leadership.fence):
             self._end_term("this instance does not coordinate any more")
         if self.term is None and leadership is not None and self._leadership_view.leads():
             term = Term(
@@ -429,7 +427,7 @@ class Gateway:
             except BaseException:
                 term.close()
                 raise
-            self.term, self._elected = term, leadership
+            self.term = term
             self._questions.look_at_once()
         if self._early and (self.term is not None or not self._leadership_view.leads()):
             self._hear_early()

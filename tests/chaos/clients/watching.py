@@ -14,7 +14,7 @@ from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.monitor.client_groups.asking import Instances
 from kafka_coord.monitor.client_groups.groups import ClientGroup, list_client_groups
 from kafka_coord.monitor.lag import OffsetReader
-from tests.chaos.journal import Kind, OffsetsWriter
+from tests.chaos.journal import OffsetsWriter
 from tests.chaos.watching import Watch
 
 _ASK_S = 5.0
@@ -62,12 +62,7 @@ class ClientsWatch(Watch):
         except KafkaCoordError:
             found = {}
         for group in self._testbed.groups():
-            if group in found and self._is_settled(found[group]):
-                if group not in self._settled:
-                    self._events.write(Kind.SETTLED, f"group:{group}")
-                self._settled[group] = begin
-            else:
-                self._settled.pop(group, None)
+            self._looked(group, begin, is_settled=group in found and self._is_settled(found[group]))
             self._committed(group)
 
     def _is_settled(self, found: ClientGroup) -> bool:

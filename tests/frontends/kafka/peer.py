@@ -88,7 +88,7 @@ class Member:
     def __init__(self, peer: Peer, group: str) -> None:
         self.peer, self.group = peer, group
         peer.ask("ApiVersions", 3, client_software_name="librdkafka", client_software_version="2")
-        joined = peer.ask("JoinGroup", 3, **member_join(group))
+        joined = peer.ask("JoinGroup", 3, **join(group, session_ms=SESSION_MS))
         assert joined.error_code == Error.NONE
         self.who = {"group_id": group, "member_id": joined.member_id, "generation_id": joined.generation_id}
         assert peer.ask("SyncGroup", 3, **self.who).error_code == Error.NONE
@@ -110,7 +110,8 @@ class Member:
         return number, answer.error_code
 
 
-def member_join(group: str) -> dict[str, Any]:
-    protocol = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")(name="range", metadata=b"")
-    times = {"session_timeout_ms": SESSION_MS, "rebalance_timeout_ms": SESSION_MS}
-    return {"group_id": group, "member_id": "", "protocol_type": "consumer", "protocols": (protocol,)} | times
+def join(group: str, member_id: str = "", metadata: bytes = b"", session_ms: int = 10_000) -> dict[str, Any]:
+    """The fields of a JoinGroup of version 3. The rebalance timeout is the session's."""
+    protocol = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")(name="range", metadata=metadata)
+    times = {"session_timeout_ms": session_ms, "rebalance_timeout_ms": session_ms}
+    return {"group_id": group, "member_id": member_id, "protocol_type": "consumer", "protocols": (protocol,)} | times

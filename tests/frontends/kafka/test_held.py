@@ -13,7 +13,7 @@ from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.groups.errors import Error
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.conftest import Front
-from tests.frontends.kafka.peer import Member, Peer, member_join
+from tests.frontends.kafka.peer import SESSION_MS, Member, Peer, join
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -50,7 +50,7 @@ def test_a_rebalance_is_pushed_to_a_member_whose_heartbeat_is_held(
 ) -> None:
     beat = member.beat()
     with Peer(listener) as newcomer:
-        newcomer.send("JoinGroup", 3, **member_join(group))
+        newcomer.send("JoinGroup", 3, **join(group, session_ms=SESSION_MS))
         assert member.told() == (beat, Error.REBALANCE_IN_PROGRESS)
 
 
@@ -107,5 +107,5 @@ def test_a_connection_whose_heartbeat_is_held_is_not_idle(listener: KafkaListene
         beat = member.beat()
         idle.ask("Metadata", 4, topics=())
         assert idle.is_closed()
-        newcomer.send("JoinGroup", 3, **member_join(group))
+        newcomer.send("JoinGroup", 3, **join(group, session_ms=SESSION_MS))
         assert member.told() == (beat, Error.REBALANCE_IN_PROGRESS)

@@ -22,7 +22,7 @@ from kafka_coord.groups.errors import Error
 from kafka_coord.monitor.kafka_metrics import of_kafka
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.conftest import Front
-from tests.frontends.kafka.peer import Peer, request
+from tests.frontends.kafka.peer import Peer, join, request
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -79,12 +79,6 @@ def commit(peer: Peer, group: str, topic: str, offset: int) -> None:
     one = form.struct("OffsetCommitRequestTopic")(name=topic, partitions=(part,))
     answer = peer.ask("OffsetCommit", 7, group_id=group, topics=(one,))
     assert answer.topics[0].partitions[0].error_code == Error.NONE
-
-
-def join(group: str, member_id: str = "", metadata: bytes = b"", rebalance_ms: int = 10_000) -> dict[str, Any]:
-    protocol = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")(name="range", metadata=metadata)
-    times = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": rebalance_ms}
-    return {"group_id": group, "member_id": member_id, "protocol_type": "consumer", "protocols": (protocol,)} | times
 
 
 GARBAGE = {

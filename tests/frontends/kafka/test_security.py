@@ -41,7 +41,7 @@ from kafka_coord.wire.messages import message
 from kafka_coord.zk import connect
 from tests.conftest import _shared_servers
 from tests.frontends.kafka.conftest import LIMITS
-from tests.frontends.kafka.peer import Peer
+from tests.frontends.kafka.peer import Peer, join
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -204,7 +204,7 @@ def test_who_may_not_use_a_group_is_told_so_by_every_request(asking: Callable[[s
     member = {"group_id": GROUP, "member_id": "x", "generation_id": 1}
     with asking("mallory") as peer:
         assert peer.ask("FindCoordinator", 2, key=GROUP).error_code == refused
-        assert peer.ask("JoinGroup", 3, **member_of(GROUP)).error_code == refused
+        assert peer.ask("JoinGroup", 3, **join(GROUP)).error_code == refused
         assert peer.ask("SyncGroup", 3, **member).error_code == refused
         assert peer.ask("Heartbeat", 3, **member).error_code == refused
         assert peer.ask("LeaveGroup", 2, group_id=GROUP, member_id="x").error_code == refused
@@ -220,12 +220,6 @@ def test_who_may_not_use_a_group_is_told_so_by_every_request(asking: Callable[[s
         assert [one.error_code for one in peer.ask("DescribeGroups", 4, groups=(GROUP,)).groups] == [Error.NONE]
         assert [one.error_code for one in peer.ask("DeleteGroups", 1, groups_names=(GROUP,)).results] == [refused]
         assert GROUP in {one.group_id for one in peer.ask("ListGroups", 2).groups}
-
-
-def member_of(group: str) -> dict[str, Any]:
-    protocol = message("JoinGroupRequest").struct("JoinGroupRequestProtocol")(name="range", metadata=b"")
-    times = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
-    return {"group_id": group, "member_id": "", "protocol_type": "consumer", "protocols": (protocol,)} | times
 
 
 def test_topics_of_a_group_are_asked_about_one_by_one(asking: Callable[[str], Peer]) -> None:

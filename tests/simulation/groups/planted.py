@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from kafka_coord.errors import BrokerError
@@ -173,21 +174,11 @@ def _nothing_loaded() -> Patch:
     return manager, "_load", load
 
 
-def _hold_outlasts_its_cause() -> Patch:
+def _hold_outlasts(cause: Error) -> Patch:
     original = Group._answer_beat
 
     def answer(self: Any, member: Any, error: Error) -> None:
-        if error is not Error.REBALANCE_IN_PROGRESS:
-            original(self, member, error)
-
-    return Group, "_answer_beat", answer
-
-
-def _hold_outlasts_its_member() -> Patch:
-    original = Group._answer_beat
-
-    def answer(self: Any, member: Any, error: Error) -> None:
-        if error is not Error.UNKNOWN_MEMBER_ID:
+        if error is not cause:
             original(self, member, error)
 
     return Group, "_answer_beat", answer
@@ -215,8 +206,8 @@ PLANTED: dict[str, Callable[[], Patch]] = {
     "the terms of an earlier producer id are not ended": _earlier_producer_not_ended,
     "members are told what is not stored": _told_before_it_is_stored,
     "nothing is loaded": _nothing_loaded,
-    "a heartbeat is held through a rebalance": _hold_outlasts_its_cause,
-    "a heartbeat is held for a member that was removed": _hold_outlasts_its_member,
+    "a heartbeat is held through a rebalance": partial(_hold_outlasts, Error.REBALANCE_IN_PROGRESS),
+    "a heartbeat is held for a member that was removed": partial(_hold_outlasts, Error.UNKNOWN_MEMBER_ID),
     "a heartbeat is held for a connection that was lost": _hold_outlasts_its_connection,
 }
 

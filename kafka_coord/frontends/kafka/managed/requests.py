@@ -53,6 +53,7 @@ class ManagedGroups:
             if refusal is not None:
                 return refused(Error.INVALID_REQUEST, refusal.message)
         answer, assigned = await self._terms.heartbeat(
+            request.group_id,
             lambda token: Heartbeat(
                 token,
                 (request.group_id, consumer),
@@ -62,7 +63,7 @@ class ManagedGroups:
                 wanted,
                 value,
                 is_static=request.instance_id is not None,
-            )
+            ),
         )
         return _heartbeat_answer(answer, member_id, assigned)
 
@@ -88,7 +89,9 @@ class ManagedGroups:
         key = request.group_id, request.group_instance_id or request.member_id
         values = {TopicPartition(*where): one.offset for where, one in offsets.items()}
         epoch = request.generation_id_or_member_epoch
-        found = await self._terms.commit(lambda token: Commit(token, key, request.member_id, epoch, values))
+        found = await self._terms.commit(
+            request.group_id, lambda token: Commit(token, key, request.member_id, epoch, values)
+        )
         gone = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in found.topics}
         return found.error, gone
 

@@ -186,22 +186,22 @@ class ManagedTerms:
         served = self._served.get(partition_of(group))
         return served is not None and served.has_begun
 
-    async def heartbeat(self, beat: Callable[[object], Heartbeat]) -> tuple[Beaten, Assigned | None]:
-        """``beat`` makes the heartbeat with its token. Returns the answer, and its assignment by topic id."""
+    async def heartbeat(self, group: str, beat: Callable[[object], Heartbeat]) -> tuple[Beaten, Assigned | None]:
+        """``beat`` makes the group's heartbeat with its token. Returns the answer, and its assignment by topic id."""
 
         def pass_on(served: Served, token: object) -> None:
             served.members.heartbeat(beat(token), self._store.clock.monotonic())
 
         refused = Beaten(None, Error.COORDINATOR_LOAD_IN_PROGRESS, "", 0), None
-        found: tuple[Beaten, Assigned | None] = await self._ask(beat(None).key[0], pass_on, refused)
+        found: tuple[Beaten, Assigned | None] = await self._ask(group, pass_on, refused)
         return found
 
-    async def commit(self, commit: Callable[[object], Commit]) -> Committed:
+    async def commit(self, group: str, commit: Callable[[object], Commit]) -> Committed:
         def pass_on(served: Served, token: object) -> None:
             served.members.commit(commit(token))
 
         refused = Committed(None, Error.COORDINATOR_LOAD_IN_PROGRESS)
-        found: Committed = await self._ask(commit(None).key[0], pass_on, refused)
+        found: Committed = await self._ask(group, pass_on, refused)
         return found
 
     async def fetch(
