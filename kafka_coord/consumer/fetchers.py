@@ -305,7 +305,8 @@ class KafkaFetchers:
         self._used = addresses
         self._brokers_down = False
         only_clients = {name: value for name, value in settings.items() if name not in _CONSUMER_ONLY}
-        self._admin = AdminClient(only_clients, logger=rdkafka_log)
+        # A topic recreated within the age of its metadata corrupts librdkafka's memory (ADR 11).
+        self._admin = AdminClient(only_clients | {"metadata.max.age.ms": 100}, logger=rdkafka_log)
         for fetcher in self.streams:
             fetcher.use(_client(settings | {"error_cb": self._on_error}))
         self._wake()

@@ -95,6 +95,7 @@ class OffsetReader:
             "client.id": "kafka-coord",
             "log_level": 0,
             "socket.connection.setup.timeout.ms": 3_000,
+            "metadata.max.age.ms": 100,  # a topic recreated within this age corrupts librdkafka's memory (ADR 11)
         }
         config |= {**properties, "bootstrap.servers": bootstrap}
         config["error_cb"] = lambda error: self._errors.append(error.str())

@@ -212,6 +212,7 @@ def _client(settings: Mapping[str, str]) -> Consumer:
                 # Once enough is prefetched, librdkafka waits a whole second before it fetches again (its issue 2879).
                 "fetch.queue.backoff.ms": 10,
                 "fetch.min.bytes": 1,
+                "metadata.max.age.ms": 1_000,  # a topic recreated within this age corrupts its memory (ADR 11)
                 **settings,
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
