@@ -289,10 +289,10 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
     serve_settings = settings.serve
     if serve_settings.listen_kafka is None or serve_settings.broker_listener is None:
         return None
+    from kafka_coord.classic_groups.machine import GroupLimits
     from kafka_coord.frontends.kafka.limits import FrontLimits
     from kafka_coord.frontends.kafka.listener import KafkaListener
     from kafka_coord.grouplog.authentication import BrokerSecurity
-    from kafka_coord.groups.machine import GroupLimits
 
     limits = FrontLimits(
         max_connections=serve_settings.kafka_max_connections,

@@ -18,7 +18,7 @@ SLOW_COMMAND_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DeadlineInputs:
     """The part of an observation that deadlines need. ``registered`` are all consumers with a registration, readable or
     not; ``settings`` is ``None`` if they cannot be read."""
 
@@ -32,43 +32,45 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """``in_grace``: gone, with their place still kept. ``overdue``: with a command unacknowledged past the rebalance
-    timeout. ``retired``: gone for so long that their channel may be removed. ``expired``: the group has been empty for
-    longer than the retention of its offsets."""
+    """``in_grace``: consumers that are gone, with their place still kept. ``overdue``: consumers with a command
+    unacknowledged past the rebalance timeout. ``retired``: consumers gone for so long that their channel may be
+    removed. ``retention_passed``: the group has been empty for longer than the retention of its offsets."""
 
     in_grace: frozenset[str]
     overdue: frozenset[str]
     retired: frozenset[str]
-    expired: bool
+    retention_passed: bool
 
 
-def deadlines(seen: Seen, timers: GroupTimers, options: CoordinatorOptions, now: float, wall_ms: float) -> Deadlines:
+def deadlines(
+    inputs: DeadlineInputs, timers: GroupTimers, options: CoordinatorOptions, now: float, wall_ms: float
+) -> Deadlines:
     """Computes all four. Afterwards ``timers.next_due`` is the moment at which the next answer changes."""
     timers.begin()
     return Deadlines(
-        in_grace=_in_grace(seen, timers, now),
-        overdue=_overdue(seen, timers, now),
-        retired=_retired(seen, timers, options, now),
-        expired=_expired(seen, timers, now, wall_ms),
+        in_grace=_in_grace(inputs, timers, now),
+        overdue=_overdue(inputs, timers, now),
+        retired=_retired(inputs, timers, options, now),
+        retention_passed=_retention_passed(inputs, timers, now, wall_ms),
     )
 
 
-def _in_grace(seen: Seen, timers: GroupTimers, now: float) -> frozenset[str]:
+def _in_grace(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozenset[str]:
     """A consumer that returned and left again between two looks keeps its first timer. The look cannot see the
     incarnation in between: the ledger still names the one before."""
-    places = {c: led.place for c, led in seen.ledgers.items() if led.place is not None and c not in seen.registered}
+    places = {c: led.place for c, led in inputs.ledgers.items() if led.place is not None and c not in inputs.registered}
     timers.gone.update(places, now)
     return frozenset(
         c for c, place in places.items() if not timers.passed(timers.gone.since(c), place.rejoin_grace_ms, now)
     )
 
 
-def _overdue(seen: Seen, timers: GroupTimers, now: float) -> frozenset[str]:
-    settings = seen.settings or GroupSettings()
+def _overdue(inputs: DeadlineInputs, timers: GroupTimers, now: float) -> frozenset[str]:
+    settings = inputs.settings or GroupSettings()
     outstanding = {
-        (c, seen.members[c].incarnation, command.name): c
-        for c, channel in seen.channels.items()
-        if c in seen.members
+        (c, inputs.members[c].incarnation, command.name): c
+        for c, channel in inputs.channels.items()
+        if c in inputs.members
         for command in channel.commands
     }
     timers.commands.update(outstanding, now)
@@ -86,22 +88,22 @@ def slow_commands(timers: GroupTimers, now: float) -> list[tuple[str, str]]:
     return [(consumer, name) for consumer, _, name in timers.commands.before(now - SLOW_COMMAND_MS / 1000)]
 
 
-def _retired(seen: Seen, timers: GroupTimers, options: CoordinatorOptions, now: float) -> frozenset[str]:
-    left = [c for c in seen.channels if c not in seen.registered and c not in seen.ledgers]
+def _retired(inputs: DeadlineInputs, timers: GroupTimers, options: CoordinatorOptions, now: float) -> frozenset[str]:
+    left = [c for c in inputs.channels if c not in inputs.registered and c not in inputs.ledgers]
     timers.retiring.update(left, now)
     return frozenset(c for c in left if timers.passed(timers.retiring.since(c), options.channel_retirement_ms, now))
 
 
-def _expired(seen: Seen, timers: GroupTimers, now: float, wall_ms: float) -> bool:
+def _retention_passed(inputs: DeadlineInputs, timers: GroupTimers, now: float, wall_ms: float) -> bool:
     """The group has been empty since the wall-clock time of its last target, which names nobody. This survives
     coordinators.
 
     A target that still names members does not count: a coordinator that forgot the last member and died before it
     emptied the target leaves such a target behind, and it may be older than the retention.
     """
-    if seen.settings is None:  # unreadable settings may ask for a longer retention than the default
+    if inputs.settings is None:  # unreadable settings may ask for a longer retention than the default
         return False
-    if seen.registered or seen.ledgers or seen.target is None or seen.target.members:
+    if inputs.registered or inputs.ledgers or inputs.target is None or inputs.target.members:
         return False
-    empty_since = now - (wall_ms - seen.target.timestamp_ms) / 1000
-    return timers.passed(empty_since, seen.settings.offsets_retention_ms, now)
+    empty_since = now - (wall_ms - inputs.target.timestamp_ms) / 1000
+    return timers.passed(empty_since, inputs.settings.offsets_retention_ms, now)

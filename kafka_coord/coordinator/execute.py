@@ -11,7 +11,7 @@ from kafka_coord.coordinator.reading import tree_below
 from kafka_coord.coordinator.translate import Translation, in_parts
 from kafka_coord.errors import MultiFailed, NotEmpty
 from kafka_coord.zk import layout
-from kafka_coord.zk.fenced import fits_one, write_fenced
+from kafka_coord.zk.epoch_fence import fits_one, write_fenced
 from kafka_coord.zk.store import Check, Create, Delete, Op, Store
 
 log = logging.getLogger(__name__)

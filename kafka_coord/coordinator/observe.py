@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from kafka_coord.channel.operations import decode_command
-from kafka_coord.coordinator.deadlines import Seen, deadlines, slow_commands
+from kafka_coord.coordinator.deadlines import DeadlineInputs, deadlines, slow_commands
 from kafka_coord.coordinator.memory import Decoded, GroupMemory
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.reading import read_each
@@ -256,7 +256,7 @@ class _SnapshotReader:
         registered = frozenset(c for c in consumers if each[c][0] is not None)
         clock = self._store.clock
         due = deadlines(
-            Seen(members, registered, ledgers, seen_channels, target, settings),
+            DeadlineInputs(members, registered, ledgers, seen_channels, target, settings),
             self._query.memory.timers,
             self._options,
             clock.monotonic(),
@@ -276,7 +276,7 @@ class _SnapshotReader:
             in_grace=due.in_grace,
             overdue=due.overdue,
             retired=due.retired,
-            expired=due.expired,
+            retention_passed=due.retention_passed,
             generation_floor=_highest_decided(reading, group) if target is None else 0,
             unreadable=tuple(reading.unreadable),
         )

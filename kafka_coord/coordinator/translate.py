@@ -32,7 +32,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.fenced import fits_one
+from kafka_coord.zk.epoch_fence import fits_one
 from kafka_coord.zk.sizes import op_size
 from kafka_coord.zk.store import Create, Delete, GetData, Op, SetData, Store
 

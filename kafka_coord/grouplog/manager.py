@@ -11,6 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.machine import Group, GroupLimits
+from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.errors import TermEnded, TooLarge
 from kafka_coord.grouplog.records import (
@@ -23,9 +26,6 @@ from kafka_coord.grouplog.records import (
     read_record,
 )
 from kafka_coord.grouplog.term import PARTITIONS, LogTerm, is_reserved
-from kafka_coord.groups.errors import Error
-from kafka_coord.groups.machine import Group, GroupLimits
-from kafka_coord.groups.metadata import GroupMetadata, GroupState
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 

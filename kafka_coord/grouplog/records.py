@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from kafka_coord.groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
+from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata, Protocol
 from kafka_coord.wire.batches import LogRecord
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.messages import message

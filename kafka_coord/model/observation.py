@@ -63,7 +63,7 @@ class Observation:
     ``topics`` are all of Kafka's topics (as the topic registry knows them from its listeners). ``in_grace`` are
     consumers whose registration is gone but whose place is kept. ``overdue`` are consumers with a command that is
     unacknowledged past the rebalance timeout. ``retired`` are consumers gone for so long that their channel may be
-    removed. ``expired`` says that the group has been empty for longer than its offsets retention.
+    removed. ``retention_passed`` says that the group has been empty for longer than its offsets retention.
     ``coordinator.deadlines`` computes these four, so ``plan`` needs no clock. ``generation_floor`` is, if the stored
     target was lost, the highest generation found anywhere else. ``unreadable`` are all znodes that could not be read.
     While one below ``offsets`` is unreadable, its partition or topic is not started.
@@ -82,6 +82,6 @@ class Observation:
     in_grace: frozenset[str] = frozenset()
     overdue: frozenset[str] = frozenset()
     retired: frozenset[str] = frozenset()
-    expired: bool = False
+    retention_passed: bool = False
     generation_floor: int = 0
     unreadable: tuple[Unreadable, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kafka_coord.coordinator.deadlines import Deadlines, Seen, deadlines
+from kafka_coord.coordinator.deadlines import DeadlineInputs, Deadlines, deadlines
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.timers import GroupTimers
 from kafka_coord.model import (
@@ -23,7 +23,7 @@ OPTIONS = CoordinatorOptions(channel_retirement_ms=600_000)
 SETTINGS = GroupSettings(rebalance_timeout_ms=60_000, offsets_retention_ms=1_000_000)
 MEMBER = Member("c1", 1, Subscription.to(["flights"]), rejoin_grace_ms=30_000)
 EMPTY_TARGET = Assignment(3, 1, "empty", "sticky", "no members left", {}, timestamp_ms=0)
-NOTHING = Seen({}, frozenset(), {}, {}, None, SETTINGS)
+NOTHING = DeadlineInputs({}, frozenset(), {}, {}, None, SETTINGS)
 
 
 class Looks:
@@ -32,7 +32,7 @@ class Looks:
     def __init__(self) -> None:
         self.timers = GroupTimers()
 
-    def at(self, now: float, seen: Seen) -> Deadlines:
+    def at(self, now: float, seen: DeadlineInputs) -> Deadlines:
         return deadlines(seen, self.timers, OPTIONS, now, now * 1000)
 
 
@@ -71,14 +71,14 @@ def test_a_channel_is_retired_once_its_consumer_is_gone_for_long() -> None:
 
 def test_offsets_expire_once_the_group_is_empty_for_longer_than_they_are_kept() -> None:
     empty = replace(NOTHING, target=EMPTY_TARGET)
-    assert not Looks().at(999, empty).expired
-    assert Looks().at(1_000, empty).expired, "the moment outlives coordinators"
+    assert not Looks().at(999, empty).retention_passed
+    assert Looks().at(1_000, empty).retention_passed, "the moment outlives coordinators"
 
 
 def test_offsets_of_a_group_whose_target_still_names_members_do_not_expire() -> None:
     """A coordinator forgot the last member and died before it emptied the target, which is older than the retention."""
     left = replace(EMPTY_TARGET, members={"c1": PartitionSet({"flights": [0]})})
-    assert not Looks().at(5_000, replace(NOTHING, target=left)).expired
+    assert not Looks().at(5_000, replace(NOTHING, target=left)).retention_passed
 
 
 def test_offsets_expire_neither_with_a_consumer_nor_without_a_target_nor_with_settings_nobody_can_read() -> None:
@@ -89,4 +89,4 @@ def test_offsets_expire_neither_with_a_consumer_nor_without_a_target_nor_with_se
         replace(empty, target=None),
         replace(empty, settings=None),
     ):
-        assert not Looks().at(5_000, seen).expired
+        assert not Looks().at(5_000, seen).retention_passed

@@ -8,10 +8,11 @@ from collections.abc import Awaitable
 from random import Random
 from typing import Any
 
+from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.frontends.kafka.access import BrokerAccess
 from kafka_coord.frontends.kafka.clients import Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
-from kafka_coord.frontends.kafka.coordinator import GroupCoordinator
+from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.limits import FrontLimits
 from kafka_coord.frontends.kafka.patches import patch_api_versions, patches
@@ -19,7 +20,6 @@ from kafka_coord.frontends.kafka.routing import LOCAL, expects_answer, is_local
 from kafka_coord.grouplog.broker import BrokerConnection
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.term import PARTITIONS
-from kafka_coord.groups.machine import GroupLimits
 from kafka_coord.wire.consumer_protocol import subscribed_topics
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import RequestHeader, peek, read_header, request_frame

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kafka_coord.classic_groups.metadata import GroupMetadata, MemberMetadata, Protocol
 from kafka_coord.grouplog.records import (
     Claim,
     CommittedOffset,
@@ -15,7 +16,6 @@ from kafka_coord.grouplog.records import (
     offset_record,
 )
 from kafka_coord.grouplog.term import producer_of
-from kafka_coord.groups.metadata import GroupMetadata, MemberMetadata, Protocol
 from kafka_coord.monitor.log_audit import LogReport, LogRule, PartitionJudge
 from kafka_coord.wire.batches import Batch, LogRecord
 from kafka_coord.wire.messages import message

@@ -58,7 +58,7 @@ def test_the_contracts_are_kept(checkout: Path) -> None:
         ("channel/rpc.py", "import threading", "kafka_coord.channel.rpc -> threading"),
         ("coordinator/deadlines.py", "import time", "kafka_coord.coordinator.deadlines -> time"),
         ("frontends/members/machine/__init__.py", "import socket", "kafka_coord.frontends.members.machine -> socket"),
-        ("groups/__init__.py", "import random", "kafka_coord.groups -> random"),
+        ("classic_groups/__init__.py", "import random", "kafka_coord.classic_groups -> random"),
         ("wire/__init__.py", "import threading", "kafka_coord.wire -> threading"),
         ("model/partitions.py", "import kafka_coord.coordinator.queue", "kafka_coord.model.partitions"),
         ("spark/ranges.py", "import os", "kafka_coord.spark.ranges -> os"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kafka_coord.classic_groups.metadata import GroupMetadata, MemberMetadata, Protocol
 from kafka_coord.grouplog.records import (
     Claim,
     CommittedOffset,
@@ -13,7 +14,6 @@ from kafka_coord.grouplog.records import (
     keep_alive_record,
     offset_record,
 )
-from kafka_coord.groups.metadata import GroupMetadata, MemberMetadata, Protocol
 from kafka_coord.model.operations import Cause
 from kafka_coord.monitor.client_groups.history import decisions
 from kafka_coord.monitor.client_groups.log import EntryKind, LogEntry, about_group, entry_of

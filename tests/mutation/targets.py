@@ -32,7 +32,7 @@ TARGETS = (
     Target("kafka_coord/channel", ("tests/channel",), 60),
     Target("kafka_coord/frontends/members", ("tests/frontends",), 60),
     Target("kafka_coord/frontends/socket", ("tests/frontends",), 60),
-    Target("kafka_coord/groups", ("tests/groups",), 0),
+    Target("kafka_coord/classic_groups", ("tests/classic_groups",), 0),
     Target("kafka_coord/zk/election.py", ("tests/zk/test_election.py",), 60, with_zookeeper=True),
 )
 """The first that a module belongs to is the one it is tried with."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kafka_coord.classic_groups.metadata import GroupMetadata
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.groups.kinds import AnyName
 from kafka_coord.cli.lag import log_progress, open_log
@@ -16,7 +17,6 @@ from kafka_coord.errors import SettingsError
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.records import Claim, CommittedOffset, GroupEntry, OffsetEntry
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
-from kafka_coord.groups.metadata import GroupMetadata
 from kafka_coord.model import NO_PARTITIONS
 from kafka_coord.monitor.client_groups.history import owned_in
 from kafka_coord.monitor.client_groups.log import EntryKind, LogEntry, about_group, entry_of

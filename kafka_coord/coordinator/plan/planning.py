@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.plan.cleanup import cut_down, forget
 from kafka_coord.coordinator.plan.evictions import Evictions, decide_evictions
-from kafka_coord.coordinator.plan.expiry import expiry_steps
+from kafka_coord.coordinator.plan.group_removal import group_removal
 from kafka_coord.coordinator.plan.member_update import member_updates
 from kafka_coord.coordinator.plan.membership import Membership, membership_of
 from kafka_coord.coordinator.plan.reconcile import reconcile
-from kafka_coord.coordinator.plan.requests import offset_steps, other_answers, removal_steps
+from kafka_coord.coordinator.plan.requests import offset_steps, other_answers
 from kafka_coord.coordinator.plan.summary import state_of, summary_of
 from kafka_coord.coordinator.plan.target_decision import TargetDecision, decide_target
-from kafka_coord.coordinator.steps import DeleteOffsets, GroupState, Plan, RemoveGroup, Step, WriteOffsets
+from kafka_coord.coordinator.steps import DeleteOffsets, Plan, Step, WriteOffsets
 from kafka_coord.model import Observation
 
 
@@ -30,19 +30,12 @@ def plan(observation: Observation, assignors: Mapping[str, Assignor]) -> Plan:
     So a plan that sets offsets for an operator starts nothing.
     """
     membership = membership_of(observation)
-    removal = removal_steps(observation, membership)
+    removal = group_removal(observation, membership)
     if removal is not None:
-        return _removed(observation, "an operator asked", removal)
-    removal = expiry_steps(observation, membership)
-    if removal is not None:
-        return _removed(observation, "empty for longer than the retention of its offsets", removal)
+        return removal
     evictions = decide_evictions(observation, membership)
     decided = decide_target(observation, membership, evictions, assignors)
     return _write(observation, membership, evictions, decided, assignors)
-
-
-def _removed(observation: Observation, why: str, answers: list[Step]) -> Plan:
-    return Plan(observation.group, GroupState.DEAD, f"group removed: {why}", (RemoveGroup(), *answers))
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""Operators' requests about one group: offsets to write, removal, and refusals with their reasons."""
+"""Operators' requests about one group: offsets to write or delete, and refusals with their reasons."""
 
 from __future__ import annotations
 
@@ -69,20 +69,6 @@ def _fault(
             if unknown:
                 return f"topic {topic} has no partition {unknown[0]}"
     return ""
-
-
-def removal_steps(observation: Observation, membership: Membership) -> list[Step] | None:
-    """The answers if an operator's delete-group is granted; ``None`` if there is none, or it is refused."""
-    asked = [r for r in pending(observation) if r.type is RequestType.DELETE_GROUP]
-    if not asked or membership.live or membership.any_registration_unreadable:
-        return None
-    steps: list[Step] = [done(asked[0], f"group {observation.group} was removed")]
-    for request in pending(observation):
-        if request is not asked[0]:
-            again = request.type is RequestType.DELETE_GROUP
-            answer = done if again else refused
-            steps.append(answer(request, f"group {observation.group} was removed at an operator's request"))
-    return steps
 
 
 def other_answers(observation: Observation, membership: Membership) -> list[Step]:

@@ -2,5 +2,5 @@
 
 The listener answers requests about groups itself. It passes all others to the broker, and the answers back unchanged.
 :mod:`~kafka_coord.frontends.kafka.listener` has the sockets, :mod:`~kafka_coord.frontends.kafka.connection` is one
-client's connection, :mod:`~kafka_coord.frontends.kafka.coordinator` answers for client-assigned groups.
+client's connection, :mod:`~kafka_coord.frontends.kafka.group_requests` answers for client-assigned groups.
 """

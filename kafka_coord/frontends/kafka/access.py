@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from enum import IntEnum
 from typing import Any
 
-from kafka_coord.groups.errors import Error
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.wire.messages import message
 
 KNOWN_S = 30.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.events import Joined, Left, Synced
+from kafka_coord.classic_groups.machine import Group
+from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState
 from kafka_coord.frontends.kafka.instances import Node
 from kafka_coord.grouplog.records import CommittedOffset
-from kafka_coord.groups.errors import Error
-from kafka_coord.groups.events import Joined, Left, Synced
-from kafka_coord.groups.machine import Group
-from kafka_coord.groups.metadata import GroupMetadata, GroupState
 from kafka_coord.wire.messages import message
 
 NO_OFFSET = -1

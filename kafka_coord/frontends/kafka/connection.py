@@ -181,8 +181,8 @@ class ClientConnection(asyncio.Protocol):
         self._pause_or_resume()
 
     def holding(self, release: Callable[[], None] | None) -> None:
-        """See :class:`~kafka_coord.frontends.kafka.coordinator.Caller`. The time held does not count as the time that
-        the answer took."""
+        """See :class:`~kafka_coord.frontends.kafka.group_requests.Caller`. The time held does not count as the time
+        that the answer took."""
         if self._release is not None and self._slots:
             self._slots[-1].began = time.monotonic()
         self._release = release

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Awaitable
 from concurrent.futures import Future
 
+from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import (
     BrokerError,
     KafkaCoordError,
@@ -23,7 +24,7 @@ from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import BrokerAccess
 from kafka_coord.frontends.kafka.clients import Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
-from kafka_coord.frontends.kafka.coordinator import GroupCoordinator
+from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.limits import FrontLimits
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups
@@ -33,7 +34,6 @@ from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
 from kafka_coord.grouplog.manager import GroupMetadataManager
-from kafka_coord.groups.machine import GroupLimits
 from kafka_coord.model import CoordinatorInfo
 from kafka_coord.model import json_fields as fields
 from kafka_coord.settings import host_and_port

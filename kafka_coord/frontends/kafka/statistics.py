@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.kafka.routing import LOCAL
-from kafka_coord.groups.errors import Error
 
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 OTHER = "Other"

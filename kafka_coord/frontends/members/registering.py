@@ -33,7 +33,7 @@ from kafka_coord.frontends.members.isolation import isolated
 from kafka_coord.frontends.members.machine.stimuli import RegistrationWanted
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
-from kafka_coord.zk.fenced import packed
+from kafka_coord.zk.epoch_fence import packed
 from kafka_coord.zk.store import Delete, GetData, Node, Op, OpResult, SetData, Stat
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from kafka_coord.frontends.members.machine.instructions import Store
 from kafka_coord.frontends.members.machine.stimuli import MemberId, Stored, Trouble
 from kafka_coord.model import TopicPartition
 from kafka_coord.zk import layout
-from kafka_coord.zk.fenced import packed
+from kafka_coord.zk.epoch_fence import packed
 from kafka_coord.zk.sizes import op_size
 from kafka_coord.zk.store import Delete, GetData, Node, Op
 

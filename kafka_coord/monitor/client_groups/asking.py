@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import BrokerError, SettingsError
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.groups.errors import Error
 from kafka_coord.monitor.client_groups.front import Front, read_front
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk.store import Store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused
-from kafka_coord.groups.errors import Error
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.monitor.client_groups.asking import Ask, Instances, named, unless_moving
 from kafka_coord.wire.messages import message

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kafka_coord.classic_groups.metadata import GroupMetadata, MemberMetadata
 from kafka_coord.grouplog.records import Claim, GroupEntry
-from kafka_coord.groups.metadata import GroupMetadata, MemberMetadata
 from kafka_coord.model import NO_PARTITIONS, PartitionSet
 from kafka_coord.model.operations import Cause, Decision
 from kafka_coord.monitor.client_groups.groups import CONSUMER, owned_by

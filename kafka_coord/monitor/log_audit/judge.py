@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kafka_coord.classic_groups.metadata import GroupMetadata
 from kafka_coord.grouplog.records import (
     Claim,
     CommittedOffset,
@@ -18,7 +19,6 @@ from kafka_coord.grouplog.records import (
     read_record,
 )
 from kafka_coord.grouplog.term import is_reserved, term_of
-from kafka_coord.groups.metadata import GroupMetadata
 from kafka_coord.monitor.log_audit.findings import LogFinding, LogReport, LogRule
 from kafka_coord.wire.batches import Batch, LogRecord
 from kafka_coord.wire.consumer_protocol import subscribed_topics

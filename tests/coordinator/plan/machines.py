@@ -166,7 +166,7 @@ class Group(RuleBasedStateMachine):
 
     @rule()
     def offsets_expire(self) -> None:
-        self.world.expired = not self.world.members and not self.world.in_grace
+        self.world.retention_passed = not self.world.members and not self.world.in_grace
 
     @rule()
     def coordinator_looks(self) -> None:

@@ -332,7 +332,7 @@ def test_a_paused_group_does_not_expire(world):
     world.leave("c2")
     world.settle()
     world.pause = Pause()
-    world.expired = True
+    world.retention_passed = True
 
     assert world.look().state is GroupState.PAUSED
     assert not world.removed

@@ -448,7 +448,7 @@ def test_an_empty_group_is_removed_when_its_offsets_expire(world):
     settled(world, "c1")
     world.leave("c1")
     world.settle()
-    world.expired = True
+    world.retention_passed = True
 
     decided = world.look()
 
@@ -458,7 +458,7 @@ def test_an_empty_group_is_removed_when_its_offsets_expire(world):
 
 def test_a_group_with_members_never_expires(world):
     settled(world, "c1")
-    world.expired = True
+    world.retention_passed = True
 
     assert world.look().steps == ()
 

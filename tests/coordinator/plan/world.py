@@ -74,7 +74,7 @@ class World:
     in_grace: set[str] = field(default_factory=set)
     overdue: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
-    expired: bool = False
+    retention_passed: bool = False
     bad_ledgers: set[str] = field(default_factory=set)
     bad_registrations: set[str] = field(default_factory=set)
     bad_offsets: set[TopicPartition] = field(default_factory=set)
@@ -97,7 +97,7 @@ class World:
         self.retired.discard(consumer)
         self.channels.setdefault(consumer, [])
         self.fetching[consumer] = set()
-        self.expired = False
+        self.retention_passed = False
         self.removed = False
         return member
 
@@ -185,7 +185,7 @@ class World:
             in_grace=frozenset(self.in_grace - self.members.keys()),
             overdue=frozenset(self.overdue),
             retired=frozenset(self.retired),
-            expired=self.expired,
+            retention_passed=self.retention_passed,
             unreadable=tuple(unreadable),
         )
 
@@ -242,7 +242,7 @@ class World:
                     raise Refused(step)
                 self.ledgers, self.channels, self.assignment, self.removed = {}, {}, None, True
                 self.in_grace.clear()
-                self.expired = False
+                self.retention_passed = False
                 self.bad_ledgers.clear()
                 self.bad_offsets.clear()
                 self.retired.clear()

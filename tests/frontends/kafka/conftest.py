@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.dev.cluster.kafka import KafkaCluster, KafkaSettings
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.term import PARTITIONS
-from kafka_coord.groups.machine import GroupLimits
 from kafka_coord.zk import connect, layout
 from kafka_coord.zk.instance import InstanceRegistration
 from kafka_coord.zk.store import Store

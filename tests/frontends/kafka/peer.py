@@ -7,7 +7,7 @@ import socket
 from types import TracebackType
 from typing import Any, Protocol
 
-from kafka_coord.groups.errors import Error
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame
 from kafka_coord.wire.messages import message
 

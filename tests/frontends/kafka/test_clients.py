@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.groups.errors import Error
 from kafka_coord.wire.frames import RequestHeader, request_frame
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.conftest import Front

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.groups.errors import Error
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.peer import SESSION_MS, Member, Peer, join

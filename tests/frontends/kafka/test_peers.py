@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.groups.errors import Error
 from kafka_coord.monitor.kafka_metrics import of_kafka
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.conftest import Front

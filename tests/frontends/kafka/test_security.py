@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
 )
 from cryptography.hazmat.primitives import serialization
 
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.cli.serve import tls_context
 from kafka_coord.dev.cluster.kafka import KafkaBroker, KafkaSettings
 from kafka_coord.dev.cluster.topics import TopicAdmin
@@ -36,7 +37,6 @@ from kafka_coord.frontends.kafka import access, connection
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.term import PARTITIONS
-from kafka_coord.groups.errors import Error
 from kafka_coord.wire.messages import message
 from kafka_coord.zk import connect
 from tests.conftest import _shared_servers

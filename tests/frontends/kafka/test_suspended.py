@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.dev.cluster.coordinator import serve_beside
 from kafka_coord.dev.cluster.ports import free_port
 from kafka_coord.dev.cluster.process import ChildProcess
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.frontends.kafka.listener import KafkaListener
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.groups.errors import Error
 from kafka_coord.wire.messages import message
 from tests.frontends.kafka.conftest import Front
 from tests.frontends.kafka.peer import Listening, Peer

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kafka_coord.groups.errors import Error
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.wire.frames import RequestHeader, answer_start, request_frame
 from kafka_coord.wire.messages import message
 from tests.simulation.groups.judge import Commit

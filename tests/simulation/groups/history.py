@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kafka_coord.classic_groups.metadata import GroupState
 from kafka_coord.grouplog import reader, term
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.groups.metadata import GroupState
 from tests.frontends.kafka.callers import OpenCaller
 from tests.simulation.groups.clients import ALONE, GROUP, RESTS_S, Client
 from tests.simulation.groups.instances import Instance, Network, Znode, sent

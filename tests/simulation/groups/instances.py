@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from kafka_coord.classic_groups.machine import GroupLimits
 from kafka_coord.errors import BrokerError, KafkaCoordError, StoreUnavailable
-from kafka_coord.frontends.kafka.coordinator import GroupCoordinator
+from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.grouplog.manager import GroupMetadataManager
-from kafka_coord.groups.machine import GroupLimits
 from kafka_coord.wire.batches import LogRecord
 from tests.simulation.groups.log import Sent, SimulatedPartition
 from tests.simulation.groups.loop import Process, World

@@ -7,9 +7,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import NoReturn
 
+from kafka_coord.classic_groups.metadata import GroupMetadata
 from kafka_coord.grouplog.records import CommittedOffset, GroupEntry, OffsetEntry, read_record
 from kafka_coord.grouplog.term import is_reserved, term_of
-from kafka_coord.groups.metadata import GroupMetadata
 from kafka_coord.monitor.log_audit import LogReport, PartitionJudge
 from kafka_coord.wire.batches import Batch
 from tests.simulation.groups.instances import RETENTION_MS, WALL_START_MS

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.machine import Group
 from kafka_coord.errors import BrokerError
 from kafka_coord.grouplog import manager, term
 from kafka_coord.grouplog.manager import GroupMetadataManager
 from kafka_coord.grouplog.records import Claim, claim_record, keep_alive_record
 from kafka_coord.grouplog.term import LogTerm, producer_of
-from kafka_coord.groups.errors import Error
-from kafka_coord.groups.machine import Group
 
 Patch = tuple[Any, str, Any]
 

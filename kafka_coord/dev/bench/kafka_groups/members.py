@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.dev.bench.kafka_groups.client import RawClient, request_bytes, without_errors
 from kafka_coord.dev.bench.waiting import awaited
-from kafka_coord.groups.errors import Error
 from kafka_coord.wire.messages import message
 
 TOPIC, WIDE_TOPIC = "flights", "wide"

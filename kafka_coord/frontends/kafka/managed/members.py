@@ -14,11 +14,11 @@ import itertools
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.members.machine import MembershipMachine
 from kafka_coord.frontends.members.machine import instructions as do
 from kafka_coord.frontends.members.machine import stimuli as was
 from kafka_coord.frontends.members.machine.stimuli import MemberId, Offsets, Stimulus, Terms
-from kafka_coord.groups.errors import Error
 from kafka_coord.model import Command, CommandId, StartFetcher, StopFetcher, Subscription, TopicPartition
 
 JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from kafka_coord.channel.messages import Register
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import InvalidPattern
 from kafka_coord.frontends.kafka.managed.members import JOIN, Beaten, Commit, Heartbeat
 from kafka_coord.frontends.kafka.managed.terms import PROTOCOL, SESSION_TIMEOUT_S, Assigned, ManagedTerms
 from kafka_coord.frontends.members.registering import registration_value, too_large
 from kafka_coord.grouplog.manager import Offsets
 from kafka_coord.grouplog.records import CommittedOffset
-from kafka_coord.groups.errors import Error
 from kafka_coord.model import Member, Subscription, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.wire.messages import message

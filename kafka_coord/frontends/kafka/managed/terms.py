@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from kafka_coord.channel.messages import Code
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import Fenced, MalformedValue, NoNode, StoreError, StoreUnavailable
 from kafka_coord.frontends.kafka.managed.members import Beaten, Commit, Committed, ConsumerGroupMembers, Heartbeat
 from kafka_coord.frontends.members.committed import Committed as Found
@@ -26,7 +27,6 @@ from kafka_coord.frontends.members.machine import instructions as do
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Office, Term
 from kafka_coord.grouplog.manager import partition_of
-from kafka_coord.groups.errors import Error
 from kafka_coord.model import TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.frontends.kafka.managed.members import (
     JOIN,
     LEAVE,
@@ -20,7 +21,6 @@ from kafka_coord.frontends.kafka.managed.members import (
 from kafka_coord.frontends.members.machine import instructions as do
 from kafka_coord.frontends.members.machine import stimuli as was
 from kafka_coord.frontends.members.machine.stimuli import MemberId, Terms
-from kafka_coord.groups.errors import Error
 from kafka_coord.model import StartFetcher, StartPoint, StopFetcher, Subscription, TopicPartition
 from tests.frontends.machine.house import House, tp
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kafka_coord.groups.errors import Error
-from kafka_coord.groups.metadata import Protocol
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.metadata import Protocol
 
 NO_MEMBER = ""
 NO_GENERATION = -1

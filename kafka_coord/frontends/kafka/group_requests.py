@@ -11,17 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kafka_coord.errors import BrokerError
-from kafka_coord.frontends.kafka import answers
-from kafka_coord.frontends.kafka.access import Access, Operation
-from kafka_coord.frontends.kafka.instances import Instances, Node
-from kafka_coord.frontends.kafka.managed.requests import ManagedGroups, refused
-from kafka_coord.frontends.kafka.routing import LOCAL
-from kafka_coord.frontends.kafka.statistics import Statistics
-from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
-from kafka_coord.grouplog.records import CommittedOffset
-from kafka_coord.groups.errors import Error
-from kafka_coord.groups.events import (
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.events import (
     Answered,
     Commit,
     Event,
@@ -39,9 +30,18 @@ from kafka_coord.groups.events import (
     Sync,
     Synced,
 )
-from kafka_coord.groups.holding import longest_hold_s
-from kafka_coord.groups.machine import Group
-from kafka_coord.groups.metadata import GroupState, Protocol
+from kafka_coord.classic_groups.holding import longest_hold_s
+from kafka_coord.classic_groups.machine import Group
+from kafka_coord.classic_groups.metadata import GroupState, Protocol
+from kafka_coord.errors import BrokerError
+from kafka_coord.frontends.kafka import answers
+from kafka_coord.frontends.kafka.access import Access, Operation
+from kafka_coord.frontends.kafka.instances import Instances, Node
+from kafka_coord.frontends.kafka.managed.requests import ManagedGroups, refused
+from kafka_coord.frontends.kafka.routing import LOCAL
+from kafka_coord.frontends.kafka.statistics import Statistics
+from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
+from kafka_coord.grouplog.records import CommittedOffset
 from kafka_coord.wire.consumer_protocol import subscribed_topics
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import RequestHeader, answer_frame, read_header
@@ -97,7 +97,7 @@ class GroupCoordinator:
     """Answers requests about groups. One event loop.
 
     ``manager`` has the groups this instance coordinates; ``instances`` knows where the others are. ``holds``: it holds
-    heartbeats of clients that can wait (:mod:`~kafka_coord.groups.holding`).
+    heartbeats of clients that can wait (:mod:`~kafka_coord.classic_groups.holding`).
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_coord.errors import BadVersion, Fenced, MultiFailed, RequestTooLarge
-from kafka_coord.zk.fenced import MAX_BYTES, MAX_OPS, write_fenced
+from kafka_coord.zk.epoch_fence import MAX_BYTES, MAX_OPS, write_fenced
 from kafka_coord.zk.session import KazooStore
 from kafka_coord.zk.store import Check, Create, Op, SetData, Stat
 from tests.zk.sessions import OpenStore

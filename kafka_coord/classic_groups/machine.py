@@ -32,8 +32,8 @@ import math
 from dataclasses import dataclass
 from typing import assert_never
 
-from kafka_coord.groups.errors import Error
-from kafka_coord.groups.events import (
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.events import (
     NO_MEMBER,
     Answered,
     Commit,
@@ -53,8 +53,8 @@ from kafka_coord.groups.events import (
     Sync,
     Synced,
 )
-from kafka_coord.groups.holding import hold_limit_s
-from kafka_coord.groups.metadata import GroupMetadata, GroupState, MemberMetadata
+from kafka_coord.classic_groups.holding import hold_limit_s
+from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, MemberMetadata
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
 """A new member whose first join is held is removed after so long: its client has certainly gone."""

@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kafka_coord.groups.errors import Error
-from kafka_coord.groups.events import (
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.events import (
     Commit,
     Gone,
     Heartbeat,
@@ -24,8 +24,8 @@ from kafka_coord.groups.events import (
     Sync,
     Synced,
 )
-from kafka_coord.groups.machine import Group, GroupLimits
-from kafka_coord.groups.metadata import GroupMetadata, GroupState, Protocol
+from kafka_coord.classic_groups.machine import Group, GroupLimits
+from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, Protocol
 
 CLIENTS = st.sampled_from(["a", "b", "c", "static"])
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kafka_coord.groups.errors import Error
-from kafka_coord.groups.events import (
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.classic_groups.events import (
     Answered,
     Commit,
     Gone,
@@ -24,8 +24,8 @@ from kafka_coord.groups.events import (
     Sync,
     Synced,
 )
-from kafka_coord.groups.machine import NEW_MEMBER_JOIN_TIMEOUT_S, Group, GroupLimits
-from kafka_coord.groups.metadata import GroupMetadata, GroupState, Protocol
+from kafka_coord.classic_groups.machine import NEW_MEMBER_JOIN_TIMEOUT_S, Group, GroupLimits
+from kafka_coord.classic_groups.metadata import GroupMetadata, GroupState, Protocol
 
 SESSION_S, REBALANCE_S = 10.0, 60.0
 

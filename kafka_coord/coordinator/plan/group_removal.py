@@ -1,0 +1,53 @@
+"""Decides whether a group is removed: an operator asks for it, or the retention of its offsets has passed."""
+
+from __future__ import annotations
+
+from kafka_coord.coordinator.plan.membership import Membership
+from kafka_coord.coordinator.plan.requests import done, pending, refused
+from kafka_coord.coordinator.steps import GroupState, Plan, RemoveGroup, Step
+from kafka_coord.model import Observation, RequestType
+
+
+def group_removal(observation: Observation, membership: Membership) -> Plan | None:
+    """The plan that removes the group; ``None`` while it must stay."""
+    answers = _asked_for(observation, membership)
+    if answers is not None:
+        return _plan(observation, "an operator asked", answers)
+    answers = _retention_passed(observation, membership)
+    if answers is not None:
+        return _plan(observation, "empty for longer than the retention of its offsets", answers)
+    return None
+
+
+def _plan(observation: Observation, why: str, answers: list[Step]) -> Plan:
+    return Plan(observation.group, GroupState.DEAD, f"group removed: {why}", (RemoveGroup(), *answers))
+
+
+def _asked_for(observation: Observation, membership: Membership) -> list[Step] | None:
+    """The answers if an operator's delete-group is granted; ``None`` if there is none, or it is refused."""
+    asked = [r for r in pending(observation) if r.type is RequestType.DELETE_GROUP]
+    if not asked or membership.live or membership.any_registration_unreadable:
+        return None
+    steps: list[Step] = [done(asked[0], f"group {observation.group} was removed")]
+    for request in pending(observation):
+        if request is not asked[0]:
+            again = request.type is RequestType.DELETE_GROUP
+            answer = done if again else refused
+            steps.append(answer(request, f"group {observation.group} was removed at an operator's request"))
+    return steps
+
+
+def _retention_passed(observation: Observation, membership: Membership) -> list[Step] | None:
+    """The answers if the group has been empty for longer than its retention; ``None`` while it must stay.
+
+    ``coordinator.deadlines`` decides how long a group has been empty (``observation.retention_passed``).
+    """
+    nobody = not membership.effective and not membership.any_registration_unreadable
+    if not observation.retention_passed or not nobody or observation.pause is not None:
+        return None
+    asked = pending(observation)
+    if any(request.type in {RequestType.RESET_OFFSETS, RequestType.DELETE_OFFSETS} for request in asked):
+        return None
+    return [
+        refused(r, "the group was removed: it was empty for longer than the retention of its offsets") for r in asked
+    ]
