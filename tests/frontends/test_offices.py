@@ -6,7 +6,7 @@ from kafka_coord.channel.messages import Code, Register
 from kafka_coord.channel.operations import Registration
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.journal import Journal
-from kafka_coord.frontends.members.machine.stimuli import RegistrationWanted, Terms
+from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions, RegistrationWanted
 from kafka_coord.frontends.members.registering import Refusal, Registering, register_all, registration_value
 from kafka_coord.frontends.members.term import Office, Term
 from kafka_coord.model import Member, Subscription
@@ -20,7 +20,7 @@ def registered(world: World, group: str, consumer: str, protocol: str | None) ->
     """The outcome for a client with the resume key ``k``."""
     member = Member(consumer, 0, Subscription.to(["flights"]), session_timeout_ms=9_000, protocol=protocol)
     value = registration_value(Register(group, member, resume_key="k"), 1, "10.0.0.1:5", 0, f"{group} {protocol}")
-    wanted = RegistrationWanted(1, 1, group, consumer, Terms(9.0, resume_key="k"), value)
+    wanted = RegistrationWanted(1, 1, group, consumer, RegistrationOptions(9.0, resume_key="k"), value)
     told: list[Registration | Refusal] = []
     store = FencedStore(world.store, Check(FENCE, 0))
     register_all(store, [Registering(wanted, lambda _one, outcome: told.append(outcome))])

@@ -19,7 +19,7 @@ from kafka_coord.coordinator.plan import member_update, target_decision
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.machine import MembershipMachine
-from kafka_coord.frontends.members.machine.stimuli import Stored
+from kafka_coord.frontends.members.machine.stimuli import MemberWritten
 from kafka_coord.frontends.members.machine.writes import Writes
 from kafka_coord.frontends.members.term import Term
 from kafka_coord.frontends.members.writes import Writer
@@ -171,16 +171,16 @@ def _heard_before_stored() -> Patch:
 
 
 def _done_before_written() -> Patch:
-    original = Writes.command_obeyed
+    original = Writes.command_acknowledged
 
-    def command_obeyed(self: Any, obeyed: Any) -> None:
-        original(self, obeyed)
-        member = self._machine.connections.get(obeyed.connection)
+    def command_acknowledged(self: Any, acknowledged: Any) -> None:
+        original(self, acknowledged)
+        member = self._machine.connections.get(acknowledged.connection)
         if member is not None:
-            member.done = obeyed.command
+            member.done = acknowledged.command
             self._machine.probe(member)
 
-    return Writes, "command_obeyed", command_obeyed
+    return Writes, "command_acknowledged", command_acknowledged
 
 
 def _proof_from_when_it_is_heard() -> Patch:
@@ -227,7 +227,7 @@ def _leave_without_offsets() -> Patch:
 def _several_writes_under_way() -> tuple[Patch, ...]:
     """A request may hold several writes of one member, and after a lost answer each is repeated alone."""
     under_way: dict[tuple[Any, int], Any] = {}
-    next_one, stored_one = Writes._next, Writes.stored
+    next_one, stored_one = Writes._next, Writes.member_written
 
     def send_all(self: Any, member: Any) -> None:
         next_one(self, member)
@@ -236,7 +236,7 @@ def _several_writes_under_way() -> tuple[Patch, ...]:
             member.writing = None
             next_one(self, member)
 
-    def stored(self: Any, found: Any) -> None:
+    def member_written(self: Any, found: Any) -> None:
         member, earlier = self._machine.current(found.member), under_way.pop((found.member, found.number), None)
         if member is None or earlier is None:
             stored_one(self, found)
@@ -253,11 +253,16 @@ def _several_writes_under_way() -> tuple[Patch, ...]:
         del self._writes[wanted.member, wanted.number]
         self._told(_stored(wanted, *outcome, **more))
 
-    return (Writes, "_next", send_all), (Writes, "stored", stored), (Writer, "add", add), (Writer, "_done", done)
+    return (
+        (Writes, "_next", send_all),
+        (Writes, "member_written", member_written),
+        (Writer, "add", add),
+        (Writer, "_done", done),
+    )
 
 
-def _stored(wanted: Any, refused: frozenset[str] = frozenset(), trouble: Any = None, reason: str = "") -> Stored:
-    return Stored(wanted.member, wanted.number, refused, trouble, reason)
+def _stored(wanted: Any, refused: frozenset[str] = frozenset(), trouble: Any = None, reason: str = "") -> MemberWritten:
+    return MemberWritten(wanted.member, wanted.number, refused, trouble, reason)
 
 
 def _settled_whatever_has_happened() -> Patch:

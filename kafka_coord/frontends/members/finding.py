@@ -8,7 +8,7 @@ from kafka_coord.channel.operations import Registration
 from kafka_coord.coordinator.idle import settled_as_of
 from kafka_coord.coordinator.reading import read_each
 from kafka_coord.errors import MalformedValue
-from kafka_coord.frontends.members.machine.stimuli import Terms
+from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions
 from kafka_coord.frontends.members.registering import GATEWAY
 from kafka_coord.model import Unreadable
 from kafka_coord.model import json_fields as fields
@@ -16,7 +16,7 @@ from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
-Found = tuple[Registration, Terms]
+Found = tuple[Registration, RegistrationOptions]
 
 
 def find_members(store: Store, groups: Iterable[str], protocol: str | None) -> tuple[list[Found], dict[str, str]]:
@@ -74,4 +74,4 @@ def _member(
     timeout_ms = fields.number(value, "session_timeout_ms", path, at_least=1)
     auto_commit, resume_key = value.get("auto_commit") is not False, fields.plain(value.get("resume_key", ""))
     registration = Registration(group, consumer, node.stat.czxid, channel.stat.version, 0)
-    return registration, Terms(timeout_ms / 1000, auto_commit, resume_key)
+    return registration, RegistrationOptions(timeout_ms / 1000, auto_commit, resume_key)

@@ -171,7 +171,7 @@ def _decide(one: Registering, node: Node | None, channel: Stat | None) -> Regist
 
 def _is_its_own(wanted: RegistrationWanted, node: Node) -> bool:
     """Whether the client made this registration, over the same protocol."""
-    resume_key = wanted.terms.resume_key
+    resume_key = wanted.options.resume_key
     if not resume_key or node.stat.ephemeral_owner != 0:
         return False
     try:

@@ -19,14 +19,12 @@ from kafka_coord.frontends.members.fenced_store import FencedStore
 from kafka_coord.frontends.members.finding import find_members
 from kafka_coord.frontends.members.isolation import isolated
 from kafka_coord.frontends.members.journal import Journal
-from kafka_coord.frontends.members.machine import MembershipMachine
-from kafka_coord.frontends.members.machine import instructions as do
-from kafka_coord.frontends.members.machine import stimuli as was
+from kafka_coord.frontends.members.machine import MembershipMachine, instructions, stimuli
 from kafka_coord.frontends.members.machine.invariants import InvariantBroken
 from kafka_coord.frontends.members.machine.stimuli import MemberId, Stimulus
 from kafka_coord.frontends.members.machine.timers import LONGEST_STEP_S
 from kafka_coord.frontends.members.registering import Refusal, Registering, register_all
-from kafka_coord.frontends.members.writes import MemberFile, Write, Writer
+from kafka_coord.frontends.members.writes import MemberZnodes, Write, Writer
 from kafka_coord.model import CommandId, CommandType, Ledger, StartFetcher, TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.model.names import is_legal
@@ -66,8 +64,8 @@ class Term:
         store: Store,
         office: Office,
         wake: Callable[[], None],
-        say: Callable[[do.ToClient], None],
-        tell: Callable[[do.Tell], None],
+        say: Callable[[instructions.ToClient], None],
+        tell: Callable[[instructions.Tell], None],
         journal: Journal,
         *,
         offers_every_s: float = 0.1,
@@ -80,7 +78,7 @@ class Term:
         self.machine = MembershipMachine(store.clock.monotonic(), offers_every_s=offers_every_s, validate=validate)
         self._say, self._tell, self._journal = say, tell, journal
         self._arrived: list[Stimulus] = []
-        self._files: dict[MemberId, MemberFile] = {}
+        self._znodes: dict[MemberId, MemberZnodes] = {}
         self._writer = Writer(self.store, self._handle)
         self._watches = Watches(store, wake)
         self._registering: list[Registering] = []
@@ -113,17 +111,17 @@ class Term:
             log.warning("cannot read the %s consumers of group=%s: %s; trying again", kind, group, unread[group])
         self._unread_groups = unread
         self._find_due = self.store.clock.monotonic() + _FIND_AGAIN_S
-        for registration, terms in found:
+        for registration, options in found:
             if (registration.group, registration.consumer) not in self.machine.members:
-                self._handle(was.MemberFound(self._file(registration), terms))
+                self._handle(stimuli.MemberFound(self._track(registration), options))
 
     def close(self) -> None:
         self._watches.close()
 
-    def _file(self, registration: Registration) -> MemberId:
+    def _track(self, registration: Registration) -> MemberId:
         member = MemberId(registration.group, registration.consumer, registration.incarnation)
         channel = ConsumerChannel(self.store, registration.group, registration.consumer)
-        self._files[member] = MemberFile(registration, channel)
+        self._znodes[member] = MemberZnodes(registration, channel)
         return member
 
     # --- what came, and what is to be done about it ------------------------------------------------------------------
@@ -135,15 +133,15 @@ class Term:
     def has_room(self, group: str, consumer: str, most: int) -> bool:
         """Whether one more consumer may register, if there may be ``most``."""
         machine = self.machine
-        asking = sum(isinstance(stimulus, was.RegistrationWanted) for stimulus in self._arrived)
+        asking = sum(isinstance(stimulus, stimuli.RegistrationWanted) for stimulus in self._arrived)
         return (group, consumer) in machine.members or len(machine.members) + len(machine.registering) + asking < most
 
-    def _handle(self, *stimuli: Stimulus) -> None:
-        for stimulus in stimuli:
+    def _handle(self, *arrived: Stimulus) -> None:
+        for stimulus in arrived:
             for instruction in self._asked_of(stimulus):
                 self._carry_out(instruction)
 
-    def _asked_of(self, stimulus: Stimulus) -> Sequence[do.Instruction]:
+    def _asked_of(self, stimulus: Stimulus) -> Sequence[instructions.Instruction]:
         now = self.store.clock.monotonic()
         try:
             return self.machine.handle(now, stimulus)
@@ -155,55 +153,57 @@ class Term:
                 raise
             # A failure that one client causes ends only the membership on that client's connection.
             log.exception("failed to handle a client's request: %r (a defect)", stimulus)
-            dismissed = do.Dismiss(connection, "the coordinator failed on this request (a defect): register again")
-            return [dismissed, *self.machine.handle(now, was.Disconnected(connection))]
+            dismissed = instructions.Dismiss(
+                connection, "the coordinator failed on this request (a defect): register again"
+            )
+            return [dismissed, *self.machine.handle(now, stimuli.Disconnected(connection))]
 
-    def _carry_out(self, instruction: do.Instruction) -> None:
+    def _carry_out(self, instruction: instructions.Instruction) -> None:
         match instruction:
-            case do.Tell():
+            case instructions.Tell():
                 self._tell(instruction)
                 self._journal.note(instruction)
-            case do.Store():
+            case instructions.WriteMember():
                 self._write(instruction)
-            case do.ReadCommand(member, command_id):
+            case instructions.ReadCommand(member, command_id):
                 self._commands_to_read[member] = command_id
-            case do.ReadMember(member):
+            case instructions.ReadMember(member):
                 self._members_to_read[member] = None
-            case do.WriteRegistration(wanted):
+            case instructions.WriteRegistration(wanted):
                 self._registering.append(Registering(wanted, self._registered))
-            case do.WatchRegistration(member):
-                self._watches.gone([self._files[member].registration.path], partial(self._gone, member))
-            case do.WatchCommands(member):
+            case instructions.WatchRegistration(member):
+                self._watches.gone([self._znodes[member].registration.path], partial(self._gone, member))
+            case instructions.WatchCommands(member):
                 path = layout.channel(member.group, member.consumer)
                 self._watches.drop(path)
                 self._watches.children(path, partial(self._listed, member))
-            case do.DropCommand(member, command_id):
+            case instructions.DropCommand(member, command_id):
                 self._commands_to_drop[member, command_id] = None
-            case do.Forget(member):
+            case instructions.Forget(member):
                 self._forget(member)
-            case do.Deliver(member=member, command=command):
+            case instructions.Deliver(member=member, command=command):
                 if isinstance(command, StartFetcher):
-                    stored = {tp for tp, point in command.starts.items() if point.offset >= 0}
-                    self._files[member].stored |= stored
+                    existing = {tp for tp, point in command.starts.items() if point.offset >= 0}
+                    self._znodes[member].existing_offsets |= existing
                 self._say(instruction)
             case _:
                 self._say(instruction)
 
     def _forget(self, member: MemberId) -> None:
-        file = self._files.pop(member)
-        self._watches.drop(file.registration.path)
+        znodes = self._znodes.pop(member)
+        self._watches.drop(znodes.registration.path)
         self._watches.drop(layout.channel(member.group, member.consumer))
         self._members_to_read.pop(member, None)
         self._commands_to_read.pop(member, None)
 
-    def _write(self, wanted: do.Store) -> None:
+    def _write(self, wanted: instructions.WriteMember) -> None:
         member = wanted.member
         now_ms = int(self.store.clock.time() * 1000)
         also = (eviction_op(member.group, member.consumer, now_ms),) if wanted.for_good else ()
-        self._writer.add(Write(self._files[member], wanted, also))
+        self._writer.add(Write(self._znodes[member], wanted, also))
 
     def _gone(self, member: MemberId, _path: str) -> None:
-        self._handle(was.RegistrationDeleted(member))
+        self._handle(stimuli.RegistrationDeleted(member))
 
     def _listed(self, member: MemberId, names: tuple[str, ...] | None) -> None:
         commands, strays = in_order(names or ())
@@ -214,7 +214,7 @@ class Term:
                 member.group,
                 strays[0],
             )
-        self._handle(was.CommandsListed(member, commands))
+        self._handle(stimuli.CommandsListed(member, commands))
 
     # --- the step ----------------------------------------------------------------------------------------------------
 
@@ -222,11 +222,11 @@ class Term:
         """Does all the work that is due; returns the monotonic time for the next step. Raises :class:`Fenced` and
         :class:`StoreUnavailable`. Says nothing to any client while it is uncertain whether this instance leads."""
         began_at = self.store.clock.monotonic()
-        self._handle(was.StepBegan(leads))
+        self._handle(stimuli.StepBegan(leads))
         if not leads:
             return began_at + _AGAIN_S
         arrived, self._arrived = self._arrived, []
-        self._handle(*arrived, was.TimersDue())
+        self._handle(*arrived, stimuli.TimersDue())
         if self._unread_groups and began_at >= self._find_due:
             self._find(self._unread_groups)
         self._register()
@@ -248,9 +248,9 @@ class Term:
 
     def _registered(self, one: Registering, outcome: Registration | Refusal) -> None:
         if isinstance(outcome, Registration):
-            self._handle(was.RegistrationWritten(one.wanted, self._file(outcome)))
+            self._handle(stimuli.RegistrationWritten(one.wanted, self._track(outcome)))
         else:
-            self._handle(was.RegistrationFailed(one.wanted, outcome))
+            self._handle(stimuli.RegistrationFailed(one.wanted, outcome))
 
     def _read_members(self) -> None:
         isolated(list(self._members_to_read), self._read_some_members, self._member_unread)
@@ -271,7 +271,7 @@ class Term:
                     held = _held(member, ledger, stops=stops) - starting.get(member, frozenset())
             except MalformedValue as error:
                 fault = str(error) if commands is not None else ""
-            self._handle(was.MemberRead(member, held, commands, fault))
+            self._handle(stimuli.MemberRead(member, held, commands, fault))
 
     def _read_starts(
         self, members: Sequence[MemberId], outstanding: Sequence[Sequence[CommandId] | None]
@@ -293,7 +293,7 @@ class Term:
 
     def _member_unread(self, member: MemberId, error: StoreError) -> None:
         self._members_to_read.pop(member, None)
-        self._handle(was.MemberRead(member, None, None, str(error)))
+        self._handle(stimuli.MemberRead(member, None, None, str(error)))
 
     def _read_commands(self) -> None:
         isolated(list(self._commands_to_read.items()), self._read_some_commands, self._command_unread)
@@ -307,13 +307,13 @@ class Term:
             try:
                 command = decode_command(node.data, path) if isinstance(node, Node) else None
             except MalformedValue as error:
-                self._handle(was.CommandRead(member, command_id, None, f"{command_id.name}: {error.reason}"))
+                self._handle(stimuli.CommandRead(member, command_id, None, f"{command_id.name}: {error.reason}"))
             else:
-                self._handle(was.CommandRead(member, command_id, command))
+                self._handle(stimuli.CommandRead(member, command_id, command))
 
     def _command_unread(self, wanted: tuple[MemberId, CommandId], error: StoreError) -> None:
         self._commands_to_read.pop(wanted[0], None)
-        self._handle(was.CommandRead(*wanted, None, f"{wanted[1].name}: {error}"))
+        self._handle(stimuli.CommandRead(*wanted, None, f"{wanted[1].name}: {error}"))
 
     def _drop_commands(self) -> None:
         isolated(list(self._commands_to_drop), self._drop_some_commands, self._command_undropped)

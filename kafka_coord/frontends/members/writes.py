@@ -17,8 +17,8 @@ from kafka_coord.errors import (
     StoreUnavailable,
 )
 from kafka_coord.frontends.members.fenced_store import FencedStore
-from kafka_coord.frontends.members.machine.instructions import Store
-from kafka_coord.frontends.members.machine.stimuli import MemberId, Stored, Trouble
+from kafka_coord.frontends.members.machine.instructions import WriteMember
+from kafka_coord.frontends.members.machine.stimuli import MemberId, MemberWritten, Trouble
 from kafka_coord.model import TopicPartition
 from kafka_coord.zk import layout
 from kafka_coord.zk.epoch_fence import packed
@@ -27,12 +27,13 @@ from kafka_coord.zk.store import Delete, GetData, Node, Op
 
 
 @dataclass(slots=True, eq=False)
-class MemberFile:
-    """The facts needed to write for a member. ``stored`` are partitions whose offset znodes are known to exist."""
+class MemberZnodes:
+    """The facts needed to write for a member. ``existing_offsets``: partitions whose offset znodes are
+    known to exist."""
 
     registration: Registration
     channel: ConsumerChannel
-    stored: set[TopicPartition] = field(default_factory=set)
+    existing_offsets: set[TopicPartition] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
@@ -40,16 +41,16 @@ class Write:
     """One write of a member. A leave also writes ``also``. A write is ``alone`` after it failed or may have taken
     effect: it then gets its own request, by the rules of the ZooKeeper channel."""
 
-    file: MemberFile
-    wanted: Store
+    znodes: MemberZnodes
+    wanted: WriteMember
     also: tuple[Op, ...] = ()
     alone: bool = False
 
     def ops(self) -> list[Op]:
-        registration, wanted = self.file.registration, self.wanted
+        registration, wanted = self.znodes.registration, self.wanted
         ops: list[Op] = list(registration.fence())
         ops += [
-            offset_op(registration.group, tp, offset, exists=tp in self.file.stored)
+            offset_op(registration.group, tp, offset, exists=tp in self.znodes.existing_offsets)
             for tp, offset in wanted.offsets.items()
         ]
         if wanted.acknowledges is not None:
@@ -59,12 +60,12 @@ class Write:
         return ops
 
     def write_alone(self) -> frozenset[str]:
-        file, wanted = self.file, self.wanted
+        znodes, wanted = self.znodes, self.wanted
         if wanted.acknowledges is not None:
-            return file.channel.acknowledge(file.registration, wanted.acknowledges, wanted.offsets)
+            return znodes.channel.acknowledge(znodes.registration, wanted.acknowledges, wanted.offsets)
         if wanted.leaves:
-            return file.channel.leave(file.registration, wanted.offsets, self.also)
-        return file.channel.commit(file.registration, wanted.offsets)
+            return znodes.channel.leave(znodes.registration, wanted.offsets, self.also)
+        return znodes.channel.commit(znodes.registration, wanted.offsets)
 
 
 class Writer:
@@ -74,7 +75,7 @@ class Writer:
     unknown outcome is resolved before any later write of that member.
     """
 
-    def __init__(self, store: FencedStore, told: Callable[[Stored], None]) -> None:
+    def __init__(self, store: FencedStore, told: Callable[[MemberWritten], None]) -> None:
         """``told`` receives the outcome of each write, and may add writes."""
         self._store = store
         self._told = told
@@ -97,10 +98,12 @@ class Writer:
 
     def _find_stored(self, writes: Sequence[Write]) -> None:
         """Finds out which offset znodes exist, in one read for all that are not known yet."""
-        unknown = [(write, tp) for write in writes for tp in write.wanted.offsets if tp not in write.file.stored]
+        unknown = [
+            (write, tp) for write in writes for tp in write.wanted.offsets if tp not in write.znodes.existing_offsets
+        ]
         if not unknown:
             return
-        paths = [layout.offset(write.file.registration.group, tp.topic, tp.partition) for write, tp in unknown]
+        paths = [layout.offset(write.znodes.registration.group, tp.topic, tp.partition) for write, tp in unknown]
         try:
             nodes = self._store.read_many([GetData(path) for path in paths])
         except StoreUnavailable:
@@ -111,7 +114,7 @@ class Writer:
             return
         for (write, tp), node in zip(unknown, nodes, strict=True):
             if isinstance(node, Node):
-                write.file.stored.add(tp)
+                write.znodes.existing_offsets.add(tp)
 
     def _write_together(self, writes: Sequence[Write]) -> None:
         units = [write.ops() for write in writes]
@@ -140,7 +143,7 @@ class Writer:
                 raise
             return
         for write, _ in batch:
-            write.file.stored.update(write.wanted.offsets)
+            write.znodes.existing_offsets.update(write.wanted.offsets)
             self._done(write)
 
     def _write_alone(self, write: Write) -> None:
@@ -153,7 +156,7 @@ class Writer:
         except KafkaCoordError as error:
             self._done(write, trouble=Trouble.FAILED, reason=str(error))
         else:
-            write.file.stored.update(tp for tp in write.wanted.offsets if tp.topic not in refused)
+            write.znodes.existing_offsets.update(tp for tp in write.wanted.offsets if tp.topic not in refused)
             self._done(write, refused)
 
     def _done(
@@ -161,7 +164,7 @@ class Writer:
     ) -> None:
         wanted = write.wanted
         del self._writes[wanted.member]
-        self._told(Stored(wanted.member, wanted.number, refused, trouble, reason))
+        self._told(MemberWritten(wanted.member, wanted.number, refused, trouble, reason))
 
 
 def _at_fault(batch: Sequence[tuple[Write, Sequence[Op]]], index: int) -> Write:

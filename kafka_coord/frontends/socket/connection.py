@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from kafka_coord.channel.frames import BadFrame, Frame
 from kafka_coord.channel.messages import Code, MessageType, Ping, write_command
 from kafka_coord.channel.rpc import Rpc
-from kafka_coord.frontends.members.machine import instructions as do
+from kafka_coord.frontends.members.machine import instructions
 from kafka_coord.frontends.members.machine.stimuli import MemberId
 from kafka_coord.model import CommandId, StartFetcher
 
@@ -76,7 +76,7 @@ class Connection:
         self.refuse(request, code, message, **more)
         self.peer.close()
 
-    def ping(self, probe: do.Probe, now: float) -> None:
+    def ping(self, probe: instructions.Probe, now: float) -> None:
         """Sends a probe as a ping; translates its ``heard`` and ``done`` to the ids of the frames that asked."""
         for number in [number for number in self._probe_frames if number < probe.heard]:
             del self._probe_frames[number]
@@ -87,7 +87,7 @@ class Connection:
         self._asked[request] = probe.number, now
         self.peer.send(frame)
 
-    def deliver(self, sent: do.Deliver, now: float) -> None:
+    def deliver(self, sent: instructions.Deliver, now: float) -> None:
         """Sends a command."""
         kind = MessageType.START_FETCHER if isinstance(sent.command, StartFetcher) else MessageType.STOP_FETCHER
         request, frame = self.rpc.ask(kind, write_command(sent.command_id.name, sent.command))

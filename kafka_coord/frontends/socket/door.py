@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from kafka_coord.channel.messages import Code, MessageType, Register
 from kafka_coord.errors import InvalidName, MalformedValue
-from kafka_coord.frontends.members.machine.stimuli import RegistrationWanted, Terms
+from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions, RegistrationWanted
 from kafka_coord.frontends.members.registering import Refusal, made_id, registration_value, too_large
 from kafka_coord.frontends.socket.access import Access
 from kafka_coord.frontends.socket.admission import Admission
@@ -67,8 +67,10 @@ class Door:
         now_ms, address = int(self._clock.time() * 1000), connection.peer.address
         value = registration_value(register, self._instance, address, now_ms, self._nonce())
         consumer = register.member.consumer or made_id(register.group, address, now_ms)
-        terms = Terms((register.member.session_timeout_ms or 0) / 1000, register.auto_commit, register.resume_key)
-        wanted = RegistrationWanted(connection.number, request, register.group, consumer, terms, value)
+        options = RegistrationOptions(
+            (register.member.session_timeout_ms or 0) / 1000, register.auto_commit, register.resume_key
+        )
+        wanted = RegistrationWanted(connection.number, request, register.group, consumer, options, value)
         return too_large(value) or wanted
 
     def why_no_member(self, group: str, secret: str | None, certificate: str | None) -> Refusal | None:

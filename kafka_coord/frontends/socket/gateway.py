@@ -26,8 +26,7 @@ from kafka_coord.channel.rpc import Answered, Asked, Refused
 from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.frontends.members.committed import Committed, CommittedReader
 from kafka_coord.frontends.members.journal import Journal
-from kafka_coord.frontends.members.machine import instructions as do
-from kafka_coord.frontends.members.machine import stimuli as was
+from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.instructions import Happening
 from kafka_coord.frontends.members.machine.state import PROBES_PER_SESSION
 from kafka_coord.frontends.members.machine.stimuli import MemberId
@@ -120,7 +119,7 @@ class Gateway:
         found = []
         for member in list(term.machine.members.values()):
             connection = self._connections.get(member.connection or 0)
-            heard_at = member.deadline - member.terms.session_timeout_s
+            heard_at = member.deadline - member.options.session_timeout_s
             address = connection.peer.address if connection is not None else None
             found.append(Presence(*member.key, address, max(0, round((now - heard_at) * 1000))))
         return tuple(found)
@@ -139,7 +138,7 @@ class Gateway:
         connection.member = None
         self._connections.pop(connection.number, None)
         if self.term is not None:
-            self.term.arrived(was.Disconnected(connection.number))
+            self.term.arrived(stimuli.Disconnected(connection.number))
 
     def broken(self, connection: Connection, error: BadFrame) -> None:
         """Handles input that is not a frame, or a frame that is not allowed now."""
@@ -155,7 +154,7 @@ class Gateway:
         try:
             event = connection.rpc.take(frame)
             if connection.member is not None and self.term is not None:
-                self.term.arrived(was.Heard(connection.number))
+                self.term.arrived(stimuli.Heard(connection.number))
             if isinstance(event, Asked):
                 self._dispatch(connection, event)
             elif isinstance(event, Answered):
@@ -241,7 +240,7 @@ class Gateway:
             return
         connection.registering = True
         member = MemberId(resume.group, resume.consumer, resume.incarnation)
-        term.arrived(was.ResumeWanted(connection.number, asked.id, member, resume.resume_key))
+        term.arrived(stimuli.ResumeWanted(connection.number, asked.id, member, resume.resume_key))
 
     def _hear_early(self) -> None:
         """Handles the requests that waited for the term, which has now begun or will not begin."""
@@ -267,13 +266,13 @@ class Gateway:
             return
         offsets = read_offsets(asked.frame, asked.type)
         if asked.type == MessageType.COMMIT:
-            term.arrived(was.CommitWanted(connection.number, asked.id, offsets))
+            term.arrived(stimuli.CommitWanted(connection.number, asked.id, offsets))
             return
         for_good = asked.frame.get("for_good", False)
         if not isinstance(for_good, bool):
             message = f"field 'for_good' is {shown(for_good)}, not true or false"
             raise MalformedValue(MessageType.LEAVE, message, "for_good")
-        term.arrived(was.LeaveWanted(connection.number, asked.id, offsets, for_good))
+        term.arrived(stimuli.LeaveWanted(connection.number, asked.id, offsets, for_good))
 
     def _ask_committed(self, connection: Connection, member: MemberId, asked: Asked) -> None:
         def then(found: Committed | StoreError | MalformedValue) -> None:
@@ -299,9 +298,9 @@ class Gateway:
         asked, asked_at = found
         if isinstance(asked, int):
             self.statistics.answered(self._store.clock.monotonic() - asked_at)
-            term.arrived(was.ProbeAnswered(connection.number, asked, offsets))
+            term.arrived(stimuli.ProbeAnswered(connection.number, asked, offsets))
         else:
-            term.arrived(was.CommandObeyed(connection.number, asked, offsets))
+            term.arrived(stimuli.CommandAcknowledged(connection.number, asked, offsets))
 
     def _refused(self, connection: Connection, refused: Refused) -> None:
         log.warning(
@@ -315,7 +314,7 @@ class Gateway:
 
     # --- what is said to consumers -----------------------------------------------------------------------------------
 
-    def _say(self, instruction: do.ToClient) -> None:
+    def _say(self, instruction: instructions.ToClient) -> None:
         """Sends a client what the machine's instruction says. If that fails, ends only that connection."""
         connection = self._connections.get(instruction.connection)
         if connection is None or connection.ended:
@@ -326,49 +325,49 @@ class Gateway:
             log.exception("could not send %s address=%s", type(instruction).__name__, connection.peer.address)
             self._hang_up(connection, Code.UNAVAILABLE, f"the message for this consumer cannot be sent: {error}")
 
-    def _say_to(self, connection: Connection, instruction: do.ToClient) -> None:
+    def _say_to(self, connection: Connection, instruction: instructions.ToClient) -> None:
         now = self._store.clock.monotonic()
         match instruction:
-            case do.Probe():
+            case instructions.Probe():
                 connection.ping(instruction, now)
-            case do.Deliver():
+            case instructions.Deliver():
                 connection.deliver(instruction, now)
-            case do.Welcome(_, request, member, terms):
+            case instructions.Welcome(_, request, member, options):
                 connection.member, connection.registering = member, False
-                connection.answer(_number(request), self._registered(member, terms).to_json())
-            case do.RefuseRegistration(_, request, reason):
+                connection.answer(_number(request), self._registered(member, options).to_json())
+            case instructions.RefuseRegistration(_, request, reason):
                 connection.registering = False
                 if isinstance(reason, Refusal):
                     connection.refuse(_number(request), reason.code, reason.message, **dict(reason.more))
-            case do.Resumed(_, request, member, outstanding):
+            case instructions.Resumed(_, request, member, outstanding):
                 connection.member, connection.registering = member, False
                 connection.answer(_number(request), {"outstanding": [command.name for command in outstanding]})
-            case do.RefuseResume(_, request, message):
+            case instructions.RefuseResume(_, request, message):
                 connection.registering = False
                 connection.refuse(_number(request), Code.UNKNOWN_MEMBERSHIP, message)
-            case do.AnswerCommit(_, request, _, do.Refused.NOT_HELD, message):
+            case instructions.AnswerCommit(_, request, _, instructions.Refused.NOT_HELD, message):
                 connection.refuse(_number(request), Code.BAD_VALUE, message, field="offsets")
-            case do.AnswerCommit(_, request, _, do.Refused.FAILED, message):
+            case instructions.AnswerCommit(_, request, _, instructions.Refused.FAILED, message):
                 connection.refuse(_number(request), Code.UNAVAILABLE, message)
-            case do.AnswerCommit(_, request, topics):
+            case instructions.AnswerCommit(_, request, topics):
                 connection.answer(_number(request), {"refused": sorted(topics)})
-            case do.Farewell(_, request, topics):
+            case instructions.Farewell(_, request, topics):
                 connection.answer(_number(request), {"refused": sorted(topics)})
                 connection.member, connection.ended = None, True
                 connection.peer.close()
-            case do.Dismiss(_, message):
+            case instructions.Dismiss(_, message):
                 self._hang_up(connection, Code.MEMBERSHIP_LOST, message)
 
-    def _registered(self, member: MemberId, terms: was.Terms) -> Registered:
+    def _registered(self, member: MemberId, options: stimuli.RegistrationOptions) -> Registered:
         return Registered(
             consumer=member.consumer,
             incarnation=member.incarnation,
-            session_timeout_ms=round(terms.session_timeout_s * 1000),
-            ping_interval_ms=int(terms.session_timeout_s / PROBES_PER_SESSION * 1000),
+            session_timeout_ms=round(options.session_timeout_s * 1000),
+            ping_interval_ms=int(options.session_timeout_s / PROBES_PER_SESSION * 1000),
             epoch=self.term.office.number if self.term is not None else 0,
         )
 
-    def _count(self, tell: do.Tell) -> None:
+    def _count(self, tell: instructions.Tell) -> None:
         statistics = self.statistics
         statistics.registered += tell.happening is Happening.REGISTERED
         statistics.resumed += tell.happening is Happening.RESUMED
@@ -470,7 +469,7 @@ class Gateway:
             self.term = None
 
 
-def _number(request: was.Request) -> int:
+def _number(request: stimuli.Request) -> int:
     """Returns the request as a frame id, which is what requests are in this front end."""
     if not isinstance(request, int):
         raise TypeError(f"{request!r} is no request of a connection")

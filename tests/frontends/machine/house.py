@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import Any, TypeVar
 
-from kafka_coord.frontends.members.machine import MembershipMachine, MemberState
-from kafka_coord.frontends.members.machine import instructions as do
-from kafka_coord.frontends.members.machine import stimuli as was
-from kafka_coord.frontends.members.machine.stimuli import MemberId, Terms
+from kafka_coord.frontends.members.machine import MembershipMachine, MemberState, instructions, stimuli
+from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions
 from kafka_coord.model import CommandId, PartitionSet, StartFetcher, StartPoint, StopFetcher, TopicPartition
 from kafka_coord.model.command import NODE_PREFIX, CommandType
 
 SESSION_S = 6.0
-TERMS = Terms(SESSION_S, resume_key="k")
+OPTIONS = RegistrationOptions(SESSION_S, resume_key="k")
 
 I = TypeVar("I")  # noqa: E741
 
@@ -28,26 +26,26 @@ class House:
     def __init__(self) -> None:
         self.now = 100.0
         self.machine = MembershipMachine(self.now, validate=True)
-        self.out: list[do.Instruction] = []
+        self.out: list[instructions.Instruction] = []
         self._sequence = itertools.count()
         self._incarnations = itertools.count(50)
         self.step()
 
-    def tell(self, *stimuli: was.Stimulus) -> list[do.Instruction]:
+    def tell(self, *arrived: stimuli.Stimulus) -> list[instructions.Instruction]:
         """What is to be done about these."""
-        out = self.machine.handle(self.now, *stimuli)
+        out = self.machine.handle(self.now, *arrived)
         self.out += out
         return out
 
-    def step(self, *arrived: was.Stimulus, leads: bool = True) -> list[do.Instruction]:
+    def step(self, *arrived: stimuli.Stimulus, leads: bool = True) -> list[instructions.Instruction]:
         """One step of a gateway that is well."""
         if not leads:
-            return self.tell(was.StepBegan(leads=False))
-        return self.tell(was.StepBegan(leads=True), *arrived, was.TimersDue())
+            return self.tell(stimuli.StepBegan(leads=False))
+        return self.tell(stimuli.StepBegan(leads=True), *arrived, stimuli.TimersDue())
 
-    def pass_time(self, seconds: float, *, leads: bool = True) -> list[do.Instruction]:
+    def pass_time(self, seconds: float, *, leads: bool = True) -> list[instructions.Instruction]:
         """Steps every quarter of a second."""
-        out: list[do.Instruction] = []
+        out: list[instructions.Instruction] = []
         for _ in range(round(seconds * 4)):
             self.now += 0.25
             out += self.step(leads=leads)
@@ -65,11 +63,11 @@ class House:
 
     # --- members -----------------------------------------------------------------------------------------------------
 
-    def register(self, connection: int = 1, consumer: str = "c1", terms: Terms = TERMS) -> MemberId:
-        wanted = was.RegistrationWanted(connection, connection, "delays", consumer, terms, b"")
+    def register(self, connection: int = 1, consumer: str = "c1", options: RegistrationOptions = OPTIONS) -> MemberId:
+        wanted = stimuli.RegistrationWanted(connection, connection, "delays", consumer, options, b"")
         self.tell(wanted)
         member = MemberId("delays", consumer, next(self._incarnations))
-        self.tell(was.RegistrationWritten(wanted, member))
+        self.tell(stimuli.RegistrationWritten(wanted, member))
         return member
 
     def state(self, member: MemberId) -> MemberState:
@@ -87,10 +85,10 @@ class House:
     def send(self, member: MemberId, *commands: StartFetcher | StopFetcher) -> list[CommandId]:
         """They are in its channel; whatever is read of them is read at once."""
         ids = [self.command_id(command.type) for command in commands]
-        self.tell(was.CommandsListed(member, tuple(ids)))
+        self.tell(stimuli.CommandsListed(member, tuple(ids)))
         by_id: dict[CommandId, Any] = dict(zip(ids, commands, strict=True))
-        for read in self.taken(do.ReadCommand):
-            self.tell(was.CommandRead(member, read.command_id, by_id[read.command_id]))
+        for read in self.taken(instructions.ReadCommand):
+            self.tell(stimuli.CommandRead(member, read.command_id, by_id[read.command_id]))
         return ids
 
     def start(self, member: MemberId, *partitions: int) -> StartFetcher:
@@ -102,18 +100,22 @@ class House:
     def holding(self, member: MemberId, *partitions: int, connection: int = 1) -> MemberId:
         """It was told to start these, has, and that is stored."""
         (command,) = self.send(member, self.start(member, *partitions))
-        self.tell(was.CommandObeyed(connection, command, {}))
-        self.stored(self.one(do.Store))
-        self.tell(was.CommandsListed(member, ()))
+        self.tell(stimuli.CommandAcknowledged(connection, command, {}))
+        self.written(self.one(instructions.WriteMember))
+        self.tell(stimuli.CommandsListed(member, ()))
         self.out.clear()
         self.state(member).probes.clear()
         return member
 
-    def stored(self, store: do.Store, trouble: was.Trouble | None = None) -> list[do.Instruction]:
-        return self.tell(was.Stored(store.member, store.number, frozenset(), trouble, "because" if trouble else ""))
+    def written(
+        self, store: instructions.WriteMember, trouble: stimuli.Trouble | None = None
+    ) -> list[instructions.Instruction]:
+        return self.tell(
+            stimuli.MemberWritten(store.member, store.number, frozenset(), trouble, "because" if trouble else "")
+        )
 
     def answer_probes(self, offsets: dict[int, int] | None = None, connection: int = 1) -> None:
-        for probe in self.taken(do.Probe):
+        for probe in self.taken(instructions.Probe):
             if probe.connection == connection:
                 written = {tp(partition): offset for partition, offset in (offsets or {}).items()}
-                self.tell(was.Heard(connection), was.ProbeAnswered(connection, probe.number, written))
+                self.tell(stimuli.Heard(connection), stimuli.ProbeAnswered(connection, probe.number, written))

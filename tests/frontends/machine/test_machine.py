@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.frontends.members.machine import instructions as do
-from kafka_coord.frontends.members.machine import stimuli as was
+from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.invariants import InvariantBroken
 from kafka_coord.frontends.members.machine.machine import MAX_UNANSWERED_PROBES, READ_AGAIN_S
-from kafka_coord.frontends.members.machine.stimuli import MemberId, Terms, Trouble
+from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Trouble
 from kafka_coord.model.command import CommandType
-from tests.frontends.machine.house import SESSION_S, TERMS, House, tp
+from tests.frontends.machine.house import OPTIONS, SESSION_S, House, tp
 
 # --- offsets -----------------------------------------------------------------------------------------------------
 
@@ -19,15 +18,15 @@ def test_a_member_has_one_write_under_way_and_the_next_goes_out_when_its_outcome
     house = House()
     member = house.holding(house.register(), 0)
     (stop,) = house.send(member, house.stop(member, 0))
-    house.tell(was.CommitWanted(1, 7, {tp(0): 130}), was.CommandObeyed(1, stop, {tp(0): 140}))
-    commit = house.one(do.Store)
+    house.tell(stimuli.CommitWanted(1, 7, {tp(0): 130}), stimuli.CommandAcknowledged(1, stop, {tp(0): 140}))
+    commit = house.one(instructions.WriteMember)
     assert commit.offsets == {tp(0): 130}
     assert house.pass_time(1.0) == []
-    house.stored(commit)
-    acknowledgement = house.one(do.Store)
+    house.written(commit)
+    acknowledgement = house.one(instructions.WriteMember)
     assert (acknowledgement.acknowledges, acknowledgement.offsets) == (stop, {tp(0): 140})
-    house.stored(commit)
-    assert house.taken(do.Store) == [], "an outcome that comes twice has no effect"
+    house.written(commit)
+    assert house.taken(instructions.WriteMember) == [], "an outcome that comes twice has no effect"
     assert house.state(member).has_unwritten
 
 
@@ -39,12 +38,12 @@ def test_what_a_failed_write_had_reported_goes_with_the_acknowledgement_behind_i
     house.pass_time(2.0)
     house.answer_probes({0: 130, 1: 131})
     house.pass_time(0.25)
-    offers = house.one(do.Store)
-    house.tell(was.CommandObeyed(1, stop, {}))
-    house.stored(offers, Trouble.FAILED)
-    acknowledgement = house.one(do.Store)
+    offers = house.one(instructions.WriteMember)
+    house.tell(stimuli.CommandAcknowledged(1, stop, {}))
+    house.written(offers, Trouble.FAILED)
+    acknowledgement = house.one(instructions.WriteMember)
     assert acknowledgement.offsets == {tp(0): 130}
-    house.stored(acknowledgement)
+    house.written(acknowledgement)
     assert house.state(member).reported == {tp(1): 131}
 
 
@@ -54,21 +53,21 @@ def test_what_a_failed_write_had_reported_does_not_undo_a_commit_behind_it() -> 
     house.pass_time(2.0)
     house.answer_probes({0: 130})
     house.pass_time(0.25)
-    offers = house.one(do.Store)
-    house.tell(was.CommitWanted(1, 7, {tp(0): 150}))
-    house.stored(offers, Trouble.FAILED)
-    house.stored(house.one(do.Store))
+    offers = house.one(instructions.WriteMember)
+    house.tell(stimuli.CommitWanted(1, 7, {tp(0): 150}))
+    house.written(offers, Trouble.FAILED)
+    house.written(house.one(instructions.WriteMember))
     assert house.state(member).reported == {}
 
 
 def test_only_what_it_holds_can_be_committed() -> None:
     house = House()
     member = house.holding(house.register(), 0)
-    house.tell(was.CommitWanted(1, 7, {tp(1): 5}))
-    assert house.one(do.AnswerCommit).refused is do.Refused.NOT_HELD
+    house.tell(stimuli.CommitWanted(1, 7, {tp(1): 5}))
+    assert house.one(instructions.AnswerCommit).refused is instructions.Refused.NOT_HELD
     (stop,) = house.send(member, house.stop(member, 0))
-    house.tell(was.CommandObeyed(1, stop, {}), was.CommitWanted(1, 8, {tp(0): 5}))
-    assert house.one(do.AnswerCommit).refused is do.Refused.NOT_HELD
+    house.tell(stimuli.CommandAcknowledged(1, stop, {}), stimuli.CommitWanted(1, 8, {tp(0): 5}))
+    assert house.one(instructions.AnswerCommit).refused is instructions.Refused.NOT_HELD
 
 
 # --- heard and done ----------------------------------------------------------------------------------------------
@@ -80,20 +79,20 @@ def test_a_probe_is_called_heard_once_what_came_with_it_is_stored() -> None:
     house.pass_time(2.0)
     house.answer_probes({0: 10})
     house.pass_time(0.25)
-    store = house.one(do.Store)
-    assert house.taken(do.Probe) == []
-    house.stored(store)
-    assert house.one(do.Probe).heard == house.state(member).newest_answer > 0
+    store = house.one(instructions.WriteMember)
+    assert house.taken(instructions.Probe) == []
+    house.written(store)
+    assert house.one(instructions.Probe).heard == house.state(member).newest_answer > 0
 
 
 def test_a_probe_is_not_called_heard_before_an_earlier_one_is_answered() -> None:
     house = House()
     member = house.register()
     house.pass_time(4.0)
-    first, second = house.taken(do.Probe)
-    house.tell(was.ProbeAnswered(1, second.number, {}))
+    first, second = house.taken(instructions.Probe)
+    house.tell(stimuli.ProbeAnswered(1, second.number, {}))
     assert house.state(member).heard < first.number
-    house.tell(was.ProbeAnswered(1, first.number, {}))
+    house.tell(stimuli.ProbeAnswered(1, first.number, {}))
     assert house.state(member).heard == second.number
 
 
@@ -101,26 +100,26 @@ def test_an_acknowledgement_is_called_done_once_it_is_stored() -> None:
     house = House()
     member = house.register()
     (start,) = house.send(member, house.start(member, 0))
-    house.tell(was.CommandObeyed(1, start, {}))
-    assert house.taken(do.Probe) == []
-    house.stored(house.one(do.Store))
-    assert house.one(do.Probe).done == start
+    house.tell(stimuli.CommandAcknowledged(1, start, {}))
+    assert house.taken(instructions.Probe) == []
+    house.written(house.one(instructions.WriteMember))
+    assert house.one(instructions.Probe).done == start
 
 
 def test_who_does_not_answer_is_not_asked_more_than_so_often() -> None:
     house = House()
-    house.register(terms=Terms(60.0))
+    house.register(options=RegistrationOptions(60.0))
     for _ in range(500):
         house.now += 0.25
-        house.step(was.Heard(1))
-    assert len(house.taken(do.Probe)) == MAX_UNANSWERED_PROBES
+        house.step(stimuli.Heard(1))
+    assert len(house.taken(instructions.Probe)) == MAX_UNANSWERED_PROBES
 
 
 # --- time --------------------------------------------------------------------------------------------------------
 
 
-def expiries(house: House) -> list[do.Store]:
-    return [store for store in house.taken(do.Store) if store.leaves]
+def expiries(house: House) -> list[instructions.WriteMember]:
+    return [store for store in house.taken(instructions.WriteMember) if store.leaves]
 
 
 def test_who_is_silent_for_its_session_timeout_is_expired_and_not_before() -> None:
@@ -130,9 +129,9 @@ def test_who_is_silent_for_its_session_timeout_is_expired_and_not_before() -> No
     assert expiries(house) == []
     house.pass_time(0.25)
     (expiry,) = expiries(house)
-    house.stored(expiry)
+    house.written(expiry)
     assert not house.is_member(member)
-    assert house.one(do.Dismiss).connection == 1
+    assert house.one(instructions.Dismiss).connection == 1
 
 
 def test_a_machine_that_slept_expires_nobody() -> None:
@@ -163,10 +162,10 @@ def test_an_expiry_that_cannot_be_written_is_tried_without_offsets_and_then_agai
     house.state(member).reported[tp(0)] = 9
     house.pass_time(SESSION_S + 1)
     (expiry,) = expiries(house)
-    house.stored(expiry, Trouble.FAILED)
+    house.written(expiry, Trouble.FAILED)
     (bare,) = expiries(house)
     assert bare.offsets == {}
-    house.stored(bare, Trouble.FAILED)
+    house.written(bare, Trouble.FAILED)
     assert house.is_member(member)
     house.pass_time(SESSION_S + 1)
     assert len(expiries(house)) == 1
@@ -179,27 +178,27 @@ def test_commands_are_sent_one_by_one_in_their_order() -> None:
     house = House()
     member = house.register()
     first, second = house.send(member, house.start(member, 0), house.start(member, 1))
-    assert house.one(do.Deliver).command_id == first
-    house.tell(was.CommandObeyed(1, second, {}))
-    assert house.taken(do.Store) == [], "it was not sent that one"
-    house.tell(was.CommandObeyed(1, first, {}), was.CommandObeyed(1, first, {}))
-    house.stored(house.one(do.Store))
-    assert house.one(do.ReadCommand).command_id == second
+    assert house.one(instructions.Deliver).command_id == first
+    house.tell(stimuli.CommandAcknowledged(1, second, {}))
+    assert house.taken(instructions.WriteMember) == [], "it was not sent that one"
+    house.tell(stimuli.CommandAcknowledged(1, first, {}), stimuli.CommandAcknowledged(1, first, {}))
+    house.written(house.one(instructions.WriteMember))
+    assert house.one(instructions.ReadCommand).command_id == second
 
 
 def test_nothing_is_sent_past_a_command_nobody_can_read_until_somebody_mends_it() -> None:
     house = House()
     member = house.register()
     first, second = house.command_id(CommandType.START_FETCHER), house.command_id(CommandType.STOP_FETCHER)
-    house.tell(was.CommandsListed(member, (first, second)))
+    house.tell(stimuli.CommandsListed(member, (first, second)))
     for _ in range(3):
-        assert house.one(do.ReadCommand).command_id == first
-        house.tell(was.CommandRead(member, first, None, "not JSON"))
+        assert house.one(instructions.ReadCommand).command_id == first
+        house.tell(stimuli.CommandRead(member, first, None, "not JSON"))
         house.pass_time(SESSION_S / 3)
         house.answer_probes()
-    assert [tell.happening for tell in house.taken(do.Tell)].count(do.Happening.STUCK) == 1
-    house.tell(was.CommandRead(member, first, house.start(member, 0)))
-    assert house.one(do.Deliver).command_id == first
+    assert [tell.happening for tell in house.taken(instructions.Tell)].count(instructions.Happening.STUCK) == 1
+    house.tell(stimuli.CommandRead(member, first, house.start(member, 0)))
+    assert house.one(instructions.Deliver).command_id == first
 
 
 def test_a_command_for_an_earlier_incarnation_is_dropped_and_one_for_a_later_ends_the_membership() -> None:
@@ -207,9 +206,9 @@ def test_a_command_for_an_earlier_incarnation_is_dropped_and_one_for_a_later_end
     member = house.register()
     earlier = member._replace(incarnation=member.incarnation - 1)
     (old,) = house.send(member, house.start(earlier, 0))
-    assert house.one(do.DropCommand).command_id == old
+    assert house.one(instructions.DropCommand).command_id == old
     house.send(member, house.start(member._replace(incarnation=member.incarnation + 1), 0))
-    assert house.one(do.Dismiss)
+    assert house.one(instructions.Dismiss)
     assert not house.is_member(member)
 
 
@@ -220,13 +219,13 @@ def test_who_resumes_goes_on_after_what_it_has_settled_is_written() -> None:
     house = House()
     member = house.holding(house.register(), 0)
     (stop,) = house.send(member, house.stop(member, 0))
-    house.tell(was.CommandObeyed(1, stop, {}), was.Disconnected(1))
-    house.tell(was.ResumeWanted(2, 1, member, "k"))
-    assert house.taken(do.ReadMember) == []
-    house.stored(house.one(do.Store))
-    assert house.one(do.ReadMember).member == member
-    house.tell(was.MemberRead(member, frozenset(), ()))
-    assert house.one(do.Resumed).connection == 2
+    house.tell(stimuli.CommandAcknowledged(1, stop, {}), stimuli.Disconnected(1))
+    house.tell(stimuli.ResumeWanted(2, 1, member, "k"))
+    assert house.taken(instructions.ReadMember) == []
+    house.written(house.one(instructions.WriteMember))
+    assert house.one(instructions.ReadMember).member == member
+    house.tell(stimuli.MemberRead(member, frozenset(), ()))
+    assert house.one(instructions.Resumed).connection == 2
     assert house.state(member).held == set()
 
 
@@ -235,82 +234,87 @@ def test_nobody_else_can_resume(change: dict[str, object]) -> None:
     house = House()
     member = house.register()
     wanted = MemberId("delays", "c1", int(str(change.get("incarnation", member.incarnation))))
-    house.tell(was.ResumeWanted(2, 1, wanted, str(change.get("resume_key", "k"))))
-    assert house.one(do.RefuseResume).connection == 2
+    house.tell(stimuli.ResumeWanted(2, 1, wanted, str(change.get("resume_key", "k"))))
+    assert house.one(instructions.RefuseResume).connection == 2
     assert house.state(member).connection == 1
 
 
 def test_who_waits_to_resume_a_membership_that_ends_is_told() -> None:
     house = House()
     member = house.register()
-    house.tell(was.Disconnected(1), was.ResumeWanted(2, 1, member, "k"), was.RegistrationDeleted(member))
-    assert house.one(do.RefuseResume).connection == 2
+    house.tell(stimuli.Disconnected(1), stimuli.ResumeWanted(2, 1, member, "k"), stimuli.RegistrationDeleted(member))
+    assert house.one(instructions.RefuseResume).connection == 2
 
 
 def test_who_resumes_waits_while_nobody_can_tell_what_it_holds() -> None:
     house = House()
     member = MemberId("delays", "c1", 7)
-    house.tell(was.MemberFound(member, TERMS), was.ResumeWanted(2, 1, member, "k"))
+    house.tell(stimuli.MemberFound(member, OPTIONS), stimuli.ResumeWanted(2, 1, member, "k"))
     for _ in range(3):
-        assert house.one(do.ReadMember).member == member
-        house.tell(was.MemberRead(member, None, (), "its ledger is not JSON"))
-        assert house.taken(do.Resumed) == house.taken(do.RefuseResume) == house.taken(do.ReadMember) == []
+        assert house.one(instructions.ReadMember).member == member
+        house.tell(stimuli.MemberRead(member, None, (), "its ledger is not JSON"))
+        assert (
+            house.taken(instructions.Resumed)
+            == house.taken(instructions.RefuseResume)
+            == house.taken(instructions.ReadMember)
+            == []
+        )
         house.pass_time(READ_AGAIN_S)
-    assert [tell.happening for tell in house.taken(do.Tell)] == [do.Happening.NOT_RESUMED]
-    house.tell(was.MemberRead(member, frozenset({tp(0)}), ()))
-    assert house.one(do.Resumed).connection == 2
-    house.tell(was.LeaveWanted(2, 9, {tp(0): 40}))
-    assert house.one(do.Store).offsets == {tp(0): 40}
+    assert [tell.happening for tell in house.taken(instructions.Tell)] == [instructions.Happening.NOT_RESUMED]
+    house.tell(stimuli.MemberRead(member, frozenset({tp(0)}), ()))
+    assert house.one(instructions.Resumed).connection == 2
+    house.tell(stimuli.LeaveWanted(2, 9, {tp(0): 40}))
+    assert house.one(instructions.WriteMember).offsets == {tp(0): 40}
 
 
 def test_who_gives_up_waiting_to_resume_is_not_read_again() -> None:
     house = House()
     member = MemberId("delays", "c1", 7)
-    house.tell(was.MemberFound(member, TERMS), was.ResumeWanted(2, 1, member, "k"))
-    house.tell(was.MemberRead(member, None, (), "its ledger is not JSON"), was.Disconnected(2))
-    house.taken(do.ReadMember)
+    house.tell(stimuli.MemberFound(member, OPTIONS), stimuli.ResumeWanted(2, 1, member, "k"))
+    house.tell(stimuli.MemberRead(member, None, (), "its ledger is not JSON"), stimuli.Disconnected(2))
+    house.taken(instructions.ReadMember)
     house.pass_time(2 * READ_AGAIN_S)
-    assert house.taken(do.ReadMember) == []
+    assert house.taken(instructions.ReadMember) == []
 
 
 def test_who_resumes_with_the_coordinator_that_started_it_goes_on_without_its_ledger() -> None:
     house = House()
     member = house.holding(house.register(), 0)
-    house.tell(was.Disconnected(1), was.ResumeWanted(2, 1, member, "k"))
-    house.tell(was.MemberRead(member, None, (), "its ledger is not JSON"))
-    assert house.one(do.Resumed).connection == 2
+    house.tell(stimuli.Disconnected(1), stimuli.ResumeWanted(2, 1, member, "k"))
+    house.tell(stimuli.MemberRead(member, None, (), "its ledger is not JSON"))
+    assert house.one(instructions.Resumed).connection == 2
     assert house.state(member).held == {tp(0)}
 
 
 def test_who_resumes_waits_while_nobody_can_tell_what_it_was_sent() -> None:
     house = House()
     member = house.holding(house.register(), 0)
-    house.tell(was.Disconnected(1), was.ResumeWanted(2, 1, member, "k"))
-    house.tell(was.MemberRead(member, None, None, "may not be read"))
-    assert house.taken(do.RefuseResume) == []
-    house.tell(was.MemberRead(member, frozenset({tp(0)}), ()))
-    assert house.one(do.Resumed).connection == 2
+    house.tell(stimuli.Disconnected(1), stimuli.ResumeWanted(2, 1, member, "k"))
+    house.tell(stimuli.MemberRead(member, None, None, "may not be read"))
+    assert house.taken(instructions.RefuseResume) == []
+    house.tell(stimuli.MemberRead(member, frozenset({tp(0)}), ()))
+    assert house.one(instructions.Resumed).connection == 2
 
 
 def test_who_registers_again_takes_the_place_of_its_own_earlier_incarnation() -> None:
     house = House()
     before = house.register(1)
     after = house.register(2)
-    assert house.one(do.Dismiss).connection == 1
+    assert house.one(instructions.Dismiss).connection == 1
     assert not house.is_member(before)
     assert house.state(after).connection == 2
-    house.tell(was.Disconnected(1))
+    house.tell(stimuli.Disconnected(1))
     assert house.state(after).connection == 2
 
 
 def test_who_left_is_told_once_that_is_written() -> None:
     house = House()
     member = house.holding(house.register(), 0)
-    house.tell(was.LeaveWanted(1, 9, {tp(0): 40, tp(1): 3}, for_good=True))
-    leave = house.one(do.Store)
+    house.tell(stimuli.LeaveWanted(1, 9, {tp(0): 40, tp(1): 3}, for_good=True))
+    leave = house.one(instructions.WriteMember)
     assert (leave.leaves, leave.for_good, leave.offsets) == (True, True, {tp(0): 40})
-    house.stored(leave)
-    assert house.one(do.Farewell).request == 9
+    house.written(leave)
+    assert house.one(instructions.Farewell).request == 9
     assert not house.is_member(member)
 
 
@@ -318,10 +322,10 @@ def test_a_resumed_connection_is_probed_at_one_interval_only() -> None:
     house = House()
     member = house.register()
     house.pass_time(1.0)
-    house.tell(was.Disconnected(1), was.ResumeWanted(2, 1, member, "k"), was.MemberRead(member, None, ()))
-    house.taken(do.Probe)
+    house.tell(stimuli.Disconnected(1), stimuli.ResumeWanted(2, 1, member, "k"), stimuli.MemberRead(member, None, ()))
+    house.taken(instructions.Probe)
     house.pass_time(2.25)
-    assert len(house.taken(do.Probe)) == 1
+    assert len(house.taken(instructions.Probe)) == 1
 
 
 # --- the machine itself ------------------------------------------------------------------------------------------
@@ -332,22 +336,22 @@ def test_a_broken_invariant_is_told_with_the_story_that_led_to_it() -> None:
     member = house.holding(house.register(), 0)
     house.state(member).reported[tp(3)] = 1
     with pytest.raises(InvariantBroken, match=r"does not hold[\s\S]*RegistrationWanted[\s\S]*Heard"):
-        house.tell(was.Heard(1))
+        house.tell(stimuli.Heard(1))
 
 
 def test_a_story_is_of_one_consumer() -> None:
     house = House()
     house.register(1, "c1")
     house.register(2, "c2")
-    house.tell(was.Heard(2))
+    house.tell(stimuli.Heard(2))
     story = house.machine.story("delays", "c2")
     assert "c1" not in "".join(story)
-    assert story[-1].endswith(str(was.Heard(2)))
+    assert story[-1].endswith(str(stimuli.Heard(2)))
 
 
 def test_when_to_come_again_is_told_in_the_time_of_whoever_comes() -> None:
     house = House()
-    house.register(terms=TERMS)
+    house.register(options=OPTIONS)
     assert house.machine.due() == pytest.approx(house.now + SESSION_S / 3)
     house.now += 30.5
     house.step()

@@ -15,10 +15,8 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from kafka_coord.classic_groups.errors import Error
-from kafka_coord.frontends.members.machine import MembershipMachine
-from kafka_coord.frontends.members.machine import instructions as do
-from kafka_coord.frontends.members.machine import stimuli as was
-from kafka_coord.frontends.members.machine.stimuli import MemberId, Offsets, Stimulus, Terms
+from kafka_coord.frontends.members.machine import MembershipMachine, instructions, stimuli
+from kafka_coord.frontends.members.machine.stimuli import MemberId, Offsets, RegistrationOptions, Stimulus
 from kafka_coord.model import Command, CommandId, StartFetcher, StopFetcher, Subscription, TopicPartition
 
 JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
@@ -156,7 +154,7 @@ class ConsumerGroupMembers:
         elif beat.epoch < JOIN:
             member.leaving = beat
             for_good = beat.is_static and beat.epoch == LEAVE
-            self._stimuli.append(was.LeaveWanted(member.connection, beat, {}, for_good))
+            self._stimuli.append(stimuli.LeaveWanted(member.connection, beat, {}, for_good))
         else:
             self._beats(member, beat)
 
@@ -177,22 +175,22 @@ class ConsumerGroupMembers:
             return
         if member is not None:
             self._end(member, Error.UNKNOWN_MEMBER_ID)
-            self._stimuli.append(was.Disconnected(member.connection))
+            self._stimuli.append(stimuli.Disconnected(member.connection))
         member = self._made(beat)
         self._wait(member, beat, now)
-        terms = Terms(self._session_timeout_s, auto_commit=False, resume_key=beat.member_id)
-        self._stimuli.append(was.RegistrationWanted(member.connection, beat, *beat.key, terms, beat.registration))
+        options = RegistrationOptions(self._session_timeout_s, auto_commit=False, resume_key=beat.member_id)
+        self._stimuli.append(stimuli.RegistrationWanted(member.connection, beat, *beat.key, options, beat.registration))
 
     def _resume(self, beat: Heartbeat, now: float) -> None:
         """Continues a member that registered in an earlier term."""
         found = self._machine.members.get(beat.key)
-        if found is None or found.terms.resume_key != beat.member_id:
+        if found is None or found.options.resume_key != beat.member_id:
             self._refuse(beat, Error.UNKNOWN_MEMBER_ID)
             return
         member = self._made(beat)
         member.epoch = member.previous_epoch = max(FIRST_EPOCH, beat.epoch)
         self._wait(member, beat, now)
-        self._stimuli.append(was.ResumeWanted(member.connection, beat, found.id, beat.member_id))
+        self._stimuli.append(stimuli.ResumeWanted(member.connection, beat, found.id, beat.member_id))
 
     def _made(self, beat: Heartbeat) -> ConsumerGroupMember:
         member = ConsumerGroupMember(beat.key, beat.member_id, next(self._numbers), beat.subscription)
@@ -214,7 +212,7 @@ class ConsumerGroupMembers:
         if member.fenced or not (beat.epoch == member.epoch or is_late):
             self._refuse(beat, Error.FENCED_MEMBER_EPOCH)
             return
-        self._stimuli.append(was.Heard(member.connection))
+        self._stimuli.append(stimuli.Heard(member.connection))
         if beat.owned is not None:
             member.owned = beat.owned
         self._acknowledge(member)
@@ -230,11 +228,11 @@ class ConsumerGroupMembers:
             return
         command_id, command = member.command
         partitions = self._by_identity(command.partitions)
-        obeyed = partitions <= member.owned if isinstance(command, StartFetcher) else not partitions & member.owned
-        if obeyed:
+        is_done = partitions <= member.owned if isinstance(command, StartFetcher) else not partitions & member.owned
+        if is_done:
             member.command, member.told, member.has_acknowledged = None, False, True
             member.reach(command.generation)
-            self._stimuli.append(was.CommandObeyed(member.connection, command_id, {}))
+            self._stimuli.append(stimuli.CommandAcknowledged(member.connection, command_id, {}))
 
     def _by_identity(self, partitions: Iterable[TopicPartition]) -> Owned:
         """Partitions by topic id, without those of topics that no longer exist."""
@@ -249,8 +247,8 @@ class ConsumerGroupMembers:
         member = self.members[commit.key]
         member.commits.add(commit.token)
         self._stimuli += [
-            was.Heard(member.connection),
-            was.CommitWanted(member.connection, commit.token, commit.offsets),
+            stimuli.Heard(member.connection),
+            stimuli.CommitWanted(member.connection, commit.token, commit.offsets),
         ]
 
     def why_not(self, key: Key, member_id: str, epoch: int) -> Error:
@@ -259,7 +257,7 @@ class ConsumerGroupMembers:
         member = self.members.get(key)
         if member is None or member.id is None:
             found = self._machine.members.get(key)
-            may_return = found is not None and found.terms.resume_key == member_id
+            may_return = found is not None and found.options.resume_key == member_id
             return Error.COORDINATOR_LOAD_IN_PROGRESS if may_return else Error.UNKNOWN_MEMBER_ID
         if member.member_id != member_id:
             return Error.UNKNOWN_MEMBER_ID
@@ -273,30 +271,30 @@ class ConsumerGroupMembers:
 
     # --- from the machine --------------------------------------------------------------------------------------------
 
-    def say(self, said: do.ToClient) -> None:
+    def say(self, said: instructions.ToClient) -> None:
         """What the machine says to a client. Not its refusal to register, which is for :meth:`not_registered`."""
         member = self._by_connection.get(said.connection)
         if member is None:
             return
         match said:
-            case do.Welcome():
+            case instructions.Welcome():
                 member.id = said.member
                 if member.waiting is not None and member.waiting.epoch != JOIN:
                     self._take_up(member)
-            case do.Resumed():
+            case instructions.Resumed():
                 member.id, member.has_acknowledged = said.member, True
                 member.assignment = set(self._machine.members[member.key].held)
                 self._take_up(member)
-            case do.Deliver():
+            case instructions.Deliver():
                 self._deliver(member, said.command_id, said.command)
-            case do.AnswerCommit():
+            case instructions.AnswerCommit():
                 self._answer_commit(member, said)
-            case do.Farewell():
+            case instructions.Farewell():
                 beat, member.leaving = member.leaving, None
                 if beat is not None:
                     self._answers.append(Beaten(beat.token, Error.NONE, beat.member_id, beat.epoch))
                 self._end(member, Error.UNKNOWN_MEMBER_ID)
-            case do.Dismiss() | do.RefuseResume():
+            case instructions.Dismiss() | instructions.RefuseResume():
                 self._end(member, Error.UNKNOWN_MEMBER_ID)
             case _:  # probes: heartbeats come by themselves
                 pass
@@ -321,13 +319,16 @@ class ConsumerGroupMembers:
             member.reach(command.generation)
         self._answer_waiting(member)
 
-    def _answer_commit(self, member: ConsumerGroupMember, said: do.AnswerCommit) -> None:
+    def _answer_commit(self, member: ConsumerGroupMember, said: instructions.AnswerCommit) -> None:
         if said.request is member.leaving and member.leaving is not None:
             self._refuse(member.leaving, Error.COORDINATOR_NOT_AVAILABLE, said.message)
             member.leaving = None
             return
         member.commits.discard(said.request)
-        errors = {do.Refused.NOT_HELD: Error.STALE_MEMBER_EPOCH, do.Refused.FAILED: Error.COORDINATOR_NOT_AVAILABLE}
+        errors = {
+            instructions.Refused.NOT_HELD: Error.STALE_MEMBER_EPOCH,
+            instructions.Refused.FAILED: Error.COORDINATOR_NOT_AVAILABLE,
+        }
         error = Error.NONE if said.refused is None else errors[said.refused]
         self._answers.append(Committed(said.request, error, said.topics))
 

@@ -23,7 +23,7 @@ from kafka_coord.frontends.kafka.managed.members import Beaten, Commit, Committe
 from kafka_coord.frontends.members.committed import Committed as Found
 from kafka_coord.frontends.members.committed import CommittedReader
 from kafka_coord.frontends.members.journal import Journal
-from kafka_coord.frontends.members.machine import instructions as do
+from kafka_coord.frontends.members.machine import instructions
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Office, Term
 from kafka_coord.grouplog.manager import partition_of
@@ -67,7 +67,7 @@ class Served:
         self.groups: frozenset[str] = frozenset()
         self.has_begun = False
         self._store, self._topic_ids = store, topic_ids
-        self._said: deque[do.ToClient] = deque()
+        self._said: deque[instructions.ToClient] = deque()
         journal = Journal(lambda _connection: "-", office.kind)
         self.term = Term(store, office, partial(self._wake, wake), self._said.append, lambda _told: None, journal)
         self.members = ConsumerGroupMembers(
@@ -99,17 +99,17 @@ class Served:
             due = max(due, monotonic() + _LONGEST_SLEEP_S)
         return min(due, self.members.due())
 
-    def _topics_of(self, said: do.ToClient) -> set[str]:
+    def _topics_of(self, said: instructions.ToClient) -> set[str]:
         """The topics whose ids must be known."""
-        if isinstance(said, do.Deliver):
+        if isinstance(said, instructions.Deliver):
             return {tp.topic for tp in said.command.partitions}
-        if isinstance(said, do.Resumed):
+        if isinstance(said, instructions.Resumed):
             held = self.term.machine.members.get((said.member.group, said.member.consumer))
             return {tp.topic for tp in held.held} if held is not None else set()
         return set()
 
-    def _hear(self, said: do.ToClient) -> None:
-        if isinstance(said, do.RefuseRegistration):
+    def _hear(self, said: instructions.ToClient) -> None:
+        if isinstance(said, instructions.RefuseRegistration):
             reason = said.reason
             code = reason.code if isinstance(reason, Refusal) else Code.UNAVAILABLE
             message = reason.message if isinstance(reason, Refusal) else str(reason)
@@ -291,8 +291,8 @@ class ManagedTerms:
 
     def _pass_on(self, served: Served) -> bool:
         """Passes on what has come of the step; whether there is something for the next."""
-        stimuli, answers = served.members.take()
-        for stimulus in stimuli:
+        arrived, answers = served.members.take()
+        for stimulus in arrived:
             served.term.arrived(stimulus)
         for answer in answers:
             if isinstance(answer, Beaten):
@@ -300,7 +300,7 @@ class ManagedTerms:
                 _resolve(answer.token, (answer, told))
             else:
                 _resolve(answer.token, answer)
-        return bool(stimuli)
+        return bool(arrived)
 
     def _begin(self, partition: int, number: int) -> None:
         self._end(partition)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafka_coord.frontends.members.machine import instructions as do
-from kafka_coord.frontends.members.machine import stimuli as was
+from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.instructions import Happening
 from kafka_coord.frontends.members.machine.state import Delivered, MemberState
 
@@ -19,7 +18,7 @@ class Commands:
     def __init__(self, machine: MembershipMachine) -> None:
         self._machine = machine
 
-    def listed(self, listed: was.CommandsListed) -> None:
+    def listed(self, listed: stimuli.CommandsListed) -> None:
         member = self._machine.current(listed.member)
         if member is None:
             return
@@ -33,9 +32,9 @@ class Commands:
         is_free = member.delivered is None and member.reading is None
         if is_free and member.queue and member.connection is not None and self._machine.is_current(member):
             member.reading = member.queue.popleft()
-            self._machine.emit(do.ReadCommand(member.id, member.reading))
+            self._machine.emit(instructions.ReadCommand(member.id, member.reading))
 
-    def read(self, read: was.CommandRead) -> None:
+    def read(self, read: stimuli.CommandRead) -> None:
         machine, member = self._machine, self._machine.current(read.member)
         if member is None or member.connection is None or member.reading != read.command_id:
             return
@@ -46,17 +45,17 @@ class Commands:
             member.queue.appendleft(read.command_id)
             if member.stuck != read.fault:
                 member.stuck = read.fault
-                machine.emit(do.Tell(Happening.STUCK, member.id, member.connection, read.fault))
+                machine.emit(instructions.Tell(Happening.STUCK, member.id, member.connection, read.fault))
             return
         member.stuck = ""
         command = read.command
         if command is None:  # withdrawn, or acknowledged by somebody else
             self.go_on(member)
         elif command.incarnation < member.id.incarnation:
-            machine.emit(do.DropCommand(member.id, read.command_id))
+            machine.emit(instructions.DropCommand(member.id, read.command_id))
             self.go_on(member)
         elif command.incarnation > member.id.incarnation:
             machine.end(member, "another consumer has registered under its name since")
         else:
             member.delivered = Delivered(read.command_id, command)
-            machine.emit(do.Deliver(member.connection, member.id, read.command_id, command))
+            machine.emit(instructions.Deliver(member.connection, member.id, read.command_id, command))

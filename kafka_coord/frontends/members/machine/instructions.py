@@ -8,9 +8,9 @@ from enum import StrEnum
 from kafka_coord.frontends.members.machine.stimuli import (
     MemberId,
     Offsets,
+    RegistrationOptions,
     RegistrationWanted,
     Request,
-    Terms,
 )
 from kafka_coord.model import Command, CommandId
 
@@ -24,7 +24,7 @@ class Welcome:
     connection: int
     request: Request
     member: MemberId
-    terms: Terms
+    options: RegistrationOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +162,9 @@ class DropCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class WriteMember:
     """Writes offsets and, in the same multi, the acknowledgement of a command or the end of the registration. At most
-    one write of a member is outstanding. :class:`~.stimuli.Stored` with this number reports its outcome."""
+    one write of a member is outstanding. :class:`~.stimuli.MemberWritten` with this number reports its outcome."""
 
     member: MemberId
     number: int
@@ -175,7 +175,14 @@ class Store:
 
 
 ToStore = (
-    WriteRegistration | WatchRegistration | WatchCommands | Forget | ReadMember | ReadCommand | DropCommand | Store
+    WriteRegistration
+    | WatchRegistration
+    | WatchCommands
+    | Forget
+    | ReadMember
+    | ReadCommand
+    | DropCommand
+    | WriteMember
 )
 
 

@@ -45,7 +45,7 @@ def _broken(member: MemberState) -> list[str]:
         "it holds what it has given up": not any(write.gives_up & member.held for write in on_its_way),
         "it was heard of before it was asked": member.heard <= member.last_probe,
         "without a connection it is read or sent something": member.connection is not None
-        or (member.reading is None and (delivered is None or delivered.obeyed)),
+        or (member.reading is None and (delivered is None or delivered.acknowledged)),
     }
     return [rule for rule, holds in rules.items() if not holds]
 

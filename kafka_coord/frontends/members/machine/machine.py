@@ -6,13 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from kafka_coord.frontends.members.machine import instructions as do
-from kafka_coord.frontends.members.machine import stimuli as was
+from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.commands import Commands
 from kafka_coord.frontends.members.machine.instructions import Happening, Instruction
 from kafka_coord.frontends.members.machine.invariants import check
 from kafka_coord.frontends.members.machine.state import LeaveWrite, MemberState
-from kafka_coord.frontends.members.machine.stimuli import MemberId, Stimulus, Terms
+from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Stimulus
 from kafka_coord.frontends.members.machine.timers import AttentiveClock, Timers
 from kafka_coord.frontends.members.machine.writes import Writes
 
@@ -48,8 +47,8 @@ class MembershipMachine:
         it writes them together."""
         self.members: dict[Key, MemberState] = {}
         self.connections: dict[int, MemberState] = {}
-        self.registering: dict[int, was.RegistrationWanted] = {}
-        self.resuming: dict[int, was.ResumeWanted] = {}
+        self.registering: dict[int, stimuli.RegistrationWanted] = {}
+        self.resuming: dict[int, stimuli.ResumeWanted] = {}
         self.clock = AttentiveClock(now)
         self.now = self.clock.at(now)
         self._validate = validate
@@ -59,33 +58,33 @@ class MembershipMachine:
         self._commands = Commands(self)
         self._writes = Writes(self, offers_every_s)
         self._handlers: dict[type, Callable[[Any], None]] = {
-            was.StepBegan: lambda _stimulus: None,
-            was.TimersDue: self._timers_due,
-            was.MemberFound: self._found,
-            was.RegistrationWanted: self._registration_wanted,
-            was.RegistrationWritten: self._registration_written,
-            was.RegistrationFailed: self._registration_failed,
-            was.RegistrationDeleted: self._registration_deleted,
-            was.ResumeWanted: self._resume_wanted,
-            was.MemberRead: self._member_read,
-            was.Heard: self._heard,
-            was.ProbeAnswered: self._probe_answered,
-            was.Disconnected: self._disconnected,
-            was.CommandsListed: self._commands.listed,
-            was.CommandRead: self._commands.read,
-            was.CommandObeyed: self._writes.command_obeyed,
-            was.CommitWanted: self._writes.commit_wanted,
-            was.LeaveWanted: self._writes.leave_wanted,
-            was.Stored: self._writes.stored,
+            stimuli.StepBegan: lambda _stimulus: None,
+            stimuli.TimersDue: self._timers_due,
+            stimuli.MemberFound: self._found,
+            stimuli.RegistrationWanted: self._registration_wanted,
+            stimuli.RegistrationWritten: self._registration_written,
+            stimuli.RegistrationFailed: self._registration_failed,
+            stimuli.RegistrationDeleted: self._registration_deleted,
+            stimuli.ResumeWanted: self._resume_wanted,
+            stimuli.MemberRead: self._member_read,
+            stimuli.Heard: self._heard,
+            stimuli.ProbeAnswered: self._probe_answered,
+            stimuli.Disconnected: self._disconnected,
+            stimuli.CommandsListed: self._commands.listed,
+            stimuli.CommandRead: self._commands.read,
+            stimuli.CommandAcknowledged: self._writes.command_acknowledged,
+            stimuli.CommitWanted: self._writes.commit_wanted,
+            stimuli.LeaveWanted: self._writes.leave_wanted,
+            stimuli.MemberWritten: self._writes.member_written,
         }
 
-    def handle(self, now: float, *stimuli: Stimulus) -> list[Instruction]:
+    def handle(self, now: float, *arrived: Stimulus) -> list[Instruction]:
         """Returns the instructions for these stimuli; ``now`` is in monotonic seconds and never goes back."""
-        for stimulus in stimuli:
-            if isinstance(stimulus, was.StepBegan):
+        for stimulus in arrived:
+            if isinstance(stimulus, stimuli.StepBegan):
                 self.clock.step_began(now, leads=stimulus.leads)
             self.now = self.clock.at(now)
-            if not isinstance(stimulus, (was.StepBegan, was.TimersDue)):
+            if not isinstance(stimulus, (stimuli.StepBegan, stimuli.TimersDue)):
                 self._story.append((self.now, self._key_of(stimulus), stimulus))
             self._handlers[type(stimulus)](stimulus)
             if self._validate:
@@ -121,7 +120,7 @@ class MembershipMachine:
     def end(self, member: MemberState, message: str) -> None:
         """Ends the membership and tells the client."""
         if member.connection is not None:
-            self.emit(do.Dismiss(member.connection, message))
+            self.emit(instructions.Dismiss(member.connection, message))
         self.forget(member)
 
     def forget(self, member: MemberState) -> None:
@@ -131,18 +130,18 @@ class MembershipMachine:
             return
         del self.members[member.key]
         self._writes.forget(member)
-        self.emit(do.Forget(member.id))
+        self.emit(instructions.Forget(member.id))
         for connection, wanted in list(self.resuming.items()):
             if wanted.member == member.id:
                 del self.resuming[connection]
-                self.emit(do.RefuseResume(connection, wanted.request, "it is a member no longer"))
+                self.emit(instructions.RefuseResume(connection, wanted.request, "it is a member no longer"))
 
     def detach(self, member: MemberState) -> None:
         if member.connection is not None:
             del self.connections[member.connection]
             member.connection = None
         member.reading = None
-        if member.delivered is not None and not member.delivered.obeyed:
+        if member.delivered is not None and not member.delivered.acknowledged:
             member.delivered = None
 
     def probe(self, member: MemberState, *, confirms: bool = False) -> None:
@@ -153,7 +152,7 @@ class MembershipMachine:
         member.probes.add(member.last_probe)
         if confirms:
             member.confirming.add(member.last_probe)
-        self.emit(do.Probe(member.connection, member.last_probe, member.heard, member.done))
+        self.emit(instructions.Probe(member.connection, member.last_probe, member.heard, member.done))
 
     def go_on(self, member: MemberState) -> None:
         """Sends the member its next command, if it can take one."""
@@ -162,25 +161,25 @@ class MembershipMachine:
     def written(self, member: MemberState) -> None:
         """Answers a client that waits to resume as this member, which has no more pending writes."""
         if any(wanted.member == member.id for wanted in self.resuming.values()):
-            self.emit(do.ReadMember(member.id))
+            self.emit(instructions.ReadMember(member.id))
 
     def _key_of(self, thing: Any) -> Key | None:
         member = getattr(thing, "member", None)
         if isinstance(member, MemberId):
             return member.group, member.consumer
         wanted = getattr(thing, "wanted", thing)
-        if isinstance(wanted, was.RegistrationWanted):
+        if isinstance(wanted, stimuli.RegistrationWanted):
             return wanted.group, wanted.consumer
         found = self.connections.get(getattr(thing, "connection", -1))
         return found.key if found is not None else None
 
     # --- registering and resuming ------------------------------------------------------------------------------------
 
-    def _admit(self, member: MemberId, terms: Terms) -> MemberState:
-        state = MemberState(member, terms, self.now + terms.session_timeout_s)
+    def _admit(self, member: MemberId, options: RegistrationOptions) -> MemberState:
+        state = MemberState(member, options, self.now + options.session_timeout_s)
         self.members[state.key] = state
         self._deadlines.add(state.deadline, state)
-        self.emit(do.WatchRegistration(member))
+        self.emit(instructions.WatchRegistration(member))
         return state
 
     def _attach(self, member: MemberState, connection: int) -> None:
@@ -193,53 +192,53 @@ class MembershipMachine:
         member.confirming.clear()
         member.delivered = member.reading = None
         member.queue.clear()
-        self.emit(do.WatchCommands(member.id))
+        self.emit(instructions.WatchCommands(member.id))
         self._probe_at(member, self.now + member.probe_interval_s)
 
-    def _found(self, found: was.MemberFound) -> None:
-        self._admit(found.member, found.terms).held_known = False
+    def _found(self, found: stimuli.MemberFound) -> None:
+        self._admit(found.member, found.options).held_known = False
 
-    def _registration_wanted(self, wanted: was.RegistrationWanted) -> None:
+    def _registration_wanted(self, wanted: stimuli.RegistrationWanted) -> None:
         self.registering[wanted.connection] = wanted
-        self.emit(do.WriteRegistration(wanted))
+        self.emit(instructions.WriteRegistration(wanted))
 
-    def _registration_written(self, written: was.RegistrationWritten) -> None:
+    def _registration_written(self, written: stimuli.RegistrationWritten) -> None:
         """Admits the new member. If its connection has ended meanwhile, its session timeout is running."""
         wanted = written.wanted
         is_there = self.registering.pop(wanted.connection, None) is not None
         before = self.members.get((wanted.group, wanted.consumer))
         if before is not None:
             self.end(before, "it has registered again on another connection")
-        member = self._admit(written.member, wanted.terms)
-        self.emit(do.Tell(Happening.REGISTERED, member.id, wanted.connection))
+        member = self._admit(written.member, wanted.options)
+        self.emit(instructions.Tell(Happening.REGISTERED, member.id, wanted.connection))
         if is_there:
             self._attach(member, wanted.connection)
-            self.emit(do.Welcome(wanted.connection, wanted.request, member.id, wanted.terms))
+            self.emit(instructions.Welcome(wanted.connection, wanted.request, member.id, wanted.options))
 
-    def _registration_failed(self, failed: was.RegistrationFailed) -> None:
+    def _registration_failed(self, failed: stimuli.RegistrationFailed) -> None:
         wanted = failed.wanted
         if self.registering.pop(wanted.connection, None) is not None:
-            self.emit(do.RefuseRegistration(wanted.connection, wanted.request, failed.reason))
+            self.emit(instructions.RefuseRegistration(wanted.connection, wanted.request, failed.reason))
 
-    def _registration_deleted(self, deleted: was.RegistrationDeleted) -> None:
+    def _registration_deleted(self, deleted: stimuli.RegistrationDeleted) -> None:
         member = self.current(deleted.member)
         if member is not None:
             self.end(member, "its registration was deleted: evicted by the coordinator")
 
-    def _resume_wanted(self, wanted: was.ResumeWanted) -> None:
+    def _resume_wanted(self, wanted: stimuli.ResumeWanted) -> None:
         member = self.current(wanted.member)
-        if member is None or not wanted.resume_key or member.terms.resume_key != wanted.resume_key:
+        if member is None or not wanted.resume_key or member.options.resume_key != wanted.resume_key:
             message = (
                 f"consumer {wanted.member.consumer[:260]!r} is no longer registered as this incarnation: register again"
             )
-            self.emit(do.RefuseResume(wanted.connection, wanted.request, message))
+            self.emit(instructions.RefuseResume(wanted.connection, wanted.request, message))
             return
-        self._lives(member)
+        self._restart_session_timeout(member)
         self.resuming[wanted.connection] = wanted
         if not member.has_unwritten:
             self.written(member)
 
-    def _member_read(self, read: was.MemberRead) -> None:
+    def _member_read(self, read: stimuli.MemberRead) -> None:
         """Resumes the member, but only once its pending writes are done: otherwise it would be asked for them again."""
         member = self.current(read.member)
         if member is None or member.has_unwritten:
@@ -252,7 +251,7 @@ class MembershipMachine:
                 continue
             del self.resuming[connection]
             if read.outstanding is None:
-                self.emit(do.RefuseResume(connection, wanted.request, "it is a member no longer"))
+                self.emit(instructions.RefuseResume(connection, wanted.request, "it is a member no longer"))
                 continue
             member.held_known, member.stuck = True, ""
             if read.held is not None:
@@ -261,10 +260,10 @@ class MembershipMachine:
             before = member.connection
             self.detach(member)
             if before is not None:
-                self.emit(do.Dismiss(before, "it goes on over another connection"))
+                self.emit(instructions.Dismiss(before, "it goes on over another connection"))
             self._attach(member, connection)
-            self.emit(do.Resumed(connection, wanted.request, member.id, read.outstanding))
-            self.emit(do.Tell(Happening.RESUMED, member.id, connection))
+            self.emit(instructions.Resumed(connection, wanted.request, member.id, read.outstanding))
+            self.emit(instructions.Tell(Happening.RESUMED, member.id, connection))
 
     def _read_again(self, member: MemberState, fault: str) -> None:
         """Reads the member again later. A client that waits to resume as this member goes on waiting until its
@@ -273,28 +272,28 @@ class MembershipMachine:
             return
         if member.stuck != fault:
             member.stuck = fault
-            self.emit(do.Tell(Happening.NOT_RESUMED, member.id, None, fault))
+            self.emit(instructions.Tell(Happening.NOT_RESUMED, member.id, None, fault))
         member.reread_due = self.now + READ_AGAIN_S
         self._reread_timers.add(member.reread_due, member)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
-    def _lives(self, member: MemberState) -> None:
-        member.deadline = self.now + member.terms.session_timeout_s
+    def _restart_session_timeout(self, member: MemberState) -> None:
+        member.deadline = self.now + member.options.session_timeout_s
 
-    def _heard(self, heard: was.Heard) -> None:
+    def _heard(self, heard: stimuli.Heard) -> None:
         member = self.connections.get(heard.connection)
         if member is not None:
-            self._lives(member)
+            self._restart_session_timeout(member)
 
-    def _disconnected(self, gone: was.Disconnected) -> None:
+    def _disconnected(self, gone: stimuli.Disconnected) -> None:
         self.registering.pop(gone.connection, None)
         self.resuming.pop(gone.connection, None)
         member = self.connections.get(gone.connection)
         if member is not None:
             self.detach(member)
 
-    def _probe_answered(self, answered: was.ProbeAnswered) -> None:
+    def _probe_answered(self, answered: stimuli.ProbeAnswered) -> None:
         member = self.connections.get(answered.connection)
         if member is None or answered.probe not in member.probes:
             return
@@ -302,7 +301,7 @@ class MembershipMachine:
         confirms = answered.probe in member.confirming
         member.confirming.discard(answered.probe)
         member.newest_answer = max(member.newest_answer, answered.probe)
-        if member.terms.auto_commit:
+        if member.options.auto_commit:
             member.reported |= {tp: offset for tp, offset in answered.offsets.items() if tp in member.held}
         if not member.reported and not member.has_unwritten:
             member.heard = member.answered
@@ -311,7 +310,7 @@ class MembershipMachine:
         elif not confirms:  # the next answer's write includes the few offsets of a confirmation
             self._writes.offer(member)
 
-    def _timers_due(self, _due: was.TimersDue) -> None:
+    def _timers_due(self, _due: stimuli.TimersDue) -> None:
         if not self.clock.leads:
             return  # nobody is probed or expired
         self._writes.write_offers()
@@ -345,5 +344,5 @@ class MembershipMachine:
     def expire_again(self, member: MemberState) -> None:
         """Gives the member its session timeout once more, because its expiry could not be written."""
         member.expiring = False
-        self._lives(member)
+        self._restart_session_timeout(member)
         self._deadlines.add(member.deadline, member)

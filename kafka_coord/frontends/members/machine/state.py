@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from kafka_coord.frontends.members.machine.stimuli import MemberId, Request, Terms
+from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions, Request
 from kafka_coord.model import Command, CommandId, StopFetcher, TopicPartition
 
 PROBES_PER_SESSION = 3
@@ -14,12 +14,12 @@ PROBES_PER_SESSION = 3
 
 @dataclass(slots=True, eq=False)
 class Delivered:
-    """A command that was sent to the client. ``obeyed``: its acknowledgement is on its way to ZooKeeper, and no later
-    command is sent before that is written."""
+    """A command that was sent to the client. ``acknowledged``: the client has acknowledged it. No later
+    command is sent before the acknowledgement is written."""
 
     command_id: CommandId
     command: Command
-    obeyed: bool = False
+    acknowledged: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +82,7 @@ class MemberState:
     """
 
     id: MemberId
-    terms: Terms
+    options: RegistrationOptions
     deadline: float
     connection: int | None = None
     probe_due: float = 0.0
@@ -112,7 +112,7 @@ class MemberState:
 
     @property
     def probe_interval_s(self) -> float:
-        return self.terms.session_timeout_s / PROBES_PER_SESSION
+        return self.options.session_timeout_s / PROBES_PER_SESSION
 
     @property
     def answered(self) -> int:

@@ -27,8 +27,8 @@ class MemberId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """The terms of a registration. A client with the same ``resume_key`` may resume it. With ``auto_commit``, offsets
+class RegistrationOptions:
+    """The options of a registration. A client with the same ``resume_key`` may resume it. With ``auto_commit``, offsets
     that the member only reports are committed."""
 
     session_timeout_s: float
@@ -48,7 +48,7 @@ class RegistrationWanted:
     request: Request
     group: str
     consumer: str
-    terms: Terms
+    options: RegistrationOptions
     value: bytes
 
 
@@ -79,7 +79,7 @@ class ProbeAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandObeyed:
+class CommandAcknowledged:
     """A client acknowledges a command that was delivered over this connection, with the final offsets of its
     partitions."""
 
@@ -120,7 +120,7 @@ class MemberFound:
     """At the start of the term, a member was found that had registered with an earlier coordinator."""
 
     member: MemberId
-    terms: Terms
+    options: RegistrationOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Trouble(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class MemberWritten:
     """The outcome of the write with this number. ``refused`` are topics that no longer exist. If ``trouble`` is set,
     nothing was written, for this ``reason``."""
 
@@ -213,7 +213,7 @@ Stimulus = (
     | ResumeWanted
     | Heard
     | ProbeAnswered
-    | CommandObeyed
+    | CommandAcknowledged
     | CommitWanted
     | LeaveWanted
     | Disconnected
@@ -224,7 +224,7 @@ Stimulus = (
     | MemberRead
     | CommandsListed
     | CommandRead
-    | Stored
+    | MemberWritten
     | StepBegan
     | TimersDue
 )

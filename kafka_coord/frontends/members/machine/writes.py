@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafka_coord.frontends.members.machine import instructions as do
-from kafka_coord.frontends.members.machine import stimuli as was
+from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.instructions import Happening, Refused
 from kafka_coord.frontends.members.machine.state import (
     AcknowledgeWrite,
@@ -53,38 +52,45 @@ class Writes:
     def forget(self, member: MemberState) -> None:
         self._offering.pop(member, None)
 
-    def command_obeyed(self, obeyed: was.CommandObeyed) -> None:
+    def command_acknowledged(self, acknowledged: stimuli.CommandAcknowledged) -> None:
         """Queues the acknowledgement, with the latest known offsets of its partitions."""
-        member = self._machine.connections.get(obeyed.connection)
+        member = self._machine.connections.get(acknowledged.connection)
         delivered = member.delivered if member is not None else None
-        if member is None or delivered is None or delivered.command_id != obeyed.command or delivered.obeyed:
+        if (
+            member is None
+            or delivered is None
+            or delivered.command_id != acknowledged.command
+            or delivered.acknowledged
+        ):
             return
-        delivered.obeyed = True
+        delivered.acknowledged = True
         partitions = set(delivered.command.partitions)
         if isinstance(delivered.command, StartFetcher):
             member.held |= partitions
         settled = {tp: member.reported.pop(tp) for tp in partitions & member.reported.keys()}
-        settled |= _held(member, obeyed.offsets)
-        write = AcknowledgeWrite(obeyed.connection, delivered, settled)
+        settled |= _held(member, acknowledged.offsets)
+        write = AcknowledgeWrite(acknowledged.connection, delivered, settled)
         member.held -= write.gives_up
         for tp in settled.keys() - member.held:
             member.reported.pop(tp, None)
         self.add(member, write)
 
-    def commit_wanted(self, wanted: was.CommitWanted) -> None:
+    def commit_wanted(self, wanted: stimuli.CommitWanted) -> None:
         machine, member = self._machine, self._machine.connections.get(wanted.connection)
         if member is None:
             return
         not_held = next((tp for tp in wanted.offsets if tp not in member.held), None)
         if not_held is not None:
             message = f"{not_held} is not this consumer's: commit only partitions it was told to start"
-            machine.emit(do.AnswerCommit(wanted.connection, wanted.request, refused=Refused.NOT_HELD, message=message))
+            machine.emit(
+                instructions.AnswerCommit(wanted.connection, wanted.request, refused=Refused.NOT_HELD, message=message)
+            )
             return
         for tp in wanted.offsets:
             member.reported.pop(tp, None)
         self.add(member, CommitWrite(wanted.connection, wanted.request, dict(wanted.offsets)))
 
-    def leave_wanted(self, wanted: was.LeaveWanted) -> None:
+    def leave_wanted(self, wanted: stimuli.LeaveWanted) -> None:
         member = self._machine.connections.get(wanted.connection)
         if member is None:
             return
@@ -101,47 +107,51 @@ class Writes:
                 write.offsets, member.reported = member.reported, {}
                 write.connection, write.probe = member.connection, member.answered
                 if not write.offsets:  # every reported offset has been settled in another way
-                    self._done(member, was.Stored(member.id, member.write_number))
+                    self._done(member, stimuli.MemberWritten(member.id, member.write_number))
                     continue
             member.write_number += 1
             acknowledges = write.delivered.command_id if isinstance(write, AcknowledgeWrite) else None
             leaves = isinstance(write, LeaveWrite)
             for_good = isinstance(write, LeaveWrite) and write.for_good
             self._machine.emit(
-                do.Store(member.id, member.write_number, dict(write.offsets), acknowledges, leaves, for_good)
+                instructions.WriteMember(
+                    member.id, member.write_number, dict(write.offsets), acknowledges, leaves, for_good
+                )
             )
 
-    def stored(self, stored: was.Stored) -> None:
-        member = self._machine.current(stored.member)
-        if member is None or member.writing is None or stored.number != member.write_number:
+    def member_written(self, outcome: stimuli.MemberWritten) -> None:
+        member = self._machine.current(outcome.member)
+        if member is None or member.writing is None or outcome.number != member.write_number:
             return
-        self._done(member, stored)
+        self._done(member, outcome)
         self._next(member)
         if self._machine.is_current(member) and not member.has_unwritten:
             self._machine.written(member)
 
-    def _done(self, member: MemberState, stored: was.Stored) -> None:
+    def _done(self, member: MemberState, outcome: stimuli.MemberWritten) -> None:
         write, member.writing = member.writing, None
-        if stored.trouble is Trouble.MEMBERSHIP_LOST:
+        if outcome.trouble is Trouble.MEMBERSHIP_LOST:
             self._machine.end(member, "its registration is gone: it was evicted, or took too long")
             return
-        if stored.trouble is not None:
-            self._machine.emit(do.Tell(Happening.NOT_WRITTEN, member.id, member.connection, stored.reason))
+        if outcome.trouble is not None:
+            self._machine.emit(instructions.Tell(Happening.NOT_WRITTEN, member.id, member.connection, outcome.reason))
         if isinstance(write, OffersWrite):
-            self._offers_done(member, write, stored)
+            self._offers_done(member, write, outcome)
         elif isinstance(write, AcknowledgeWrite):
-            self._acknowledged(member, write, stored)
+            self._acknowledged(member, write, outcome)
         elif isinstance(write, CommitWrite):
-            self._answer(write.connection, write, stored)
+            self._answer(write.connection, write, outcome)
         elif isinstance(write, LeaveWrite):
-            self._left(member, write, stored)
+            self._left(member, write, outcome)
 
-    def _answer(self, connection: int, write: CommitWrite | LeaveWrite, stored: was.Stored) -> None:
-        refused = Refused.FAILED if stored.trouble is not None else None
-        self._machine.emit(do.AnswerCommit(connection, write.request, stored.refused, refused, stored.reason))
+    def _answer(self, connection: int, write: CommitWrite | LeaveWrite, outcome: stimuli.MemberWritten) -> None:
+        refused = Refused.FAILED if outcome.trouble is not None else None
+        self._machine.emit(
+            instructions.AnswerCommit(connection, write.request, outcome.refused, refused, outcome.reason)
+        )
 
-    def _offers_done(self, member: MemberState, write: OffersWrite, stored: was.Stored) -> None:
-        if stored.trouble is not None:
+    def _offers_done(self, member: MemberState, write: OffersWrite, outcome: stimuli.MemberWritten) -> None:
+        if outcome.trouble is not None:
             for tp, offset in write.offsets.items():
                 self._take_back(member, tp, offset)
         elif member.connection is not None and member.connection == write.connection:
@@ -162,11 +172,11 @@ class Writes:
         if tp in member.held:
             member.reported.setdefault(tp, offset)
 
-    def _acknowledged(self, member: MemberState, write: AcknowledgeWrite, stored: was.Stored) -> None:
+    def _acknowledged(self, member: MemberState, write: AcknowledgeWrite, outcome: stimuli.MemberWritten) -> None:
         delivered = write.delivered
         if member.delivered is delivered:
             member.delivered = None
-        if stored.trouble is not None:
+        if outcome.trouble is not None:
             member.queue.appendleft(
                 delivered.command_id
             )  # delivered again after the next probe; the client answers as before
@@ -176,17 +186,17 @@ class Writes:
             self._machine.probe(member)
         self._machine.go_on(member)
 
-    def _left(self, member: MemberState, write: LeaveWrite, stored: was.Stored) -> None:
+    def _left(self, member: MemberState, write: LeaveWrite, outcome: stimuli.MemberWritten) -> None:
         machine = self._machine
         if write.connection is not None:
-            if stored.trouble is not None:
-                self._answer(write.connection, write, stored)
+            if outcome.trouble is not None:
+                self._answer(write.connection, write, outcome)
                 return
-            machine.emit(do.Tell(Happening.LEFT, member.id, write.connection))
-            machine.emit(do.Farewell(write.connection, write.request, stored.refused))
+            machine.emit(instructions.Tell(Happening.LEFT, member.id, write.connection))
+            machine.emit(instructions.Farewell(write.connection, write.request, outcome.refused))
             machine.forget(member)
-        elif stored.trouble is None:
-            machine.emit(do.Tell(Happening.EXPIRED, member.id, member.connection))
+        elif outcome.trouble is None:
+            machine.emit(instructions.Tell(Happening.EXPIRED, member.id, member.connection))
             machine.end(member, "nothing was heard from it within its session timeout")
         elif write.offsets:
             member.writes.appendleft(
@@ -196,5 +206,5 @@ class Writes:
             machine.expire_again(member)
 
 
-def _held(member: MemberState, offsets: was.Offsets) -> dict[TopicPartition, int]:
+def _held(member: MemberState, offsets: stimuli.Offsets) -> dict[TopicPartition, int]:
     return {tp: offset for tp, offset in offsets.items() if tp in member.held}

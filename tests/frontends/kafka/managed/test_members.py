@@ -18,9 +18,8 @@ from kafka_coord.frontends.kafka.managed.members import (
     ConsumerGroupMembers,
     Heartbeat,
 )
-from kafka_coord.frontends.members.machine import instructions as do
-from kafka_coord.frontends.members.machine import stimuli as was
-from kafka_coord.frontends.members.machine.stimuli import MemberId, Terms
+from kafka_coord.frontends.members.machine import instructions, stimuli
+from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions
 from kafka_coord.model import StartFetcher, StartPoint, StopFetcher, Subscription, TopicPartition
 from tests.frontends.machine.house import House, tp
 
@@ -46,7 +45,7 @@ class Play:
         self.members = ConsumerGroupMembers(
             self.house.machine, identities.get, session_timeout_s=SESSION_S, longest_wait_s=WAIT_S
         )
-        self.stores: list[do.Store] = []
+        self.stores: list[instructions.WriteMember] = []
         self._tokens = itertools.count(1)
         self._incarnations = itertools.count(500)
         self.answers: dict[object, Any] = {}
@@ -55,20 +54,20 @@ class Play:
         """Passes on everything until nothing is left."""
         while True:
             for one in (found := self.house.taken(object)):  # type: ignore[type-abstract]
-                if isinstance(one, get_args(do.ToClient)):
+                if isinstance(one, get_args(instructions.ToClient)):
                     self.members.say(one)
-                elif isinstance(one, do.WriteRegistration):
+                elif isinstance(one, instructions.WriteRegistration):
                     wanted = one.wanted
                     member = MemberId(wanted.group, wanted.consumer, next(self._incarnations))
-                    self.house.tell(was.RegistrationWritten(wanted, member))
-                elif isinstance(one, do.ReadMember):
-                    self.house.tell(was.MemberRead(one.member, flights(0, 1), ()))
-                elif isinstance(one, do.Store):
+                    self.house.tell(stimuli.RegistrationWritten(wanted, member))
+                elif isinstance(one, instructions.ReadMember):
+                    self.house.tell(stimuli.MemberRead(one.member, flights(0, 1), ()))
+                elif isinstance(one, instructions.WriteMember):
                     self.stores.append(one)
-            stimuli, answers = self.members.take()
-            self.house.tell(*stimuli)
+            arrived, answers = self.members.take()
+            self.house.tell(*arrived)
             self.answers |= {answer.token: answer for answer in answers}
-            if not stimuli and not found:
+            if not arrived and not found:
                 return
 
     def beat(self, epoch: int, member_id: str = "m1", consumer: str = "", **more: Any) -> Any:
@@ -102,11 +101,11 @@ class Play:
         self.house.send(member, command)
         self.pump()
 
-    def write(self) -> list[do.Store]:
+    def write(self) -> list[instructions.WriteMember]:
         """ZooKeeper takes all writes; what they were."""
         written, self.stores = self.stores, []
         for store in written:
-            self.house.stored(store)
+            self.house.written(store)
         self.pump()
         return written
 
@@ -215,7 +214,7 @@ def test_a_static_member_leaves(epoch: int, for_good: bool) -> None:
 def test_a_member_of_an_earlier_term_goes_on_with_what_it_holds() -> None:
     play = Play()
     for name in ("m1", "m2"):
-        play.house.tell(was.MemberFound(MemberId("delays", name, 7), Terms(SESSION_S, False, name)))
+        play.house.tell(stimuli.MemberFound(MemberId("delays", name, 7), RegistrationOptions(SESSION_S, False, name)))
     assert play.commit(5, 70).error is Error.COORDINATOR_LOAD_IN_PROGRESS
     assert play.beat(5, owned=owned(0, 1)) == Beaten(2, Error.NONE, "m1", 5, flights(0, 1))
     assert play.commit(5, 70).error is Error.NONE
@@ -227,7 +226,7 @@ def test_who_is_evicted_is_told_and_what_waits_is_answered() -> None:
     epoch = play.holding(0)
     play.members.commit(Commit("c", ("delays", "m1"), "m1", epoch, {tp(0): 8}))
     play.pump()
-    play.house.tell(was.RegistrationDeleted(play.house.machine.members["delays", "m1"].id))
+    play.house.tell(stimuli.RegistrationDeleted(play.house.machine.members["delays", "m1"].id))
     play.pump()
     assert play.answers["c"] == Committed("c", Error.UNKNOWN_MEMBER_ID)
     assert play.beat(epoch).error is Error.UNKNOWN_MEMBER_ID
