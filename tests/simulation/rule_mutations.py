@@ -90,7 +90,7 @@ def _places_hold_nothing() -> Patch:
 
 
 def _retention_of_a_live_group() -> Patch:
-    return deadlines, "_expired", lambda seen, *_: not seen.registered
+    return deadlines, "_retention_passed", lambda inputs, *_: not inputs.registered
 
 
 def _unreadable_offset_taken_for_none() -> Patch:
