@@ -206,7 +206,7 @@ class SocketClient:
                     metadata = ask_cluster_metadata(
                         host, step.question, tls=self._tls, timeout_s=step.within_s, opened=self._opened
                     )
-                    self._search.answered(host, metadata)
+                    self._search.take_answer(host, metadata)
                     self._on_metadata(metadata)
                 else:
                     connection = _connect(host, self._tls, step.within_s)

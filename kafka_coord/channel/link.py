@@ -136,7 +136,7 @@ class SocketLink:
                 for instruction in self._membership.instructions():
                     self._do(instruction)
 
-    def _answered(self, what: Callable[[], Result]) -> Result:
+    def _wait_for_answer(self, what: Callable[[], Result]) -> Result:
         """Like :meth:`_now`, but waits for the coordinator's answer."""
         with self._news:
             until = self.clock.monotonic() + self._patience_s
@@ -181,7 +181,7 @@ class SocketLink:
         """As :meth:`kafka_coord.channel.zookeeper.ConsumerChannel.register`."""
         member = Member.from_json(fields.load(value, "registration"), self.consumer, 0, "registration")
         try:
-            return self._answered(lambda: self._membership.register(member, self.clock.monotonic()))
+            return self._wait_for_answer(lambda: self._membership.register(member, self.clock.monotonic()))
         except NameTaken as error:
             return Holder(error.incarnation, 0, None)
 
@@ -224,18 +224,18 @@ class SocketLink:
 
     def acknowledge(self, registration: Registration, command: CommandId, offsets: Offsets) -> frozenset[str]:
         """Answers the command, and returns once the coordinator has stored that."""
-        self._answered(lambda: self._membership.acknowledge(registration, command, offsets))
+        self._wait_for_answer(lambda: self._membership.acknowledge(registration, command, offsets))
         return frozenset()
 
     def commit(self, registration: Registration, offsets: Offsets) -> frozenset[str]:
         """Commits offsets, as over ZooKeeper."""
-        return self._answered(lambda: self._membership.commit(registration, offsets))
+        return self._wait_for_answer(lambda: self._membership.commit(registration, offsets))
 
     def leave(self, registration: Registration, offsets: Offsets, also: Iterable[Op] = ()) -> frozenset[str]:
         """Leaves, as over ZooKeeper. ``also`` is the eviction that a consumer with a kept place writes to give it up.
         Here the request tells the coordinator, which writes it."""
         for_good = bool(tuple(also))
-        return self._answered(lambda: self._membership.leave(registration, offsets, for_good=for_good))
+        return self._wait_for_answer(lambda: self._membership.leave(registration, offsets, for_good=for_good))
 
     def auto_commit(self, registration: Registration, offsets: Offsets) -> Offsets:
         """Adds offsets to the next ping's answer. Returns the offsets that were stored since the last call."""
@@ -247,4 +247,4 @@ class SocketLink:
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Reads the stored offsets; ``None`` if there is none."""
         wanted = list(partitions)
-        return self._answered(lambda: self._membership.committed(wanted))
+        return self._wait_for_answer(lambda: self._membership.committed(wanted))

@@ -283,7 +283,7 @@ class Membership:
             if isinstance(event, Asked):
                 self._asked(connected, event, now)
             elif isinstance(event, Answered):
-                self._answered(connected, event)
+                self._receive_answer(connected, event)
             else:
                 self._refused(connected, event, now)
         except MalformedValue as error:
@@ -338,7 +338,7 @@ class Membership:
             offsets = write_offsets(command.answer or {})
             self._do(Send(connected.rpc.answer(command.request, {"offsets": offsets})))
 
-    def _answered(self, connected: _Connected, answered: Answered) -> None:
+    def _receive_answer(self, connected: _Connected, answered: Answered) -> None:
         number, request = connected.requests.get(answered.type, (0, None))
         if request is not None and number == answered.id:
             request.answer = answered.frame

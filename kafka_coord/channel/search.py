@@ -111,7 +111,7 @@ class CoordinatorSearch:
             pause_s = longest_wait(min(pause_s, HURRIED_PAUSE_S), lease_left_s)
         return pause_s * self._uniform(0.8, 1.0)
 
-    def answered(self, host: str, metadata: ClusterMetadata) -> None:
+    def take_answer(self, host: str, metadata: ClusterMetadata) -> None:
         """Takes in a host's answer."""
         self._learn(metadata.instances)
         coordinator = metadata.coordinator

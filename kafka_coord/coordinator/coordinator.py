@@ -147,7 +147,7 @@ class ConsumerCoordinator:
             self.requests.refused(error)
             found = self.requests.get(request.request_id)
             return found is not None and (found.result, found.message) == (result, message)
-        self.requests.answered(answer)
+        self.requests.record_answer(answer)
         return True
 
     def close(self) -> None:

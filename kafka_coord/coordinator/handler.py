@@ -204,7 +204,7 @@ class RebalanceRequestHandler:
 
     def _finish(self, plan: PreparedPlan, written: Written) -> None:
         memory, observation = plan.memory, plan.snapshot.observation
-        self._answered(plan.plan)
+        self._record_answers(plan.plan)
         report_pass(memory, plan.plan, observation, self._clock.monotonic())
         self._scheduling.written(plan, written, self._writing.written(plan, written))
         self._say_again(memory)
@@ -214,10 +214,10 @@ class RebalanceRequestHandler:
         if due is not None:
             self._queue.request_at(memory.group, due)
 
-    def _answered(self, plan: Plan) -> None:
+    def _record_answers(self, plan: Plan) -> None:
         for step in plan.steps:
             if isinstance(step, AnswerRequest):
-                self._requests.answered(replace(step.request, result=step.result, message=step.message))
+                self._requests.record_answer(replace(step.request, result=step.result, message=step.message))
 
     def _gone(self, group: str) -> None:
         """Handles a group that no longer exists: requests about it are still answered."""
@@ -228,7 +228,7 @@ class RebalanceRequestHandler:
             plan = Plan(group, GroupState.DEAD, f"refused {len(steps)} requests: no such group", steps)
             executor = self._leadership.executor
             executor.write_prepared(executor.prepare(Decided(plan, nothing)))
-            self._answered(plan)
+            self._record_answers(plan)
             log.info("%s group=%s", plan.summary, group)
         self.memories.drop(group)
 

@@ -114,7 +114,7 @@ class PendingRequests:
                 if r.group == group and not r.answered and r.type is not RequestType.RESIGN
             )
 
-    def answered(self, request: Request) -> None:
+    def record_answer(self, request: Request) -> None:
         """Records that the handler wrote the answer in ``request``."""
         with self._lock:
             if request.request_id in self._requests:

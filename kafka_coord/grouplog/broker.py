@@ -156,7 +156,7 @@ class BrokerConnection(asyncio.Protocol):
         self._buffer += data
         try:
             while not self.closed and (frame := self._whole_frame()) is not None:
-                self._answered(frame)
+                self._deliver_answer(frame)
         except BadMessage as error:
             self._fail(str(error))
 
@@ -172,7 +172,7 @@ class BrokerConnection(asyncio.Protocol):
         del self._buffer[:end]
         return frame
 
-    def _answered(self, frame: bytes) -> None:
+    def _deliver_answer(self, frame: bytes) -> None:
         waiting = self._waiting.get(int.from_bytes(frame[:_CORRELATION], "big"))
         if waiting is None:
             return  # the caller has given up since

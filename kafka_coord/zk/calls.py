@@ -97,13 +97,13 @@ class Calls:
         try:
             answer = result.get(timeout=max(0.0, deadline - self._clock.monotonic()))
         except Unimplemented as error:
-            self._session.answered(sent_at, through_leader=False)
+            self._session.record_answer(sent_at, through_leader=False)
             raise Unsupported(f"{doing} {path}: this ZooKeeper server does not know the request", path) from error
         except Exception as error:
             if is_answer(error):
-                self._session.answered(sent_at, through_leader=through_leader)
+                self._session.record_answer(sent_at, through_leader=through_leader)
             raise self._translated(error, doing, path, size) from error
-        self._session.answered(sent_at, through_leader=through_leader)
+        self._session.record_answer(sent_at, through_leader=through_leader)
         if size >= self._dropped_at:
             self._dropped_at = 0
         return answer

@@ -41,7 +41,7 @@ class Following:
         """Whether this kazoo shows events, and no server has refused persistent watches in this session."""
         return self._possible and self._refused_in != session_id
 
-    def answered(self) -> None:
+    def accepted(self) -> None:
         """The server accepted the request."""
         self._unanswered = 0
 

@@ -80,10 +80,10 @@ class KazooSession:
                 self._changed.wait(left)
             return True
 
-    def answered(self, sent_at: float, *, through_leader: bool) -> None:
+    def record_answer(self, sent_at: float, *, through_leader: bool) -> None:
         """The server answered a request sent at ``sent_at``; ``through_leader`` if only the leader could have."""
         with self._lock:
-            self._lease.answered(sent_at, through_leader=through_leader)
+            self._lease.record_answer(sent_at, through_leader=through_leader)
 
     # --- listeners ---------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class KazooSession:
             return
         error = result.exception
         if error is None or is_answer(error):
-            self.answered(sent_at, through_leader=True)
+            self.record_answer(sent_at, through_leader=True)
         else:
             self._closing.wait(0.05)  # kazoo is about to tell the state listener
 

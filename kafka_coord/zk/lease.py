@@ -49,7 +49,7 @@ class SessionLease:
         self._connected_at = self.leader_heard_at = self._proven_at = sent_at
         self._sent = deque([sent_at])
 
-    def answered(self, sent_at: float, *, through_leader: bool) -> None:
+    def record_answer(self, sent_at: float, *, through_leader: bool) -> None:
         """The server answered a request that was sent no earlier than ``sent_at``."""
         if self._proven_at is None or sent_at < self._connected_at:
             return  # it belongs to an earlier connection

@@ -341,7 +341,7 @@ class KazooStore(Store):
             self._following.refused(session_id)
             self.unfollow(path, watcher)
             return False
-        self._following.answered()
+        self._following.accepted()
         return True
 
     def unfollow(self, path: str, watcher: Watcher) -> None:

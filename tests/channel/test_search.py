@@ -39,7 +39,7 @@ def asked(search: CoordinatorSearch, lease_left_s: float = NO_LEASE) -> Ask:
 
 
 def connects(search: CoordinatorSearch, coordinator: Coordinator = FROZEN) -> None:
-    search.answered(asked(search).host, metadata(coordinator))
+    search.take_answer(asked(search).host, metadata(coordinator))
     assert isinstance(search.next(NO_LEASE), Connect)
     search.connected()
 
@@ -84,7 +84,7 @@ def test_no_single_wait_is_longer_than_a_quarter_of_the_lease(search: Coordinato
         search.failed(step.host, "timed out")
     assert isinstance(step, Pause)
     assert step.seconds <= min(most, HURRIED_PAUSE_S)
-    search.answered(asked(search, lease_left_s).host, metadata(NEXT))
+    search.take_answer(asked(search, lease_left_s).host, metadata(NEXT))
     connect = search.next(lease_left_s)
     assert isinstance(connect, Connect)
     assert connect.within_s <= most
@@ -92,7 +92,7 @@ def test_no_single_wait_is_longer_than_a_quarter_of_the_lease(search: Coordinato
 
 def test_without_a_lease_the_limits_are_those_of_the_specification(search: CoordinatorSearch) -> None:
     assert asked(search) == Ask("a:1", MetadataQuestion(), CONNECT_S)
-    search.answered("a:1", metadata(None))
+    search.take_answer("a:1", metadata(None))
     assert asked(search) == Ask("b:1", MetadataQuestion(WAIT_MS), CONNECT_S + WAIT_MS / 1000)
 
 
@@ -105,7 +105,7 @@ def test_a_closed_connection_asks_for_the_same_coordinator_first_it_may_be_there
 
 
 def test_a_coordinator_that_cannot_be_reached_is_named_in_the_next_question(search: CoordinatorSearch) -> None:
-    search.answered(asked(search).host, metadata(FROZEN))
+    search.take_answer(asked(search).host, metadata(FROZEN))
     step = search.next(NO_LEASE)
     assert step == Connect(FROZEN, "a:1", CONNECT_S)
     search.failed("a:1", "refused")
@@ -121,7 +121,7 @@ def test_one_that_ends_the_connection_at_once_is_not_asked_again_without_a_pause
 
 
 def test_hosts_it_is_told_of_are_asked_as_well_and_what_is_no_address_is_not(search: CoordinatorSearch) -> None:
-    search.answered(asked(search).host, metadata(None, "d:1", "no address", "a:1"))
+    search.take_answer(asked(search).host, metadata(None, "d:1", "no address", "a:1"))
     hosts = []
     for _ in range(2):
         while isinstance(step := search.next(NO_LEASE), Ask):

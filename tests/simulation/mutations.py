@@ -164,7 +164,7 @@ def _heard_before_stored() -> Patch:
         original(self, answered)
         member = self.connections.get(answered.connection)
         if member is not None:
-            member.heard = member.answered
+            member.heard = member.answered_up_to
             self._writes.offers_due += 5.0
 
     return MembershipMachine, "_probe_answered", probe_answered

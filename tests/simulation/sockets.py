@@ -256,7 +256,7 @@ class SimulatedClient:
         for frame in frames:
             event = rpc.take(frame)
             if isinstance(event, Answered):
-                self._search.answered(step.host, ClusterMetadata.from_json(event.frame))
+                self._search.take_answer(step.host, ClusterMetadata.from_json(event.frame))
                 return
         self._search.failed(step.host, "no answer")
 

@@ -64,11 +64,11 @@ class SimulatedSession:
     state: SessionState
     session_id: int
     timeout_ms: int
-    proof: SessionLease
+    lease: SessionLease
     suspended_since: float | None = None
 
     def lease_deadline(self) -> float:
-        return self.proof.lease_deadline()
+        return self.lease.lease_deadline()
 
 
 class SimulatedStore(Store):
@@ -102,7 +102,7 @@ class SimulatedStore(Store):
         if remote is not None and remote.ended:
             self.remote = None
             self._session.session_id = 0
-            self._session.proof.ended()
+            self._session.lease.ended()
             self._tell(SessionState.LOST)
             return False
         if remote is None:
@@ -114,7 +114,7 @@ class SimulatedStore(Store):
         replica.connected(remote)
         self._session.session_id = remote.session_id
         self._session.suspended_since = None
-        self._session.proof.connected(now, remote.session_id, remote.timeout_s)
+        self._session.lease.connected(now, remote.session_id, remote.timeout_s)
         self._tell(SessionState.CONNECTED)
         return True
 
@@ -135,10 +135,10 @@ class SimulatedStore(Store):
         if self._session.state is SessionState.CONNECTED and self.remote is not None and not self.remote.ended:
             now = self._clock.monotonic()
             self.remote.heard_at = now
-            self._session.proof.answered(now, through_leader=True)
+            self._session.lease.record_answer(now, through_leader=True)
 
     def heartbeat_due(self) -> float:
-        return self._session.proof.leader_heard_at + 0.25 * self._session.timeout_ms / 1000
+        return self._session.lease.leader_heard_at + 0.25 * self._session.timeout_ms / 1000
 
     def has_notification(self) -> bool:
         return bool(self._arrived or (self.remote is not None and self.remote.outbox))
@@ -271,7 +271,7 @@ class SimulatedStore(Store):
             self.disconnect()
             self.server.end_session(self.remote, self._ms())
         self._session.session_id = 0
-        self._session.proof.ended()
+        self._session.lease.ended()
         self._tell(SessionState.CLOSED)
 
     # --- one call ----------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class SimulatedStore(Store):
         self._around.before_reply(self, doing)
         self.asking = ""
         self._connected(connection, doing)
-        self._session.proof.answered(sent_at, through_leader=writes)
+        self._session.lease.record_answer(sent_at, through_leader=writes)
         if failure is not None:
             raise failure
         return result  # type: ignore[return-value]  # effect's own

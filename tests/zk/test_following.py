@@ -174,7 +174,7 @@ def test_a_server_that_hung_up_is_asked_once_in_each_later_session() -> None:
     assert not following.may_be_asked_for(session_id=2)
 
     assert following.may_be_asked_for(session_id=3)
-    following.answered()
+    following.accepted()
     following.unanswered(session_id=3)
     assert following.may_be_asked_for(session_id=3)
 

@@ -19,7 +19,7 @@ def connected_lease(at: float = 100.0) -> SessionLease:
 
 def test_nothing_is_proven_before_a_connect_and_after_the_end() -> None:
     lease = SessionLease()
-    lease.answered(5.0, through_leader=True)
+    lease.record_answer(5.0, through_leader=True)
     assert lease.lease_deadline() == 0.0
 
     lease.connected(100.0, 7, TIMEOUT_S)
@@ -44,16 +44,16 @@ def test_answered_reads_prove_nothing_because_a_cut_off_follower_answers_them_to
     before = lease.lease_deadline()
 
     for at in range(101, 120):
-        lease.answered(float(at), through_leader=False)
+        lease.record_answer(float(at), through_leader=False)
 
     assert lease.lease_deadline() == before
 
 
 def test_what_passed_the_leader_counts_the_requests_it_had_heard_of_by_then() -> None:
     lease = connected_lease(100.0)
-    lease.answered(103.0, through_leader=False)
+    lease.record_answer(103.0, through_leader=False)
 
-    lease.answered(103.0 + LAG_SHARE * TIMEOUT_S, through_leader=True)
+    lease.record_answer(103.0 + LAG_SHARE * TIMEOUT_S, through_leader=True)
 
     assert lease.lease_deadline() == pytest.approx(103.0 + TIMEOUT_S * 0.95)
 
@@ -62,7 +62,7 @@ def test_an_answer_to_a_request_of_an_earlier_connection_is_not_counted() -> Non
     lease = connected_lease(100.0)
     lease.connected(200.0, 8, TIMEOUT_S)
 
-    lease.answered(199.0, through_leader=True)
+    lease.record_answer(199.0, through_leader=True)
 
     assert lease.lease_deadline() == pytest.approx(200.0 + TIMEOUT_S * 0.95)
 
@@ -73,7 +73,7 @@ def test_heartbeats_alone_keep_the_proof_45_percent_of_the_timeout_ahead() -> No
     for _ in range(50):
         now = lease.leader_heard_at + LAG_SHARE * TIMEOUT_S
         assert lease.lease_deadline() - now >= 0.45 * TIMEOUT_S - 1e-9  # just before the heartbeat
-        lease.answered(now, through_leader=True)
+        lease.record_answer(now, through_leader=True)
 
 
 @given(
@@ -92,7 +92,7 @@ def test_no_lease_reaches_beyond_what_the_leader_grants_however_late_its_followe
         if through_leader and sent_at > cut_at:
             continue  # never answered
         touched.append(sent_at)
-        lease.answered(sent_at, through_leader=through_leader)
+        lease.record_answer(sent_at, through_leader=through_leader)
     last_report = (cut_at // half_tick) * half_tick
     leader_knows = max(at for at in touched if at <= last_report)
 
@@ -103,5 +103,5 @@ def test_no_lease_reaches_beyond_what_the_leader_grants_however_late_its_followe
 def test_what_is_remembered_stays_small(sends: list[float]) -> None:
     lease = connected_lease(0.0)
     for sent_at in sorted(sends):
-        lease.answered(sent_at, through_leader=True)
+        lease.record_answer(sent_at, through_leader=True)
     assert len(lease._sent) <= LAG_SHARE * 64 + 2

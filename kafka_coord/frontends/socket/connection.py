@@ -51,7 +51,7 @@ class Connection:
     registering: bool = False
     ended: bool = False
     place: float | None = None
-    _asked: dict[int, tuple[int | CommandId, float]] = field(default_factory=dict)
+    _pending: dict[int, tuple[int | CommandId, float]] = field(default_factory=dict)
     _probe_frames: dict[int, int] = field(default_factory=dict)
     _command_frames: dict[CommandId, int] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class Connection:
         done = self._command_frames.get(probe.done, 0) if probe.done is not None else 0
         request, frame = self.rpc.ask(MessageType.PING, Ping(heard, done).to_json())
         self._probe_frames[probe.number] = request
-        self._asked[request] = probe.number, now
+        self._pending[request] = probe.number, now
         self.peer.send(frame)
 
     def deliver(self, sent: instructions.Deliver, now: float) -> None:
@@ -92,12 +92,12 @@ class Connection:
         kind = MessageType.START_FETCHER if isinstance(sent.command, StartFetcher) else MessageType.STOP_FETCHER
         request, frame = self.rpc.ask(kind, write_command(sent.command_id.name, sent.command))
         self._command_frames = {sent.command_id: request}
-        self._asked[request] = sent.command_id, now
+        self._pending[request] = sent.command_id, now
         self.peer.send(frame)
 
-    def answered(self, request: int) -> tuple[int | CommandId, float] | None:
+    def take_pending(self, request: int) -> tuple[int | CommandId, float] | None:
         """Returns the subject of that request (the number of a probe, or a command) and when it was sent."""
-        return self._asked.pop(request, None)
+        return self._pending.pop(request, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ class Gateway:
             if isinstance(event, Asked):
                 self._dispatch(connection, event)
             elif isinstance(event, Answered):
-                self._answered(connection, event)
+                self._receive_answer(connection, event)
             else:
                 self._refused(connection, event)
         except BadFrame as error:
@@ -290,14 +290,14 @@ class Gateway:
 
     # --- what consumers answer ---------------------------------------------------------------------------------------
 
-    def _answered(self, connection: Connection, answered: Answered) -> None:
-        term, found = self.term, connection.answered(answered.id)
+    def _receive_answer(self, connection: Connection, answered: Answered) -> None:
+        term, found = self.term, connection.take_pending(answered.id)
         if connection.member is None or term is None or found is None:
             return  # no longer a member, and about to be told so
         offsets = read_offsets(answered.frame, answered.type)
         asked, asked_at = found
         if isinstance(asked, int):
-            self.statistics.answered(self._store.clock.monotonic() - asked_at)
+            self.statistics.count_round_trip(self._store.clock.monotonic() - asked_at)
             term.arrived(stimuli.ProbeAnswered(connection.number, asked, offsets))
         else:
             term.arrived(stimuli.CommandAcknowledged(connection.number, asked, offsets))

@@ -24,7 +24,7 @@ class Statistics:
     round_trips: list[int] = field(default_factory=_none)
     round_trips_s: float = 0.0
 
-    def answered(self, after_s: float) -> None:
-        """A ping was answered."""
+    def count_round_trip(self, after_s: float) -> None:
+        """Counts the round trip of an answered ping."""
         self.round_trips[bisect_left(ROUND_TRIP_BOUNDS_S, after_s)] += 1
         self.round_trips_s += after_s

@@ -192,7 +192,7 @@ class _Consumer:
             try:
                 async with asyncio.timeout(step.within_s):
                     if isinstance(step, Ask):
-                        self._search.answered(host, await self._ask(step))
+                        self._search.take_answer(host, await self._ask(step))
                         continue
                     connection = await self._open(host)
             except (OSError, TimeoutError, BadFrame, MalformedValue) as error:

@@ -304,7 +304,7 @@ class MembershipMachine:
         if member.options.auto_commit:
             member.reported |= {tp: offset for tp, offset in answered.offsets.items() if tp in member.held}
         if not member.reported and not member.has_unwritten:
-            member.heard = member.answered
+            member.heard = member.answered_up_to
             if not confirms:
                 self.probe(member, confirms=True)
         elif not confirms:  # the next answer's write includes the few offsets of a confirmation

@@ -115,7 +115,7 @@ class MemberState:
         return self.options.session_timeout_s / PROBES_PER_SESSION
 
     @property
-    def answered(self) -> int:
+    def answered_up_to(self) -> int:
         """The newest probe up to which all probes are answered."""
         return min([self.newest_answer, *(probe - 1 for probe in self.probes if probe < self.newest_answer)])
 

@@ -105,7 +105,7 @@ class Writes:
             write = member.writing = member.writes.popleft()
             if isinstance(write, OffersWrite):
                 write.offsets, member.reported = member.reported, {}
-                write.connection, write.probe = member.connection, member.answered
+                write.connection, write.probe = member.connection, member.answered_up_to
                 if not write.offsets:  # every reported offset has been settled in another way
                     self._done(member, stimuli.MemberWritten(member.id, member.write_number))
                     continue
