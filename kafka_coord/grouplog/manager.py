@@ -226,6 +226,10 @@ class GroupMetadataManager:
         """Whether any are there, or are being written."""
         return bool(self._keys(group_id))
 
+    def is_writing(self, group_id: str) -> bool:
+        """Whether offsets of the group are being written."""
+        return group_id in self._under_way
+
     def _keys(self, group_id: str) -> dict[tuple[str, int], None]:
         """What the group has offsets of, or will have in a moment."""
         being_written = (where for offsets in self._under_way.get(group_id, ()) for where in offsets)

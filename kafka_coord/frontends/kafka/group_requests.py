@@ -37,11 +37,14 @@ from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import answers
 from kafka_coord.frontends.kafka.access import Access, Operation
 from kafka_coord.frontends.kafka.instances import Instances, Node
+from kafka_coord.frontends.kafka.managed.members import JOIN
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups, refused
 from kafka_coord.frontends.kafka.routing import LOCAL
 from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
 from kafka_coord.grouplog.records import CommittedOffset
+from kafka_coord.model import TopicPartition
+from kafka_coord.model.names import is_legal
 from kafka_coord.wire.consumer_protocol import subscribed_topics
 from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import RequestHeader, answer_frame, read_header
@@ -113,6 +116,8 @@ class GroupCoordinator:
         self.holds = holds
         self._manager, self._instances, self._fresh_id = manager, instances, fresh_id
         self._statistics, self._managed = statistics or Statistics(), managed
+        self._taken_over: set[str] = set()
+        """Client-assigned groups of which managed ones are being made."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[str, Callable[[Call], Awaitable[Any]]] = {
@@ -248,7 +253,7 @@ class GroupCoordinator:
     async def handle_consumer_group_heartbeat(self, call: Call) -> Any:
         """KIP-848. No group has members of both kinds; offsets in the groups log would be lost to the managed group."""
         request = call.request
-        error, group = await self._may_take_part(call), self._manager.group(request.group_id)
+        error = await self._may_take_part(call)
         denied = await call.client.access.denied_topics(Operation.DESCRIBE, request.subscribed_topic_names or ())
         if error is Error.NONE and denied:
             error = Error.TOPIC_AUTHORIZATION_FAILED
@@ -256,16 +261,43 @@ class GroupCoordinator:
             return refused(error)
         if self._managed is None:
             return refused(Error.UNSUPPORTED_VERSION)
-        if group is not None and group.metadata.state is not GroupState.DEAD:
-            is_live = group.metadata.state is not GroupState.EMPTY
-            if is_live or self._manager.has_offsets(request.group_id):
-                what = "has members" if is_live else "has offsets"
-                words = f"the group {what} of the classic protocol: use another name, or delete it first"
-                return refused(Error.GROUP_ID_NOT_FOUND, words)
+        if self._has_classic_members(request.group_id):
+            words = "the group has members of the classic protocol: stop them first, or use another name"
+            return refused(Error.GROUP_ID_NOT_FOUND, words)
+        if request.member_epoch == JOIN and self._manager.has(request.group_id):
+            error = await self._take_over(self._managed, request.group_id)
+            if error is not Error.NONE:
+                return refused(error)
         return await self._managed.heartbeat(request, call.header.client_id or "", call.client.host)
 
+    def _has_classic_members(self, group_id: str) -> bool:
+        group = self._manager.group(group_id)
+        return group is not None and group.metadata.state not in {GroupState.EMPTY, GroupState.DEAD}
+
     def _is_managed(self, group_id: str) -> bool:
-        return self._managed is not None and self._managed.has(group_id)
+        """A client-assigned group stays one while it has members, whatever is in ZooKeeper."""
+        managed = self._managed
+        found = managed is not None and (managed.has(group_id) or group_id in self._taken_over)
+        return found and not self._has_classic_members(group_id)
+
+    async def _take_over(self, managed: ManagedGroups, group_id: str) -> Error:
+        """Makes a managed group of an empty client-assigned one. If this fails in between, its next member does the
+        rest: the group leaves the log only once its offsets are in ZooKeeper."""
+        if not is_legal(group_id):
+            return Error.INVALID_GROUP_ID
+        if group_id in self._taken_over or self._manager.is_writing(group_id):
+            return Error.COORDINATOR_LOAD_IN_PROGRESS
+        self._taken_over.add(group_id)
+        try:
+            stored = self._manager.offsets_cache.get(group_id, {})
+            offsets = {TopicPartition(*where): one.offset for where, one in stored.items() if is_legal(where[0])}
+            error = await managed.adopt(group_id, offsets)
+            if error is Error.NONE:
+                error = await self._manager.delete_group(group_id)
+            log.info("took over group=%s offsets=%d result=%s", group_id, len(offsets), error.name)
+            return error
+        finally:
+            self._taken_over.discard(group_id)
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
@@ -279,9 +311,8 @@ class GroupCoordinator:
             return answers.per_partition("OffsetCommit", request.topics, error)
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         offsets, errors = self._committed(request.topics, denied)
-        in_log, managed = self._manager.has(request.group_id), self._managed
-        if offsets and managed is not None and managed.takes_commit(request, in_log=in_log):
-            error, gone = await managed.commit(request, offsets)
+        if offsets and self._managed is not None and self._is_managed(request.group_id):
+            error, gone = await self._managed.commit(request, offsets)
             errors |= gone
             return answers.per_partition("OffsetCommit", request.topics, error, errors)
         error = self._may_commit(request) if offsets else Error.NONE
@@ -337,8 +368,8 @@ class GroupCoordinator:
         visible = []
         for one in asked:
             group, topics, managed = one.group_id, one.topics, None
-            takes = self._managed is not None and self._managed.takes_fetch(one, in_log=self._manager.has(group))
-            if self._managed is not None and takes and group not in no_groups and not self._availability(group):
+            is_known = group not in no_groups and not self._availability(group)
+            if self._managed is not None and is_known and self._is_managed(group):
                 managed = await self._managed.fetch(one)
             stored = known.get(group, {}) if managed is None else managed[1]
             names = {topic for topic, _ in stored} if topics is None else {topic.name for topic in topics}
@@ -447,7 +478,11 @@ class GroupCoordinator:
 
     def _availability(self, group_id: str | None) -> Error:
         """An empty group id is good for the offsets of consumers that assign themselves, as in Kafka."""
-        return Error.INVALID_GROUP_ID if group_id is None else self._manager.availability(group_id)
+        if group_id is None:
+            return Error.INVALID_GROUP_ID
+        error = self._manager.availability(group_id)
+        is_unknown = error is Error.NONE and self._managed is not None and not self._managed.knows(group_id)
+        return Error.COORDINATOR_LOAD_IN_PROGRESS if is_unknown else error
 
     async def _prove(self, group_ids: Iterable[str | None]) -> None:
         """Proves that the memory of the groups still coordinated here has the last acknowledged state."""

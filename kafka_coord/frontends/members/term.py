@@ -90,9 +90,9 @@ class Term:
 
     # --- beginning and end -------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Finds the members of earlier terms, and gives each its whole session timeout again. After
-        :class:`StoreUnavailable`, call it again."""
+    def begin(self) -> tuple[str, ...]:
+        """Finds the members of earlier terms, and gives each its whole session timeout again. Returns the names of all
+        groups there are. After :class:`StoreUnavailable`, call it again."""
         office = self.office
         groups: tuple[str, ...] = ()
         with suppress(NoNode):  # nobody has made a group yet
@@ -103,6 +103,7 @@ class Term:
                 "waiting for %s consumers to return epoch=%d consumers=%d",
                 *(office.kind, office.number, len(self.machine.members)),
             )
+        return groups
 
     def _find(self, groups: Iterable[str]) -> None:
         found, unread = find_members(self.store, groups, self.office.protocol)

@@ -55,7 +55,7 @@ class Front:
         self.listeners.pop(broker_id).close()
 
     def serves_every_group(self) -> bool:
-        return sum(len(listener.manager.terms) for listener in self.listeners.values()) == PARTITIONS
+        return sum(listener.managed.knows_partitions() for listener in self.listeners.values()) == PARTITIONS
 
 
 @pytest.fixture(scope="package")

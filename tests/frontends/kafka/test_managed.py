@@ -10,12 +10,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from kafka_coord import Consumer as CoordConsumer
+from kafka_coord.classic_groups.errors import Error
 from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.leadership import move_leadership
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from tests.coordinator.harness import FAST
 from tests.frontends.kafka.conftest import Front
+from tests.frontends.kafka.peer import Peer, join
 from tests.frontends.kafka.records import PARTITIONS, RECORDS, filled, read
 from tests.waiting import eventually
 
@@ -57,6 +59,22 @@ def shared(*consumers: Consumer, count: int = 0) -> bool:
     return all(len(one.assignment()) == share for one in consumers)
 
 
+def moved(front: Front, group: str) -> None:
+    """Another instance coordinates the group from now on."""
+    partition = partition_of(group)
+    _, leader = move_leadership(front.store, front.brokers, TOPIC, partition)
+    eventually(lambda: front.listeners[leader].managed.knows(group), within_s=60)
+    others = [one for broker, one in front.listeners.items() if broker != leader]
+    eventually(lambda: not any(one.managed.knows(group) for one in others), within_s=60)
+
+
+def classic_join(front: Front, group: str) -> Error:
+    """The coordinator's answer to a client of the classic protocol."""
+    coordinator = front.listeners[front.coordinator(partition_of(group))]
+    with Peer(coordinator) as peer:
+        return Error(peer.ask("JoinGroup", 3, **join(group)).error_code)
+
+
 def test_a_group_consumes_everything_once_through_joins_and_leaves(consumer: Callable[..., Consumer]) -> None:
     group = f"managed-{next(_numbers)}"
     first, second = consumer(group), consumer(group)
@@ -95,9 +113,7 @@ def test_commits_and_members_outlive_the_coordinator(
     before = [found.offset for found in one.committed(partitions, 30)]
     assert sum(before) == RECORDS
 
-    partition = partition_of(group)
-    _, leader = move_leadership(front.store, front.brokers, TOPIC, partition)
-    eventually(lambda: partition in front.listeners[leader].manager.terms, within_s=60)
+    moved(front, group)
 
     def commits_again() -> bool:
         one.poll(0.05)
@@ -112,3 +128,31 @@ def test_commits_and_members_outlive_the_coordinator(
     other = consumer(group)
     eventually(lambda: shared(other), within_s=30)
     assert [found.offset for found in other.committed(partitions, 30)] == before
+
+
+def test_a_group_without_members_stays_managed_wherever_it_is_coordinated(front: Front, topic: str) -> None:
+    group = f"managed-{next(_numbers)}"
+    with CoordConsumer(zookeeper=front.cluster.zookeeper, group=group, topics=[topic]) as own:
+        eventually(lambda: own.poll(0.05) or len(own.assignment()) == PARTITIONS, within_s=30)
+    assert classic_join(front, group) is Error.INCONSISTENT_GROUP_PROTOCOL
+    moved(front, group)
+    assert classic_join(front, group) is Error.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_an_empty_client_assigned_group_becomes_managed_with_its_offsets(
+    front: Front, topic: str, consumer: Callable[..., Consumer]
+) -> None:
+    group = f"managed-{next(_numbers)}"
+    classic = consumer(group, group_protocol="classic", enable_auto_commit=False)
+    eventually(lambda: shared(classic), within_s=30)
+    stored = [TopicPartition(topic, number, number + 1) for number in range(PARTITIONS)]
+    classic.commit(offsets=stored, asynchronous=False)
+    with Peer(front.listeners[front.coordinator(partition_of(group))]) as peer:
+        beat = {"group_id": group, "member_id": "m", "member_epoch": 0, "topic_partitions": ()}
+        refused = peer.ask("ConsumerGroupHeartbeat", 0, **beat, subscribed_topic_names=(topic,))
+        assert refused.error_code == Error.GROUP_ID_NOT_FOUND, "it has members"
+    classic.close()
+    other = consumer(group, enable_auto_commit=False)
+    eventually(lambda: shared(other), within_s=30)
+    assert [one.offset for one in other.committed(stored, 30)] == [one.offset for one in stored]
+    assert classic_join(front, group) is Error.INCONSISTENT_GROUP_PROTOCOL

@@ -29,7 +29,7 @@ class ManagedGroups:
 
     def __init__(self, terms: ManagedTerms, broker_id: int) -> None:
         self._terms, self._broker_id = terms, broker_id
-        self.has = terms.has
+        self.has, self.knows, self.adopt = terms.has, terms.knows, terms.adopt
 
     async def heartbeat(self, request: Any, client_id: str, host: str) -> Any:
         """Answers a ConsumerGroupHeartbeat of a client that may take part."""
@@ -94,16 +94,6 @@ class ManagedGroups:
         )
         gone = {where: Error.UNKNOWN_TOPIC_OR_PARTITION for where in offsets if where[0] in found.topics}
         return found.error, gone
-
-    def takes_fetch(self, asked: Any, *, in_log: bool) -> bool:
-        """Whether an OffsetFetch is about a managed group. A group that the groups log does not have is looked for in
-        ZooKeeper: members of a managed group, before it is known here, must not be told that it has no offsets."""
-        return self.has(asked.group_id) or (is_legal(asked.group_id) and not in_log)
-
-    def takes_commit(self, request: Any, *, in_log: bool) -> bool:
-        """Whether an OffsetCommit is, or may be, of a managed group's member."""
-        group, epoch = request.group_id, request.generation_id_or_member_epoch
-        return self.has(group) or (epoch >= 0 and not in_log and not self._terms.knows(group))
 
     async def fetch(self, asked: Any) -> tuple[Error, Mapping[tuple[str, int], CommittedOffset]]:
         """The offsets of a group that an OffsetFetch asks for, those of all partitions where it names no topics."""

@@ -11,7 +11,7 @@ import binascii
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from kafka_coord.channel.messages import Code
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import Fenced, MalformedValue, NoNode, StoreError, StoreUnavailable
+from kafka_coord.frontends.kafka.managed.adopting import adopt
 from kafka_coord.frontends.kafka.managed.members import Beaten, Commit, Committed, ConsumerGroupMembers, Heartbeat
 from kafka_coord.frontends.members.committed import Committed as Found
 from kafka_coord.frontends.members.committed import CommittedReader
@@ -31,6 +32,7 @@ from kafka_coord.model import TopicPartition
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, SessionState, Store
+from kafka_coord.zk.watches import Watches
 
 log = logging.getLogger(__name__)
 
@@ -58,15 +60,20 @@ class Served:
     """One partition's groups, while this instance coordinates them."""
 
     def __init__(
-        self, store: Store, partition: int, number: int, topic_ids: TopicIds, wake: Callable[[], None]
+        self,
+        store: Store,
+        partition: int,
+        number: int,
+        groups: GroupNames,
+        topic_ids: TopicIds,
+        wake: Callable[[], None],
     ) -> None:
         """``number`` is the term: the version of the partition's znode."""
         fence = Check(layout.log_partition(partition), number)
         office = Office(fence, number, PROTOCOL, lambda group: partition_of(group) == partition)
         self.partition, self.due, self.woken = partition, 0.0, True
-        self.groups: frozenset[str] = frozenset()
         self.has_begun = False
-        self._store, self._topic_ids = store, topic_ids
+        self._store, self._groups, self._topic_ids = store, groups, topic_ids
         self._said: deque[instructions.ToClient] = deque()
         journal = Journal(lambda _connection: "-", office.kind)
         self.term = Term(store, office, partial(self._wake, wake), self._said.append, lambda _told: None, journal)
@@ -84,14 +91,13 @@ class Served:
         monotonic = self._store.clock.monotonic
         self.woken = False
         if not self.has_begun:
-            self.term.begin()
+            self._groups.listed(self.term.begin())
             self.has_begun = True
         self.members.tick(monotonic())
         due = self.term.step(leads=True)
         while self._said:
             self._topic_ids.learn(self._topics_of(self._said[0]))
             self._hear(self._said.popleft())
-        self.groups = frozenset(group for group, _ in self.term.machine.members)
         if self.committed.step():
             return monotonic()
         machine = self.term.machine
@@ -114,8 +120,28 @@ class Served:
             code = reason.code if isinstance(reason, Refusal) else Code.UNAVAILABLE
             message = reason.message if isinstance(reason, Refusal) else str(reason)
             self.members.not_registered(said.connection, _REFUSALS.get(code, Error.COORDINATOR_NOT_AVAILABLE), message)
-        else:
-            self.members.say(said)
+            return
+        if isinstance(said, instructions.Welcome):
+            self._groups.add(said.member.group)
+        self.members.say(said)
+
+
+class GroupNames:
+    """The names of the managed groups, which are those below ``/consumers/groups``. Read on any thread, written on
+    one."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._names
+
+    def listed(self, names: tuple[str, ...] | None) -> None:
+        self._names = set(names or ())
+
+    def add(self, group: str) -> None:
+        """A group that was made a moment ago."""
+        self._names.add(group)
 
 
 class TopicIds:
@@ -152,10 +178,12 @@ class ManagedTerms:
 
     def __init__(self, store: Store, lost: Callable[[int, str], None]) -> None:
         self._store, self._lost = store, lost
-        self._topic_ids = TopicIds(store)
+        self._groups, self._topic_ids = GroupNames(), TopicIds(store)
         self._served: dict[int, Served] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._news = threading.Event()
+        self._watches = Watches(store, self._news.set)
+        self._watches.children(layout.GROUPS, self._groups.listed)
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="managed-groups", daemon=True)
 
@@ -177,14 +205,17 @@ class ManagedTerms:
         self._pass(partial(self._end, partition))
 
     def has(self, group: str) -> bool:
-        """Whether the group has members here."""
-        served = self._served.get(partition_of(group))
-        return served is not None and group in served.groups
+        """Whether the group exists in ZooKeeper. Ask only where :meth:`knows` is true."""
+        return group in self._groups
 
     def knows(self, group: str) -> bool:
-        """Whether this instance has found the members of earlier terms in the group."""
+        """Whether this instance has found the groups and members of earlier terms."""
         served = self._served.get(partition_of(group))
         return served is not None and served.has_begun
+
+    def knows_partitions(self) -> int:
+        """Of how many partitions of the groups log it knows that."""
+        return sum(served.has_begun for served in list(self._served.values()))
 
     async def heartbeat(self, group: str, beat: Callable[[object], Heartbeat]) -> tuple[Beaten, Assigned | None]:
         """``beat`` makes the group's heartbeat with its token. Returns the answer, and its assignment by topic id."""
@@ -224,6 +255,22 @@ class ManagedTerms:
         found: tuple[Error, Found] = await self._ask(group, pass_on, (Error.COORDINATOR_LOAD_IN_PROGRESS, {}))
         return found
 
+    async def adopt(self, group: str, offsets: Mapping[TopicPartition, int]) -> Error:
+        """Makes the group, with these offsets. Offsets that it has already stay as they are."""
+
+        def pass_on(served: Served, token: asyncio.Future[Any]) -> None:
+            try:
+                adopt(served.term.store, group, offsets)
+            except StoreError as error:
+                log.warning("cannot take over group=%s: %s", group, error)
+                _resolve(token, Error.COORDINATOR_NOT_AVAILABLE)
+            else:
+                self._groups.add(group)
+                _resolve(token, Error.NONE)
+
+        found: Error = await self._ask(group, pass_on, Error.COORDINATOR_LOAD_IN_PROGRESS)
+        return found
+
     async def _ask(self, group: str, pass_on: Callable[[Served, Any], None], refused: object) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -232,9 +279,13 @@ class ManagedTerms:
             is_connected = self._store.session.state is SessionState.CONNECTED
             if served is None or not served.has_begun or not is_connected:
                 _resolve(answer, refused)
-            else:
-                served.woken = True
+                return
+            served.woken = True
+            try:
                 pass_on(served, answer)
+            except BaseException:
+                _resolve(answer, refused)
+                raise
 
         self._pass(take)
         return await answer
@@ -251,12 +302,14 @@ class ManagedTerms:
             while self._inbox:
                 self._guarded(self._inbox.popleft())
             if self._store.session.state is SessionState.CONNECTED:
+                self._watches.step()
                 for served in list(self._served.values()):
                     if served.woken or self._store.clock.monotonic() >= served.due:
                         self._step(served)
             self._news.wait(self._sleep_s())
         for partition in list(self._served):
             self._end(partition)
+        self._watches.close()
 
     def _guarded(self, call: Callable[[], None]) -> None:
         try:
@@ -304,7 +357,7 @@ class ManagedTerms:
 
     def _begin(self, partition: int, number: int) -> None:
         self._end(partition)
-        self._served[partition] = Served(self._store, partition, number, self._topic_ids, self._news.set)
+        self._served[partition] = Served(self._store, partition, number, self._groups, self._topic_ids, self._news.set)
 
     def _end(self, partition: int) -> None:
         served = self._served.pop(partition, None)
