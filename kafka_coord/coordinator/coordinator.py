@@ -9,6 +9,7 @@ from itertools import islice
 
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
+from kafka_coord.coordinator.decision_writer import ActiveLeadership
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.handler import RebalanceRequestHandler
 from kafka_coord.coordinator.idle import settled_as_of
@@ -27,7 +28,6 @@ from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests, answer_op
-from kafka_coord.coordinator.writing import ActiveLeadership
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth, StoreUnavailable
 from kafka_coord.model import Member, Request, Unreadable
 from kafka_coord.model.names import is_legal

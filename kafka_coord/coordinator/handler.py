@@ -10,18 +10,18 @@ from dataclasses import replace
 from kafka_coord.coordinator.assignors import Assignor
 from kafka_coord.coordinator.catalog import TopicCatalog
 from kafka_coord.coordinator.decide import Decided
+from kafka_coord.coordinator.decision_writer import ActiveLeadership, DecisionWriter, PreparedPlan
 from kafka_coord.coordinator.execute import Written
+from kafka_coord.coordinator.group_reader import GroupReader, SnapshotResult
 from kafka_coord.coordinator.idle import IdleGroups
-from kafka_coord.coordinator.looking import Looking, SnapshotResult
 from kafka_coord.coordinator.memory import GroupMemories, GroupMemory, Outcome
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.reporting import StuckGroup, report_failure, report_pass, say_again_at, stuck
 from kafka_coord.coordinator.requests import PendingRequests
-from kafka_coord.coordinator.scheduling import Scheduling
+from kafka_coord.coordinator.scheduling import Scheduler
 from kafka_coord.coordinator.steps import AnswerRequest, GroupState, Plan
-from kafka_coord.coordinator.writing import ActiveLeadership, PreparedPlan, Writing
 from kafka_coord.errors import Fenced, MultiFailed, StoreError, StoreUnavailable
 from kafka_coord.model import GroupSettings, Observation
 from kafka_coord.zk.store import Store
@@ -56,9 +56,9 @@ class RebalanceRequestHandler:
         self.memories = GroupMemories(registry)
         """Filled at startup; owned by the handler from the first step on."""
         self.idle = IdleGroups(store, catalog, options)
-        self._looking = Looking(store, queue, requests, catalog, self.memories, self.idle, options, leadership.epoch)
-        self._writing = Writing(store, leadership.executor, assignors, self.idle)
-        self._scheduling = Scheduling(store, queue, options)
+        self._reader = GroupReader(store, queue, requests, catalog, self.memories, self.idle, options, leadership.epoch)
+        self._writer = DecisionWriter(store, leadership.executor, assignors, self.idle)
+        self._scheduler = Scheduler(store, queue, options)
         self._looking_at: frozenset[str] = frozenset()
         self._stepped_at = self._clock.monotonic()
         self.deposed = False
@@ -105,7 +105,7 @@ class RebalanceRequestHandler:
     def _step(self, timeout_s: float) -> bool:
         if not self._may_go_on():
             return False
-        batch = self._looking.take(timeout_s)
+        batch = self._reader.take(timeout_s)
         if batch is None:
             return False
         self._looking_at = frozenset(memory.group for memory in batch.memories)
@@ -124,7 +124,7 @@ class RebalanceRequestHandler:
     def _check_idle(self, memories: Sequence[GroupMemory]) -> None:
         """Schedules a look at groups that are no longer at rest."""
         try:
-            found = self._looking.still_idle(memories)
+            found = self._reader.still_idle(memories)
         except StoreError as error:
             for memory in memories:
                 self._failed(memory, error)
@@ -141,11 +141,11 @@ class RebalanceRequestHandler:
                 members = memory.at_rest.settled.members
                 state = GroupState.STABLE if members else GroupState.EMPTY
                 memory.outcome = Outcome(state, f"at rest, as recorded by an earlier coordinator: {members} members")
-            self._scheduling.now_and_then(memory)
+            self._scheduler.now_and_then(memory)
 
     def _look_and_handle(self, memories: Sequence[GroupMemory]) -> None:
         plans: list[PreparedPlan] = []
-        for memory, found in zip(memories, self._looking.snapshots(memories), strict=True):
+        for memory, found in zip(memories, self._reader.snapshots(memories), strict=True):
             if not self._may_go_on():
                 self._queue.request(memory.group)
                 continue
@@ -169,7 +169,7 @@ class RebalanceRequestHandler:
         new_interests = self._registry.update(memory.group, observation.members.values())
         if new_interests and observation.topics is not self._catalog.topics:
             self._queue.request(memory.group)  # a topic's listener did not yet know that this group wants it
-        plan = self._writing.decide(memory, found)
+        plan = self._writer.decide(memory, found)
         if plan is None:
             self._queue.request(memory.group)
         return plan
@@ -178,7 +178,7 @@ class RebalanceRequestHandler:
         written: Mapping[str, Written] = {}
         try:
             if self._may_go_on():
-                written = self._writing.together(plans)
+                written = self._writer.together(plans)
         except Fenced as error:
             self._depose(error)
         except StoreUnavailable as error:  # the write may have taken effect
@@ -194,11 +194,11 @@ class RebalanceRequestHandler:
                 self._queue.request(one.memory.group)
                 continue
             with self._troubles_of(one.memory):
-                self._finish(one, done or self._writing.alone(one))
+                self._finish(one, done or self._writer.alone(one))
                 one.memory.failures = 0
         if self._may_go_on():
             try:
-                self._writing.settle(plans)
+                self._writer.settle(plans)
             except Fenced as error:
                 self._depose(error)
 
@@ -206,7 +206,7 @@ class RebalanceRequestHandler:
         memory, observation = plan.memory, plan.snapshot.observation
         self._record_answers(plan.plan)
         report_pass(memory, plan.plan, observation, self._clock.monotonic())
-        self._scheduling.written(plan, written, self._writing.written(plan, written))
+        self._scheduler.written(plan, written, self._writer.written(plan, written))
         self._say_again(memory)
 
     def _say_again(self, memory: GroupMemory) -> None:
@@ -260,7 +260,7 @@ class RebalanceRequestHandler:
 
     def _failed(self, memory: GroupMemory, error: Exception) -> None:
         self.failed_passes += 1
-        self._scheduling.after_failure(memory, error)
+        self._scheduler.after_failure(memory, error)
         if not isinstance(error, StoreUnavailable):  # an outage affects all groups, and the service reports it
             report_failure(memory, error, self._clock.monotonic())
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kafka_coord.coordinator.memory import EncodedDecision, GroupMemory, Progress, WrittenHistory
-from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan, SetTarget, WriteLedger
+from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan, SetTarget, WriteLedgerAndCommands
 from kafka_coord.errors import MalformedValue, NoNode
 from kafka_coord.model import (
     NO_PARTITIONS,
@@ -126,7 +126,7 @@ class DecisionLog:
     def _count(decision: Decision, plan: Plan) -> Decision:
         stopped = started = 0
         for step in plan.steps:
-            for command in step.commands if isinstance(step, WriteLedger) else ():
+            for command in step.commands if isinstance(step, WriteLedgerAndCommands) else ():
                 count = len(command.partitions)
                 stopped += count if isinstance(command, StopFetcher) else 0
                 started += count if isinstance(command, StartFetcher) else 0

@@ -123,7 +123,7 @@ class GroupMemory:
 
     timers: GroupTimers = field(default_factory=GroupTimers)
     decoded: Decoded = field(default_factory=Decoded)
-    armed: set[str] = field(default_factory=set)
+    watched_commands: set[str] = field(default_factory=set)
     """Command znodes whose deletion is watched."""
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     """The ledgers after the last pass (see ``tamper_repair``)."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
+from kafka_coord.coordinator.decision_writer import PreparedPlan
 from kafka_coord.coordinator.execute import Written
 from kafka_coord.coordinator.idle import spread
 from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
 from kafka_coord.coordinator.steps import AT_REST
-from kafka_coord.coordinator.writing import PreparedPlan
 from kafka_coord.errors import MultiFailed, StoreError, StoreUnavailable
 from kafka_coord.model import Observation
 from kafka_coord.zk import layout
@@ -31,7 +31,7 @@ SEVERAL_AT_ONCE = 3
 """How often in a row the handler looks again without a pause at a group that changed between look and write."""
 
 
-class Scheduling:
+class Scheduler:
     """Watches commands and sets the queue's timers, on the handler's thread. Watch callbacks only set bits."""
 
     def __init__(self, store: Store, queue: RebalanceRequestQueue, options: CoordinatorOptions) -> None:
@@ -42,7 +42,7 @@ class Scheduling:
     def written(self, plan: PreparedPlan, written: Written, rest_due: float | None) -> None:
         """Schedules after a pass. ``rest_due`` is when to look again to see whether the group is at rest."""
         memory, now = plan.memory, self._store.clock.monotonic()
-        self._arm(memory, plan.snapshot.observation, written)
+        self._watch_for_acknowledgements(memory, plan.snapshot.observation, written)
         if rest_due is not None:
             self._queue.request_at(memory.group, rest_due)
         if plan.plan.steps:
@@ -80,7 +80,7 @@ class Scheduling:
             log.warning("looking again in %d ms group=%s: %s", backoff_ms, memory.group, error)
         self._queue.request_at(memory.group, self._store.clock.monotonic() + backoff_ms / 1000)
 
-    def _arm(self, memory: GroupMemory, observation: Observation, written: Written) -> None:
+    def _watch_for_acknowledgements(self, memory: GroupMemory, observation: Observation, written: Written) -> None:
         """Sets a watch on every outstanding command that has none yet, to learn of its deletion."""
         group = memory.group
         outstanding = [
@@ -90,23 +90,23 @@ class Scheduling:
             for command in channel.commands
         ]
         if not outstanding and not written.commands:
-            memory.armed = set()
+            memory.watched_commands = set()
             return
-        armed = memory.armed
-        wanted = [path for path in (*outstanding, *written.commands) if path not in armed]
+        watched = memory.watched_commands
+        wanted = [path for path in (*outstanding, *written.commands) if path not in watched]
         if not wanted:
             return
 
         def fired(event: WatchEvent) -> None:
-            armed.discard(event.path)
-            if armed and event.type is WatchType.DELETED:  # more acknowledgements may follow: one look serves all
+            watched.discard(event.path)
+            if watched and event.type is WatchType.DELETED:  # more acknowledgements may follow: one look serves all
                 self._queue.request_at(group, self._store.clock.monotonic() + GATHER_S, event=True)
             else:
                 self._queue.request(group)
 
-        armed.update(wanted)
+        watched.update(wanted)
         try:
             self._store.watch_gone(wanted, fired)
         except StoreError:
-            armed.difference_update(wanted)
+            watched.difference_update(wanted)
             raise

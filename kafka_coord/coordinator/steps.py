@@ -52,7 +52,7 @@ class SetTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteLedger:
+class WriteLedgerAndCommands:
     """Write one consumer's ledger together with the commands that cause the change, in one multi.
 
     ``znode_version`` is the version it replaces; ``None`` creates the ledger. ``drop_commands`` names the command
@@ -120,7 +120,7 @@ class AnswerRequest:
 
 Step = (
     SetTarget
-    | WriteLedger
+    | WriteLedgerAndCommands
     | ForgetConsumer
     | EvictUnledgered
     | WriteOffsets
@@ -151,7 +151,7 @@ class Plan:
         return PartitionSet.union(
             command.partitions
             for step in self.steps
-            if isinstance(step, WriteLedger)
+            if isinstance(step, WriteLedgerAndCommands)
             for command in step.commands
             if isinstance(command, StartFetcher)
         )

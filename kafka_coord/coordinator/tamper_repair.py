@@ -6,7 +6,7 @@ import logging
 
 from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.observe import Snapshot
-from kafka_coord.coordinator.steps import Plan, WriteLedger
+from kafka_coord.coordinator.steps import Plan, WriteLedgerAndCommands
 from kafka_coord.model import Observation
 from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
@@ -61,6 +61,6 @@ def remember_ledgers(memory: GroupMemory, observation: Observation, written: Pla
     """Remembers the ledgers as observed, with the changes of the plan if it was written."""
     ledgers = dict(observation.ledgers)
     for step in written.steps if written is not None else ():
-        if isinstance(step, WriteLedger):
+        if isinstance(step, WriteLedgerAndCommands):
             ledgers[step.ledger.consumer] = step.ledger
     memory.ledgers = ledgers

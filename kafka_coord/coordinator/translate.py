@@ -18,7 +18,7 @@ from kafka_coord.coordinator.steps import (
     RemoveGroup,
     SetTarget,
     Step,
-    WriteLedger,
+    WriteLedgerAndCommands,
     WriteOffsets,
 )
 from kafka_coord.model import (
@@ -83,7 +83,7 @@ class Translation:
                 stamped = replace(assignment, timestamp_ms=int(self._store.clock.time() * 1000))
                 path, data = layout.assignment(group), fields.dump(stamped.to_json())
                 return [[Create(path, data) if version is None else SetData(path, data, version)]]
-            case WriteLedger():
+            case WriteLedgerAndCommands():
                 return self._ledger(step)
             case ForgetConsumer():
                 return self._forget(step)
@@ -98,7 +98,7 @@ class Translation:
             case RemoveGroup():
                 return in_parts(self._removal())
 
-    def _ledger(self, step: WriteLedger) -> list[list[Op]]:
+    def _ledger(self, step: WriteLedgerAndCommands) -> list[list[Op]]:
         """The ledger and its commands are one unit. The operations before it may be split: no consumer carries out
         the commands of a dead incarnation, and no consumer uses the offsets of a deleted topic."""
         group, consumer = self._group, step.ledger.consumer

@@ -7,7 +7,7 @@ import pytest
 from kafka_coord.channel.operations import register_ops
 from kafka_coord.coordinator.assignors import built_in_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
-from kafka_coord.coordinator.looking import GROUPS_AT_ONCE
+from kafka_coord.coordinator.group_reader import GROUPS_AT_ONCE
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.scheduling import LOOK_AGAIN_S
 from kafka_coord.dev.bench.group import plain_member

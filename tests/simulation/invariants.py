@@ -8,7 +8,7 @@ from typing import Protocol
 
 from kafka_coord.channel.operations import decode_command, decode_offset
 from kafka_coord.coordinator.plan.invariants import violations
-from kafka_coord.coordinator.steps import Plan, WriteLedger
+from kafka_coord.coordinator.steps import Plan, WriteLedgerAndCommands
 from kafka_coord.model import (
     NO_OFFSET,
     Assignment,
@@ -100,7 +100,9 @@ class InvariantChecker:
         """A coordinator has made this plan from what it saw. A fault is raised once the plan is written: the audit is
         to see it too."""
         self.plans += 1
-        self.plans_with_commands += any(isinstance(step, WriteLedger) and step.commands for step in plan.steps)
+        self.plans_with_commands += any(
+            isinstance(step, WriteLedgerAndCommands) and step.commands for step in plan.steps
+        )
         found = violations(observation, plan)
         if found and not self.unsound_plan:
             self.unsound_plan = f"a plan breaks invariant {found[0]}"

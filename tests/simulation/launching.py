@@ -12,10 +12,10 @@ from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator.assignors import load_assignors
 from kafka_coord.coordinator.coordinator import ConsumerCoordinator
+from kafka_coord.coordinator.decision_writer import DecisionWriter, PreparedPlan
 from kafka_coord.coordinator.memory import GroupMemory
 from kafka_coord.coordinator.observe import Snapshot
 from kafka_coord.coordinator.service import CoordinatorService
-from kafka_coord.coordinator.writing import PreparedPlan, Writing
 from kafka_coord.frontends.socket.leadership_view import ServiceLeadership
 from kafka_coord.model import PartitionSet, TopicPartition
 from kafka_coord.model import json_fields as fields
@@ -86,7 +86,7 @@ class Launcher:
 
     def _handle(self, coordinator: ConsumerCoordinator) -> None:
         handler, queue = coordinator.handler, coordinator.queue
-        self._check_plans(handler._writing)
+        self._check_plans(handler._writer)
         while not (handler.closed or handler.deposed):
             if handler.step():
                 self.cluster.scheduler.pause()
@@ -100,9 +100,9 @@ class Launcher:
         if handler.deposed:
             self.cluster.occurred["deposed between look and write"] += 1
 
-    def _check_plans(self, writing: Writing) -> None:
+    def _check_plans(self, writer: DecisionWriter) -> None:
         """Every plan is checked against what it follows from, whatever becomes of it."""
-        decide = writing.decide
+        decide = writer.decide
 
         def checked(memory: GroupMemory, snapshot: Snapshot) -> PreparedPlan | None:
             found = decide(memory, snapshot)
@@ -110,7 +110,7 @@ class Launcher:
                 self.cluster.checker.planned(found.snapshot.observation, found.plan)
             return found
 
-        writing.decide = checked  # type: ignore[method-assign]
+        writer.decide = checked  # type: ignore[method-assign]
 
     def _start_consumer(self, process: Process) -> None:
         awake = [True]

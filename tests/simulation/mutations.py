@@ -13,7 +13,7 @@ from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
 from kafka_coord.coordinator import decide, observe
 from kafka_coord.coordinator.execute import Executor
-from kafka_coord.coordinator.looking import Looking
+from kafka_coord.coordinator.group_reader import GroupReader
 from kafka_coord.coordinator.offsets import read_start_offsets
 from kafka_coord.coordinator.plan import member_update, target_decision
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
@@ -144,7 +144,7 @@ def _generation_not_increased() -> Patch:
 
 
 def _bit_cleared_after_looking() -> Patch:
-    original = Looking.snapshots
+    original = GroupReader.snapshots
 
     def snapshots(self: Any, memories: Any) -> Any:
         bits, groups = self._queue._groups_being_rebalanced, [memory.group for memory in memories]
@@ -154,7 +154,7 @@ def _bit_cleared_after_looking() -> Patch:
         finally:
             bits.difference_update(groups)
 
-    return Looking, "snapshots", snapshots
+    return GroupReader, "snapshots", snapshots
 
 
 def _heard_before_stored() -> Patch:

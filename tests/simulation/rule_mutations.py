@@ -7,12 +7,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from kafka_coord.coordinator import deadlines, observe, offsets, writing
+from kafka_coord.coordinator import deadlines, decision_writer, observe, offsets
 from kafka_coord.coordinator.decide import Decided
 from kafka_coord.coordinator.execute import Executor
 from kafka_coord.coordinator.plan import plan, planning, reconcile, requests
 from kafka_coord.coordinator.plan.member_update import MemberUpdate
-from kafka_coord.coordinator.steps import WriteLedger
+from kafka_coord.coordinator.steps import WriteLedgerAndCommands
 from kafka_coord.model import NO_OFFSET, NO_PARTITIONS, PartitionSet, StartFetcher
 from kafka_coord.zk import election
 from kafka_coord.zk.store import Create, SetData
@@ -70,7 +70,7 @@ def _epoch_without_compare_and_set() -> Patch:
 def _evicted_and_released() -> Patch:
     original = MemberUpdate.eviction
 
-    def eviction(self: Any) -> WriteLedger:
+    def eviction(self: Any) -> WriteLedgerAndCommands:
         step = original(self)
         return replace(step, ledger=replace(step.ledger, owned=NO_PARTITIONS, stopping=NO_PARTITIONS))
 
@@ -112,11 +112,11 @@ def _steps_cut_from_a_plan() -> Patch:
         steps = [kept for step in decided.steps if (kept := _cut(step, PartitionSet.of(start.unreadable))) is not None]
         return Decided(replace(decided, steps=tuple(steps)), observation, start)
 
-    return writing, "decide", decide
+    return decision_writer, "decide", decide
 
 
 def _cut(step: Any, unreadable: PartitionSet) -> Any:
-    if not isinstance(step, WriteLedger) or not step.commands or not unreadable:
+    if not isinstance(step, WriteLedgerAndCommands) or not step.commands or not unreadable:
         return step
     commands = []
     for command in step.commands:

@@ -8,7 +8,7 @@ from kafka_coord.coordinator.plan.evictions import Evictions
 from kafka_coord.coordinator.plan.member_update import only_held
 from kafka_coord.coordinator.plan.membership import Membership, outstanding
 from kafka_coord.coordinator.plan.target_decision import ANY_VERSION
-from kafka_coord.coordinator.steps import ForgetConsumer, Step, WriteLedger
+from kafka_coord.coordinator.steps import ForgetConsumer, Step, WriteLedgerAndCommands
 from kafka_coord.model import NO_PARTITIONS, Assignment, Ledger, Observation, PartitionSet
 
 
@@ -58,7 +58,7 @@ def cut_down(
         commands = tuple(command.name for command in outstanding(observation, consumer).commands)
         if owned != ledger.owned or ledger.stopping or commands:
             cut = only_held(replace(ledger, owned=owned, stopping=NO_PARTITIONS))
-            steps.append(WriteLedger(cut, ledger.znode_version, drop_commands=commands))
+            steps.append(WriteLedgerAndCommands(cut, ledger.znode_version, drop_commands=commands))
             ledger = cut
         ledgers.append(ledger)
     return ledgers, steps

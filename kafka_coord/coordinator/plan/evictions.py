@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from kafka_coord.coordinator.plan.member_update import MemberUpdate
 from kafka_coord.coordinator.plan.membership import Membership
 from kafka_coord.coordinator.plan.requests import done, pending, refused
-from kafka_coord.coordinator.steps import AnswerRequest, EvictUnledgered, Step, WriteLedger
+from kafka_coord.coordinator.steps import AnswerRequest, EvictUnledgered, Step, WriteLedgerAndCommands
 from kafka_coord.model import CommandType, Observation, RequestType
 
 
@@ -31,7 +31,7 @@ class Evictions:
                 steps.append(update.eviction())
             elif consumer in membership.registration_unreadable and consumer in observation.ledgers:
                 ledger = observation.ledgers[consumer]
-                steps.append(WriteLedger(replace(ledger, place=None), ledger.znode_version, evict=True))
+                steps.append(WriteLedgerAndCommands(replace(ledger, place=None), ledger.znode_version, evict=True))
             else:
                 # its ledger is missing, or is unreadable and goes once the consumer is gone
                 steps.append(EvictUnledgered(consumer))

@@ -55,7 +55,7 @@ from kafka_coord.coordinator.steps import (
     RemoveGroup,
     SetTarget,
     Step,
-    WriteLedger,
+    WriteLedgerAndCommands,
     WriteOffsets,
 )
 from kafka_coord.model import (
@@ -118,7 +118,7 @@ class _Replay:
             case SetTarget(assignment):
                 found = [*self._target(assignment)]
                 self.target = assignment
-            case WriteLedger():
+            case WriteLedgerAndCommands():
                 found = [*self._write(step)]
                 self.ledgers[step.ledger.consumer] = step.ledger
             case ForgetConsumer(consumer):
@@ -176,7 +176,7 @@ class _Replay:
             if sorted(given.get(topic, [])) != sorted(partitions_of):
                 yield f"7: the target does not give each partition of {topic} to exactly one subscriber"
 
-    def _write(self, step: WriteLedger) -> Iterator[str]:
+    def _write(self, step: WriteLedgerAndCommands) -> Iterator[str]:
         consumer, after = step.ledger.consumer, step.ledger
         before = self.ledgers.get(consumer)
         member = self.observation.members.get(consumer)
@@ -230,7 +230,7 @@ class _Replay:
     def _stop_outstanding(self, consumer: str) -> bool:
         return CommandType.STOP_FETCHER in self.waiting.get(consumer, {}).values()
 
-    def _released(self, step: WriteLedger, before: Ledger | None) -> Iterator[str]:
+    def _released(self, step: WriteLedgerAndCommands, before: Ledger | None) -> Iterator[str]:
         """Checks invariant 8. A dead incarnation holds nothing, so all of its partitions may be released."""
         consumer = step.ledger.consumer
         member = self.observation.members.get(consumer)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kafka_coord.coordinator.plan.membership import Membership, is_dead, outstanding
 from kafka_coord.coordinator.plan.sizes import MAX_PLACE_BYTES
-from kafka_coord.coordinator.steps import WriteLedger
+from kafka_coord.coordinator.steps import WriteLedgerAndCommands
 from kafka_coord.model import (
     NO_OFFSET,
     NO_PARTITIONS,
@@ -58,16 +58,18 @@ class MemberUpdate:
         """Whether this is an eager member that still holds something from before ``target``."""
         return self.member.mode is Mode.EAGER and self.ledger.generation < target.generation and bool(self.ledger.held)
 
-    def eviction(self) -> WriteLedger:
+    def eviction(self) -> WriteLedgerAndCommands:
         """Deletes the registration. The consumer's partitions stay held until a later look finds it gone."""
-        return WriteLedger(
+        return WriteLedgerAndCommands(
             ledger=only_held(replace(self.ledger, place=None)),
             znode_version=None if self.seen is None else self.seen.znode_version,
             drop_commands=self.drop_commands,
             evict=True,
         )
 
-    def write(self, target: Assignment | None, observation: Observation, *, decides_streams: bool) -> WriteLedger:
+    def write(
+        self, target: Assignment | None, observation: Observation, *, decides_streams: bool
+    ) -> WriteLedgerAndCommands:
         """The ledger after the update, with the commands that cause the change."""
         before = self.ledger
         commands: list[Command] = []
@@ -95,7 +97,7 @@ class MemberUpdate:
             topic_ids=topic_ids,
         )
         version = None if self.seen is None else self.seen.znode_version
-        return WriteLedger(only_held(after), version, tuple(commands), self.drop_commands)
+        return WriteLedgerAndCommands(only_held(after), version, tuple(commands), self.drop_commands)
 
     def _start_points(self, target: Assignment, *, decides_streams: bool) -> dict[TopicPartition, StartPoint]:
         """Each partition starts on the stream the assignor chose, or else on the one with the fewest partitions of its

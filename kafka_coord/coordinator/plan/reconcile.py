@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from kafka_coord.coordinator.plan.member_update import MemberUpdate, stale_topics
 from kafka_coord.coordinator.plan.membership import Membership, unreadable_offsets
 from kafka_coord.coordinator.plan.sizes import MAX_WRITE_BYTES, ledger_bytes, start_fits, stop_fits
-from kafka_coord.coordinator.steps import WriteLedger
+from kafka_coord.coordinator.steps import WriteLedgerAndCommands
 from kafka_coord.model import NO_PARTITIONS, Assignment, Ledger, Mode, Observation, PartitionSet, TopicPartition
 from kafka_coord.zk import layout
 
@@ -19,7 +19,7 @@ from kafka_coord.zk import layout
 class Reconciliation:
     """The writes to live members, and what the group waits for afterwards."""
 
-    steps: list[WriteLedger] = field(default_factory=list)
+    steps: list[WriteLedgerAndCommands] = field(default_factory=list)
     told_to_stop: dict[str, PartitionSet] = field(default_factory=dict)
     told_to_start: dict[str, PartitionSet] = field(default_factory=dict)
     stopping: dict[str, PartitionSet] = field(default_factory=dict)

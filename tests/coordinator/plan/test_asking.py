@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_coord.coordinator.steps import DeleteOffsets, GroupState, SetTarget, WriteLedger, WriteOffsets
+from kafka_coord.coordinator.steps import DeleteOffsets, GroupState, SetTarget, WriteLedgerAndCommands, WriteOffsets
 from kafka_coord.model import (
     NO_PARTITIONS,
     PartitionSet,
@@ -150,7 +150,7 @@ def test_offsets_of_what_nobody_holds_are_reset(world):
 
 
 def started(steps) -> PartitionSet:
-    commands = [command for step in steps if isinstance(step, WriteLedger) for command in step.commands]
+    commands = [command for step in steps if isinstance(step, WriteLedgerAndCommands) for command in step.commands]
     return PartitionSet.of(tp for one in commands if isinstance(one, StartFetcher) for tp in one.partitions)
 
 

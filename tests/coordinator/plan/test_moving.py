@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kafka_coord.coordinator.plan import plan
-from kafka_coord.coordinator.steps import ForgetConsumer, GroupState, SetTarget, WriteLedger
+from kafka_coord.coordinator.steps import ForgetConsumer, GroupState, SetTarget, WriteLedgerAndCommands
 from kafka_coord.model import CommandType, Mode, PartitionSet, StartFetcher, StopFetcher, Subscription
 from tests.coordinator.plan.world import ASSIGNORS, World
 
@@ -31,7 +31,7 @@ def owned(world: World) -> dict[str, str]:
     return {consumer: str(ledger.owned) for consumer, ledger in sorted(world.ledgers.items())}
 
 
-def written(decided, kind=WriteLedger):
+def written(decided, kind=WriteLedgerAndCommands):
     return [step for step in decided.steps if isinstance(step, kind)]
 
 
@@ -104,7 +104,7 @@ def test_a_dead_members_partitions_are_released_and_started_elsewhere_in_one_pas
 
     decided = world.look()
 
-    assert [type(step) for step in decided.steps] == [ForgetConsumer, SetTarget, WriteLedger]
+    assert [type(step) for step in decided.steps] == [ForgetConsumer, SetTarget, WriteLedgerAndCommands]
     assert "member c2 left" in decided.summary
     assert "released flights[4-7] of c2, gone" in decided.summary
     assert "told c1 to start flights[4-7]" in decided.summary
@@ -131,7 +131,7 @@ def test_a_member_that_restarted_between_two_looks_starts_again_and_nobody_else_
     decided = world.look()
 
     (step,) = decided.steps
-    assert isinstance(step, WriteLedger)
+    assert isinstance(step, WriteLedgerAndCommands)
     assert step.ledger.incarnation == world.members["c1"].incarnation
     assert str(step.commands[0].partitions) == "flights[0-3]"
     assert world.assignment is not None
@@ -201,7 +201,7 @@ def test_a_member_that_returns_within_its_grace_gets_its_own_back_and_nobody_mov
     decided = world.look()
 
     (step,) = decided.steps
-    assert isinstance(step, WriteLedger)
+    assert isinstance(step, WriteLedgerAndCommands)
     assert str(step.commands[0].partitions) == "flights[4-7]"
     world.check_settled(world.settle())
     assert world.assignment is not None

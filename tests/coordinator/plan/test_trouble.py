@@ -9,7 +9,7 @@ import pytest
 from kafka_coord.coordinator.assignors import AssignmentInputs, Target
 from kafka_coord.coordinator.plan import plan
 from kafka_coord.coordinator.plan.sizes import MAX_TARGET_BYTES
-from kafka_coord.coordinator.steps import GroupState, SetTarget, WriteLedger
+from kafka_coord.coordinator.steps import GroupState, SetTarget, WriteLedgerAndCommands
 from kafka_coord.model import (
     GroupSettings,
     Ledger,
@@ -169,7 +169,7 @@ def test_with_a_broken_target_nothing_moves_until_a_rebalance_replaces_it(world)
     decided = plan(broken, ASSIGNORS)
 
     assert "the stored target cannot be read" in decided.summary
-    assert not [step for step in decided.steps if isinstance(step, SetTarget | WriteLedger)]
+    assert not [step for step in decided.steps if isinstance(step, SetTarget | WriteLedgerAndCommands)]
 
     asked = world.ask(type=RequestType.REBALANCE)
     decided = plan(replace(broken, requests=(asked,)), ASSIGNORS)
@@ -275,7 +275,7 @@ def test_thirty_thousand_partitions_are_started_in_several_commands_that_fit():
 
     decided = world.look()
 
-    (step,) = [s for s in decided.steps if isinstance(s, WriteLedger)]
+    (step,) = [s for s in decided.steps if isinstance(s, WriteLedgerAndCommands)]
     (command,) = step.commands
     assert isinstance(command, StartFetcher)
     assert 5_000 < len(command.starts) < 30_000
@@ -289,7 +289,7 @@ def test_a_quarter_of_a_million_are_stopped_in_commands_that_fit():
     owned = PartitionSet({"flights": range(250_000)})
     world.ledgers["c1"] = Ledger("c1", member.incarnation, owned=owned)
 
-    step = next(s for s in plan(world.observe(), ASSIGNORS).steps if isinstance(s, WriteLedger))
+    step = next(s for s in plan(world.observe(), ASSIGNORS).steps if isinstance(s, WriteLedgerAndCommands))
 
     (command,) = step.commands
     assert isinstance(command, StopFetcher)
@@ -306,7 +306,7 @@ def test_an_eager_member_told_to_stop_in_parts_is_behind_until_the_last_part():
     owned = PartitionSet({"flights": range(250_000)})
     world.ledgers["c1"] = Ledger("c1", member.incarnation, owned=owned)
 
-    step = next(s for s in plan(world.observe(), ASSIGNORS).steps if isinstance(s, WriteLedger))
+    step = next(s for s in plan(world.observe(), ASSIGNORS).steps if isinstance(s, WriteLedgerAndCommands))
 
     assert step.ledger.owned
     assert step.ledger.stopping
@@ -323,7 +323,7 @@ def test_a_target_too_large_for_a_znode_is_said_and_stops_nobody():
 
     decided = plan(world.observe(), ASSIGNORS)
 
-    assert not [s for s in decided.steps if isinstance(s, SetTarget | WriteLedger)]
+    assert not [s for s in decided.steps if isinstance(s, SetTarget | WriteLedgerAndCommands)]
     assert f"more than the {MAX_TARGET_BYTES} a znode may hold" in decided.summary
     assert "split the group or shorten consumer names" in decided.summary
 

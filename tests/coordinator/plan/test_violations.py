@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kafka_coord.coordinator.plan.invariants import violations, violations_of_ledgers
-from kafka_coord.coordinator.steps import GroupState, Plan, SetTarget, Step, WriteLedger
+from kafka_coord.coordinator.steps import GroupState, Plan, SetTarget, Step, WriteLedgerAndCommands
 from kafka_coord.model import Ledger, PartitionSet, Pause, StartFetcher, StartPoint, StopFetcher
 from tests.coordinator.plan.world import World
 
@@ -44,20 +44,22 @@ def changed(plan: Plan, change: Change) -> Plan:
     return replace(plan, steps=tuple(step for step in steps if step is not None))
 
 
-def ledger_of(consumer: str, change: Callable[[WriteLedger], Step | None]) -> Change:
-    return lambda step: change(step) if isinstance(step, WriteLedger) and step.ledger.consumer == consumer else step
+def ledger_of(consumer: str, change: Callable[[WriteLedgerAndCommands], Step | None]) -> Change:
+    return lambda step: (
+        change(step) if isinstance(step, WriteLedgerAndCommands) and step.ledger.consumer == consumer else step
+    )
 
 
 def commands(**fields: Any) -> Change:
     def change(step: Any) -> Any:
-        if not isinstance(step, WriteLedger):
+        if not isinstance(step, WriteLedgerAndCommands):
             return step
         return replace(step, commands=tuple(replace(command, **fields) for command in step.commands))
 
     return change
 
 
-def stops_all(step: WriteLedger) -> WriteLedger:
+def stops_all(step: WriteLedgerAndCommands) -> WriteLedgerAndCommands:
     told = step.commands[0]
     assert isinstance(told, StopFetcher)
     everything = step.ledger.held
@@ -65,15 +67,15 @@ def stops_all(step: WriteLedger) -> WriteLedger:
     return replace(step, ledger=ledger, commands=(replace(told, partitions=everything),))
 
 
-def releases_at_once(step: WriteLedger) -> WriteLedger:
+def releases_at_once(step: WriteLedgerAndCommands) -> WriteLedgerAndCommands:
     return replace(step, ledger=replace(step.ledger, stopping=PartitionSet()), commands=())
 
 
-def stops_silently(step: WriteLedger) -> WriteLedger:
+def stops_silently(step: WriteLedgerAndCommands) -> WriteLedgerAndCommands:
     return replace(step, commands=())
 
 
-def starts_again(step: WriteLedger) -> WriteLedger:
+def starts_again(step: WriteLedgerAndCommands) -> WriteLedgerAndCommands:
     starts = dict.fromkeys(step.ledger.owned, StartPoint(0))
     return replace(step, commands=(StartFetcher(2, 1, step.ledger.incarnation, starts, "again"),))
 

@@ -23,7 +23,7 @@ from kafka_coord.coordinator.steps import (
     RemoveGroup,
     SetTarget,
     Step,
-    WriteLedger,
+    WriteLedgerAndCommands,
     WriteOffsets,
 )
 from kafka_coord.model import (
@@ -222,7 +222,7 @@ class World:
         match step:
             case SetTarget():
                 self._set_target(step)
-            case WriteLedger():
+            case WriteLedgerAndCommands():
                 self._write_ledger(step)
             case ForgetConsumer():
                 self._forget(step)
@@ -267,7 +267,7 @@ class World:
         self.assignment = Assignment.from_json(load(raw, "assignment"), version, "assignment")
         assert self.assignment == replace(target, znode_version=version), "a target is what its JSON says"
 
-    def _write_ledger(self, step: WriteLedger) -> None:
+    def _write_ledger(self, step: WriteLedgerAndCommands) -> None:
         consumer = step.ledger.consumer
         before = self.ledgers.get(consumer)
         if step.znode_version != (before.znode_version if before is not None else None):

@@ -33,7 +33,7 @@ def _base_offset_not_compared() -> Patch:
 
     async def produce(self: Any, records: Any) -> int:
         offset = await original(self, records)
-        if self._writing is not None:
+        if self._writer is not None:
             self._next_offset = offset
         return offset
 
@@ -105,7 +105,7 @@ def _one_epoch_for_all_terms() -> Patch:
 
 def _sequence_used_again() -> Patch:
     async def produce(self: Any, records: Any) -> int:
-        self._sequence = 0 if self._writing is None else 1
+        self._sequence = 0 if self._writer is None else 1
         return int(await self._produce(records, producer_of(self.partition, self.term), self._sequence))
 
     return LogTerm, "_produce_next", produce

@@ -41,7 +41,7 @@ class PreparedPlan:
     prepared: Prepared
 
 
-class Writing:
+class DecisionWriter:
     """Decides and writes under one leadership, on the handler's thread."""
 
     def __init__(self, store: Store, executor: Executor, assignors: Mapping[str, Assignor], idle: IdleGroups) -> None:

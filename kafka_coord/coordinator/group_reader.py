@@ -35,7 +35,7 @@ class Batch:
     idle: bool
 
 
-class Looking:
+class GroupReader:
     """Takes groups and reads them, on the handler's thread."""
 
     def __init__(
