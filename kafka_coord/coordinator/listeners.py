@@ -148,7 +148,8 @@ class GroupChangeListener:
 
 
 class SessionExpirationListener:
-    """Tells the service that the session's state changed; the service checks the facts itself."""
+    """Listens to this instance's own ZooKeeper session, not to the sessions of consumers: tells the service that its
+    state changed. The service checks the facts itself."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake

@@ -166,7 +166,7 @@ async def _played(raw: bytes) -> None:
         assert 0 <= front.clients.kept_bytes <= front.limits.max_kept_bytes
     for _ in range(20):
         await asyncio.sleep(0)
-    client.look(asyncio.get_running_loop().time())
+    client.end_if_overdue(asyncio.get_running_loop().time())
     client.end()
     await front.coordinator.close()
     assert front.clients.kept_bytes == 0

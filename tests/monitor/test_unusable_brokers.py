@@ -64,6 +64,6 @@ def test_lag_load_and_reset_begin_with_the_others_and_name_each(tree: Tree, addr
 
 
 def test_an_instance_tells_consumers_without_zookeeper_of_the_others(tree: Tree, address: str) -> None:
-    told = MetadataDirectory(tree.store, 1, age_s=1.0).look()
+    told = MetadataDirectory(tree.store, 1, age_s=1.0).read()
     assert dict(told.brokers) == {1: (f"PLAINTEXT://{address}",)}
     assert encode({"v": 1, "id": 1, "type": "cluster-metadata", **told.to_json()})

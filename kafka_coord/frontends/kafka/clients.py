@@ -69,9 +69,9 @@ class Clients:
         if victim is not None:
             victim.end(f"all connections together keep more than {self.limits.max_kept_bytes} bytes", at_once=True)
 
-    def look(self, now: float) -> None:
+    def end_overdue(self, now: float) -> None:
         for client in list(self._open):
-            client.look(now)
+            client.end_if_overdue(now)
         self._lines.flush()
 
     def end_all(self) -> None:

@@ -238,8 +238,8 @@ class ClientConnection(asyncio.Protocol):
             before, self._kept = self._kept, now
             self._front.keeps(self, before, now)
 
-    def look(self, now: float) -> None:
-        """Ends the connection where something takes too long. Called every :meth:`FrontLimits.look_s`."""
+    def end_if_overdue(self, now: float) -> None:
+        """Ends the connection where something takes too long. Called every :meth:`FrontLimits.overdue_check_s`."""
         reason = self._overdue(now)
         if reason:
             self.end(reason, at_once=True)

@@ -73,7 +73,7 @@ class Instances:
         known = self._addresses().get(broker_id)
         return None if known is None else (broker_id, *known)
 
-    async def look(self) -> None:
+    async def find_leaders(self) -> None:
         """Finds the leaders of the log's partitions. Creates the topic if necessary. Raises :class:`BrokerError`."""
         answer = await self._metadata([TOPIC])
         (topic,) = answer.topics
@@ -103,7 +103,7 @@ class Instances:
     async def coordinator_of(self, partition: int) -> Node | None:
         """The instance beside the broker that leads this partition of the log."""
         if partition not in self.leaders:
-            await self.look()
+            await self.find_leaders()
         return self.nodes.get(self.leaders.get(partition, -1))
 
     async def learn(self, highest: Mapping[str, int]) -> None:

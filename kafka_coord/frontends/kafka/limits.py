@@ -51,8 +51,8 @@ class FrontLimits:
             return self.max_connections_per_ip
         return max(1, self.max_connections * 3 // 4)
 
-    def look_s(self) -> float:
-        """How often connections are looked at for what takes too long."""
+    def overdue_check_s(self) -> float:
+        """Seconds between two checks for connections on which something takes too long."""
         return min(2.0, self.first_request_s / 4, self.request_s / 4, self.idle_s / 4)
 
     def allow_descriptors(self) -> None:

@@ -42,7 +42,7 @@ from kafka_coord.zk.store import Store
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.5
+LEADER_CHECK_S = 0.5
 """Seconds between two checks of the partitions that its broker leads."""
 EXPIRY_CHECK_S = 600.0
 """How often offsets that are too old are removed: a broker's ``offsets.retention.check.interval.ms``."""
@@ -87,6 +87,7 @@ class KafkaListener:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: Future[str] = Future()
         self._claims: dict[int, asyncio.Task[None]] = {}
+        self._broker_failed = False
         self.clients = Clients(limits or FrontLimits())
         self.limits.allow_descriptors()
         self.managed = ManagedTerms(store, self._office_lost)
@@ -123,11 +124,11 @@ class KafkaListener:
         except OSError as error:
             raise SettingsError(f"cannot listen for Kafka clients at {self._host}:{self._port}: {error}") from None
         host, port, *_ = server.sockets[0].getsockname()
-        looking = asyncio.gather(self._look_always(), self._look_at_clients())
+        maintenance = asyncio.gather(self._maintain(), self._end_overdue_clients())
         self._started.set_result(f"{host}:{port}")
         async with server:
             await self._stop.wait()
-        looking.cancel()
+        maintenance.cancel()
         for task in self._claims.values():
             task.cancel()
         self.manager.close()
@@ -136,7 +137,7 @@ class KafkaListener:
         self.clients.end_all()
         await self.coordinator.close()
         self.instances.close()
-        await asyncio.gather(looking, *self._claims.values(), return_exceptions=True)
+        await asyncio.gather(maintenance, *self._claims.values(), return_exceptions=True)
 
     def _accept(self) -> ClientConnection:
         return ClientConnection(self)
@@ -158,11 +159,11 @@ class KafkaListener:
     def departed(self, client: ClientConnection, reason: str) -> None:
         self.clients.departed(client, reason)
 
-    async def _look_at_clients(self) -> None:
+    async def _end_overdue_clients(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self.limits.look_s())
-            self.clients.look(loop.time())
+            await asyncio.sleep(self.limits.overdue_check_s())
+            self.clients.end_overdue(loop.time())
 
     def answer(self, frame: bytes, client: ClientConnection) -> Awaitable[bytes]:
         return self.coordinator.answer(frame, client)
@@ -176,33 +177,38 @@ class KafkaListener:
 
     # --- terms -------------------------------------------------------------------------------------------------------
 
-    async def _look_always(self) -> None:
+    async def _maintain(self) -> None:
         """Claims the partitions that its broker leads, gives up all others, and removes expired offsets."""
-        expire_at = EXPIRY_CHECK_S
-        complained = False
         loop = asyncio.get_running_loop()
-        expire_at += loop.time()
+        expiry_due = loop.time() + EXPIRY_CHECK_S
         while True:
-            try:
-                if self._addresses is not None:
-                    self._addresses = await asyncio.to_thread(addresses_of_instances, self._store)
-                await self.instances.look()
-                complained = False
-            except (BrokerError, StoreUnavailable) as error:
-                if not complained:
-                    log.warning("cannot ask the broker which partitions it leads: %s", error)
-                complained = True
-            except Exception:
-                log.exception("cannot ask the broker which partitions it leads")
-            else:
-                self._follow_leaders()
-            if loop.time() >= expire_at:
-                expire_at = loop.time() + EXPIRY_CHECK_S
-                try:
-                    await self.manager.delete_expired_consumer_offsets(self._retention_ms)
-                except Exception:
-                    log.exception("cannot remove offsets that are too old")
-            await asyncio.sleep(LOOK_S)
+            await self._refresh_leaders()
+            if loop.time() >= expiry_due:
+                expiry_due = loop.time() + EXPIRY_CHECK_S
+                await self._remove_expired_offsets()
+            await asyncio.sleep(LEADER_CHECK_S)
+
+    async def _refresh_leaders(self) -> None:
+        """Asks the broker which partitions it leads, and follows. Logs only the first of several failures in a row."""
+        try:
+            if self._addresses is not None:
+                self._addresses = await asyncio.to_thread(addresses_of_instances, self._store)
+            await self.instances.find_leaders()
+            self._broker_failed = False
+        except (BrokerError, StoreUnavailable) as error:
+            if not self._broker_failed:
+                log.warning("cannot ask the broker which partitions it leads: %s", error)
+            self._broker_failed = True
+        except Exception:
+            log.exception("cannot ask the broker which partitions it leads")
+        else:
+            self._follow_leaders()
+
+    async def _remove_expired_offsets(self) -> None:
+        try:
+            await self.manager.delete_expired_consumer_offsets(self._retention_ms)
+        except Exception:
+            log.exception("cannot remove offsets that are too old")
 
     def _known_addresses(self) -> dict[int, tuple[str, int]]:
         return self._addresses or {}
@@ -221,10 +227,10 @@ class KafkaListener:
             self.managed.begin(partition, self.manager.terms[partition].term)
         except KafkaCoordError as error:
             log.warning("cannot coordinate partition=%d yet: %s", partition, error)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LEADER_CHECK_S)
         except Exception:
             log.exception("cannot coordinate partition=%d yet", partition)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LEADER_CHECK_S)
         finally:
             self._claims.pop(partition, None)
 

@@ -27,22 +27,22 @@ class MetadataDirectory:
         self._reported: frozenset[Unreadable] = frozenset()
 
     def forget(self) -> None:
-        """Drops the cache: the next :meth:`look` reads again."""
+        """Drops the cache: the next :meth:`read` asks ZooKeeper again."""
         self._read_at = float("-inf")
 
     def known_coordinator(self) -> Coordinator | None:
-        """The coordinator as of the last look; sends no request."""
+        """The coordinator as of the last read; sends no request."""
         return self._metadata.coordinator if self._metadata is not None else None
 
-    def look(self) -> ClusterMetadata:
+    def read(self) -> ClusterMetadata:
         """Raises :class:`StoreUnavailable`."""
         now = self._store.clock.monotonic()
         if self._metadata is None or now - self._read_at >= self._age_s:
-            self._metadata = self._read()
+            self._metadata = self._read_now()
             self._read_at = now
         return self._metadata
 
-    def _read(self) -> ClusterMetadata:
+    def _read_now(self) -> ClusterMetadata:
         brokers, instances, coordinator = self._store.read_many(
             [GetChildren(layout.BROKER_IDS), GetChildren(layout.COORDINATORS), GetData(layout.COORDINATOR)]
         )

@@ -50,7 +50,7 @@ class Questions:
         intervals, not whenever somebody asks. Raises :class:`StoreUnavailable`."""
         if now < self._waiting_due and not self._asking:
             return self._waiting_due
-        metadata = self._directory.look()
+        metadata = self._directory.read()
         found = metadata.to_json()
         asking, self._asking = self._asking, []
         if now >= self._waiting_due:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kafka_coord.model import TopicPartition
-from kafka_coord.monitor.copies.places import Place, Position, Positions, Seen
+from kafka_coord.monitor.copies.places import GroupPositions, Place, Position, Positions
 
 _AT_ONCE = 500
 """The number of groups between two reports of progress."""
@@ -63,7 +63,7 @@ def compare(
     found: list[GroupCopy] = []
     for at in range(0, len(groups), _AT_ONCE):
         some = groups[at : at + _AT_ONCE]
-        here, there = source.look(some), target.look(some)
+        here, there = source.read(some), target.read(some)
         found += [
             _compare_group(group, source, target, here[group], there[group], existing, overwrite) for group in some
         ]
@@ -76,8 +76,8 @@ def _compare_group(
     group: str,
     source: Place,
     target: Place,
-    here: Seen,
-    there: Seen,
+    here: GroupPositions,
+    there: GroupPositions,
     existing: AbstractSet[TopicPartition],
     overwrite: bool,
 ) -> GroupCopy:
@@ -120,7 +120,7 @@ def copy(target: Place, found: Sequence[GroupCopy], on_progress: OnProgress) -> 
     for at in range(0, len(due), _AT_ONCE):
         some = due[at : at + _AT_ONCE]
         problems |= target.write({one.group: one.wanted() for one in some})
-        there = target.look([one.group for one in some])
+        there = target.read([one.group for one in some])
         for one in some:
             if one.group not in problems and (wrong := _unequal(one, there[one.group])):
                 problems[one.group] = f"{target.name}: after it was written {wrong}"
@@ -128,7 +128,7 @@ def copy(target: Place, found: Sequence[GroupCopy], on_progress: OnProgress) -> 
     return problems
 
 
-def _unequal(one: GroupCopy, seen: Seen) -> str:
+def _unequal(one: GroupCopy, seen: GroupPositions) -> str:
     if seen.problem:
         return f"it cannot be read back: {seen.problem}"
     for tp, position in one.wanted().items():

@@ -39,7 +39,7 @@ Positions = Mapping[TopicPartition, Position]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GroupPositions:
     """A group in one place. ``problem`` says why it could not be read; otherwise it is ""."""
 
     members: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Place(Protocol):
     def groups(self) -> list[str]:
         """Lists all groups. Raises :class:`BrokerError` if it cannot list them all."""
 
-    def look(self, groups: Sequence[str]) -> dict[str, Seen]:
+    def read(self, groups: Sequence[str]) -> dict[str, GroupPositions]:
         """Reads each of the groups. A group that does not exist has no members and no positions."""
 
     def write(self, wanted: Mapping[str, Positions]) -> dict[str, str]:
@@ -103,7 +103,7 @@ class KafkaPlace:
         except KafkaException as error:
             raise BrokerError(f"{self.name}: topics cannot be listed: {_told(error)}") from error
 
-    def look(self, groups: Sequence[str]) -> dict[str, Seen]:
+    def read(self, groups: Sequence[str]) -> dict[str, GroupPositions]:
         from confluent_kafka import ConsumerGroupTopicPartitions
 
         def describe(some: Sequence[str]) -> Mapping[str, Future[Any]]:
@@ -125,7 +125,7 @@ class KafkaPlace:
         fetched, more = self._each(groups, fetch)
         problems |= more
         return {
-            group: Seen(
+            group: GroupPositions(
                 tuple(sorted(member.client_id for member in described[group].members)) if group in described else (),
                 _positions(fetched[group].topic_partitions) if group in fetched else {},
                 problems.get(group, ""),
@@ -196,18 +196,18 @@ class ZooKeeperPlace:
     def groups(self) -> list[str]:
         return sorted(read_cluster(self._store).groups)
 
-    def look(self, groups: Sequence[str]) -> dict[str, Seen]:
+    def read(self, groups: Sequence[str]) -> dict[str, GroupPositions]:
         cluster = read_cluster(self._store)
         snapshots = read_groups(self._store, list(groups), cluster)
         committed = read_all_committed(self._store, snapshots, cluster.topics)
         return {
-            group: Seen(
+            group: GroupPositions(
                 tuple(sorted(snapshots[group].observation.members)),
                 {tp: Position(offset) for tp, offset in committed[group].offsets.items()},
                 "some of its offsets are unreadable" if committed[group].unreadable else "",
             )
             if group in snapshots
-            else Seen()
+            else GroupPositions()
             for group in groups
         }
 
@@ -243,9 +243,9 @@ class OwnPlace:
     def groups(self) -> list[str]:
         return sorted({*self._log.groups(), *self._managed.groups()})
 
-    def look(self, groups: Sequence[str]) -> dict[str, Seen]:
+    def read(self, groups: Sequence[str]) -> dict[str, GroupPositions]:
         managed, others = self._parted(groups)
-        return self._managed.look(managed) | self._log.look(others)
+        return self._managed.read(managed) | self._log.read(others)
 
     def write(self, wanted: Mapping[str, Positions]) -> dict[str, str]:
         managed, others = self._parted(wanted)

@@ -107,7 +107,7 @@ def _check_native_groups(
     ours = {row.group for row in list_client_groups(instances).rows} | set(cluster.groups)
     try:
         native = _own_coordinator(listeners, properties)
-        seen = native.look(sorted(ours & set(native.groups())))
+        seen = native.read(sorted(ours & set(native.groups())))
     except BrokerError as failure:
         todo = "give the brokers' security settings: --kafka-property, or [kafka] in the file of --config"
         yield warning(check, f"the groups in the brokers' own coordinator could not be listed: {failure}", todo)
