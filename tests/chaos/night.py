@@ -15,12 +15,16 @@ from typing import Any
 
 import pytest
 
+from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import TopicPartition
 from tests.chaos.journal import (
+    Appended,
     ConsumerWriter,
     EventWriter,
     Group,
     Kind,
+    LogPlace,
+    LogWriter,
     OffsetsWriter,
     Participant,
     Phase,
@@ -31,6 +35,7 @@ from tests.chaos.journal import (
     Usage,
     consumers,
     events,
+    log,
     offsets,
     records,
     write_run,
@@ -64,13 +69,15 @@ class Night:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.directory = directory
         self._clock = Clock()
-        for module in (consumers, events, offsets, records):
+        for module in (consumers, events, log, offsets, records):
             monkeypatch.setattr(module, "time", self._clock)
         self._entries: list[tuple[float, str, Callable[[], object]]] = []
         self._events = EventWriter(directory)
         self._produced = ProducedWriter(directory)
         self._usage = ResourceWriter(directory)
         self._offsets = OffsetsWriter(directory)
+        self._log = LogWriter(directory)
+        self._log_end = 0
         self._journals: dict[str, ConsumerWriter] = {}
         self.run = Run(
             seed=7,
@@ -114,7 +121,7 @@ class Night:
         for t, _, act in sorted(self._entries, key=lambda entry: entry[0]):
             self._clock.now = BEGAN + t
             act()
-        for writer in (self._events, self._produced, self._usage, self._offsets, *self._journals.values()):
+        for writer in (self._events, self._produced, self._usage, self._offsets, self._log, *self._journals.values()):
             writer.close()
         return judge(self.directory)
 
@@ -185,6 +192,16 @@ class Night:
         """An observer read these offsets."""
         self.add(t, f"looked {t}", lambda: self._offsets.told(BEGAN + t - took, "g", offsets))
 
+    def appended(self, t: float, partition: TopicPartition, offset: int | None, *, gap: int = 0) -> None:
+        """The reader of the groups log received this commit. ``gap`` records before it are missing."""
+
+        def act() -> None:
+            place = LogPlace(partition_of("g"), self._log_end + gap)
+            self._log_end = place.offset + 1
+            self._log.read([(place, Appended("g", partition, offset))])
+
+        self.add(t, f"appended {partition}={offset}", act)
+
     def committed(self, t: float, process: str, offsets: Mapping[TopicPartition, int]) -> None:
         name = " ".join(f"{partition}={offset}" for partition, offset in offsets.items())
         self.add(t, f"{process} committed {name}", lambda: self._journal(process).committed(offsets))
@@ -212,6 +229,7 @@ def night_of_clients(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
     night.started(2, "c1.11", {T0: None}, asked=1.9)
     night.handed(4, "c1.11", T0, 0, 50)
     night.committing(4.1, "c1.11", {T0: 50})
+    night.appended(4.15, T0, 50)
     night.committed(4.2, "c1.11", {T0: 50})
     night.looked(5, {T0: 50})
     night.handed(8, "c1.11", T0, 50, 80)
@@ -221,6 +239,7 @@ def night_of_clients(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
     night.started(15, "c2.12", {T0: 50}, asked=14.9)
     night.handed(16, "c2.12", T0, 50, 100)
     night.committing(16.1, "c2.12", {T0: 100})
+    night.appended(16.15, T0, 100)
     night.committed(16.2, "c2.12", {T0: 100})
     night.event(5, Kind.BASELINE)
     night.event(20, Kind.QUIET)
@@ -229,6 +248,24 @@ def night_of_clients(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
     night.event(40, Kind.ENDED)
     night.stopped(41, "c2.12", T0)
     night.closed(41.5, "c2.12")
+    return night
+
+
+def night_of_automatic_commits(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    """One partition, read by one stock client that commits automatically. The test writes its commits."""
+    night = Night(directory, monkeypatch)
+    night.run = replace(night.run, clients="kafka")
+    night.opened(1, "c1.11")
+    night.produced(2, T0, 0, 100)
+    night.started(2, "c1.11", {T0: None}, asked=1.9)
+    night.handed(4, "c1.11", T0, 0, 50)
+    night.event(5, Kind.BASELINE)
+    night.handed(9, "c1.11", T0, 50, 100)
+    night.event(20, Kind.QUIET)
+    night.event(21, Kind.SETTLED, "group:g")
+    night.event(40, Kind.ENDED)
+    night.stopped(41, "c1.11", T0)
+    night.closed(41.5, "c1.11")
     return night
 
 

@@ -20,6 +20,7 @@ from kafka_coord.model import Request, RequestType
 from kafka_coord.monitor.requests import await_answer, submit, withdraw
 from tests.chaos import foreign
 from tests.chaos.clients.faults import SMALL_SEGMENTS, ClientsFaults, set_of_log
+from tests.chaos.clients.following import LogFollower
 from tests.chaos.clients.watching import ClientsWatch
 from tests.chaos.faults import Faults
 from tests.chaos.journal import GROUP_LOG, EventWriter, Kind, Phase, ResourceWriter, Run, Setup, write_run
@@ -57,6 +58,7 @@ class ChaosRun:
         self._tell_line = tell
         self._begin = time.monotonic()
         self._of_clients = options.clients == "kafka"
+        self._follower: LogFollower | None = None
         self._parts = (
             stock_cast() if self._of_clients else cast(third_party=foreign.SOURCE.is_file(), spark=options.spark)
         )
@@ -84,6 +86,8 @@ class ChaosRun:
             try:
                 self._require_settled(watch, "at the start")
                 if self._of_clients:
+                    self._follower = LogFollower(testbed.bootstrap, options.directory)
+                    self._follower.start()
                     self._compact(testbed)
                 time.sleep(_WARM_S)
                 events.write(Kind.BASELINE)
@@ -99,6 +103,8 @@ class ChaosRun:
                 if faults.failures:
                     raise KafkaCoordError("the testbed failed: " + "; ".join(faults.failures))
             finally:
+                if self._follower is not None:
+                    self._follower.close()
                 watch.close()
                 faults.close()
 
@@ -217,6 +223,8 @@ class ChaosRun:
         if self._of_clients:
             said = faults.command("audit", "--group-log", "-o", "json")
             (self._options.directory / GROUP_LOG).write_text(said.output, encoding="utf-8")
+        if self._follower is not None:
+            self._follower.finish()
         for actor in (*testbed.of("kafka"), *testbed.of("zookeeper")):
             actor.busy = True
         for actor in testbed.of("kafka"):

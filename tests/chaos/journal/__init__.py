@@ -7,6 +7,7 @@
     DIR/produced.jsonl                   Produced: the records that brokers acknowledged
     DIR/consumers/<name>.<pid>.jsonl     ConsumerLine: the life of one process, from ``opened`` to ``closed``
     DIR/offsets.jsonl                    OffsetsRead: offsets of stock clients' groups, as an observer read them
+    DIR/log.jsonl                        LogRead: the records of the groups log, as read during the run
     DIR/group-log.json                   the output of ``kafka-coord audit --group-log`` at the end
     DIR/resources.jsonl                  Usage: memory, threads, descriptors per process; znodes of the ensemble
 
@@ -32,6 +33,7 @@ from tests.chaos.journal.consumers import (
     read_consumers,
 )
 from tests.chaos.journal.events import Event, EventWriter, Kind, Phase, read_events
+from tests.chaos.journal.log import Appended, LogPlace, LogRead, LogWriter, read_log
 from tests.chaos.journal.offsets import OffsetsRead, OffsetsWriter, read_offsets
 from tests.chaos.journal.records import Produced, ProducedWriter, Stretch, read_produced, stretches
 from tests.chaos.journal.resources import ResourceWriter, Usage, read_resources
@@ -41,6 +43,7 @@ GROUP_LOG = "group-log.json"
 
 __all__ = [
     "GROUP_LOG",
+    "Appended",
     "Closed",
     "Committed",
     "Committing",
@@ -52,6 +55,9 @@ __all__ = [
     "Group",
     "Handed",
     "Kind",
+    "LogPlace",
+    "LogRead",
+    "LogWriter",
     "Lost",
     "OffsetsRead",
     "OffsetsWriter",
@@ -71,6 +77,7 @@ __all__ = [
     "read_consumer",
     "read_consumers",
     "read_events",
+    "read_log",
     "read_offsets",
     "read_produced",
     "read_resources",

@@ -1,42 +1,34 @@
-"""The rule about commits of stock clients: an acknowledged commit is never lost, and never goes back. After the
-acknowledgement, a reader of the partition's offset must receive that offset or a greater one. It may receive a smaller
-one only if a client committed the smaller one later.
+"""The rule about commits of stock clients: an acknowledged commit is never lost, and never goes back.
+
+The order of commits is that of the groups log, which a reader recorded during the run. Kafka's protocol lets a member
+commit any offset at any time, and a client whose coordinator changes may send an older commit again after a newer
+one. So an older offset in the log is the coordinator's error only if no client can have asked for it after that.
 """
 
 from __future__ import annotations
 
+import bisect
+from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import TopicPartition
-from tests.chaos.journal import (
-    Committed,
-    Committing,
-    ConsumerJournal,
-    Handed,
-    Started,
-    read_consumers,
-    read_offsets,
-)
+from tests.chaos.journal import ConsumerJournal, Started, read_consumers, read_log, read_offsets
+from tests.chaos.judge.attempts import NEVER, Attempt, attempts_of
 from tests.chaos.judge.evidence import Records
-from tests.chaos.judge.findings import ChaosFinding, Rule, Ruling, Severity, ruling
+from tests.chaos.judge.findings import ChaosFinding, Evidence, Rule, Ruling, Severity, ruling
 
 Where = tuple[str, TopicPartition]
 """A group and a partition."""
 
 
-class Attempt(NamedTuple):
-    """A commit, asked for at ``sent`` or later. ``acknowledged`` is infinite if no acknowledgement arrived. The client
-    reports automatic commits only when they are acknowledged. An unreported one may have had any offset from ``low`` to
-    ``high``.
-    """
+class Entry(NamedTuple):
+    """A commit in the log, ``seen`` there by the reader; None removes the offset."""
 
-    sent: float
-    acknowledged: float
-    low: int
-    high: int
-    process: str
+    offset: int | None
+    seen: float
 
 
 class Reading(NamedTuple):
@@ -48,101 +40,176 @@ class Reading(NamedTuple):
     who: str
 
 
+@dataclass(slots=True)
+class _Story:
+    """All that is known about the offset of one partition in one group; ``entries`` are in the log's order."""
+
+    entries: list[Entry] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
+
+
 def commits(records: Records) -> Ruling:
-    """Checks that no reading is older than the last commit that was acknowledged before the request."""
-    attempts: dict[Where, list[Attempt]] = {}
-    readings: dict[Where, list[Reading]] = {}
-    for journal in read_consumers(records.directory):
-        for where, attempt in _attempts(journal):
-            attempts.setdefault(where, []).append(attempt)
-        for where, reading in _beginnings(journal):
-            readings.setdefault(where, []).append(reading)
-    for where, reading in _looks(records.directory, attempts):
-        readings.setdefault(where, []).append(reading)
-    findings = [
-        finding
-        for where, found in sorted(readings.items())
-        for finding in _judged(records, where, sorted(attempts.get(where, ())), sorted(found, key=lambda one: one.t))
+    """Checks each acknowledged commit, each reading and each commit in the log against the order of the log."""
+    stories, unread = _stories(records)
+    known = {where: story for where, story in stories.items() if partition_of(where[0]) not in unread}
+    findings: list[ChaosFinding] = []
+    figures = Counter[str](acknowledged=0, readings=0, sent_again=0, unread=sum(unread.values()))
+    for where, story in sorted(known.items()):
+        judge = _Judge(records, where, story)
+        findings += [*judge.acknowledged(), *judge.read(), *judge.appended()]
+        figures["acknowledged"] += sum(one.acknowledged < NEVER for one in story.attempts)
+        figures["readings"] += len(story.readings)
+        figures["sent_again"] += judge.sent_again
+    findings += [
+        ChaosFinding(
+            Rule.COMMITS,
+            Severity.WARNING,
+            f"partition {partition} of the groups log",
+            f"compaction removed {count} records before they were read: its groups are not judged",
+        )
+        for partition, count in sorted(unread.items())
     ]
-    acknowledged = sum(one.acknowledged < float("inf") for found in attempts.values() for one in found)
-    judged = sum(len(found) for found in readings.values())
     return ruling(
         Rule.COMMITS,
         findings,
-        checked=f"{acknowledged:,} acknowledged commits of a partition, {judged:,} readings of one",
-        exercised=acknowledged > 0 and judged > 0,
-        figures={"acknowledged": acknowledged, "readings": judged},
+        checked=f"{figures['acknowledged']:,} acknowledged commits of a partition, {figures['readings']:,} readings of "
+        f"one; {figures['sent_again']} older commits were sent again by their client after a newer one",
+        exercised=figures["acknowledged"] > 0 and figures["readings"] > 0,
+        figures=dict(figures),
     )
 
 
-def _judged(records: Records, where: Where, attempts: list[Attempt], readings: list[Reading]) -> Iterator[ChaosFinding]:
-    """``attempts`` are in the order of sending. They took effect in that order, because only one member may commit a
-    partition at a time.
-    """
-    for reading in readings:
-        at = max((n for n, one in enumerate(attempts) if one.acknowledged < reading.since), default=None)
-        if at is None:
-            continue
-        last = attempts[at]
-        told = -1 if reading.offset is None else reading.offset
-        if told >= last.low or any(
-            one.low <= told <= one.high for one in attempts if one.sent >= last.sent and one.sent < reading.t
-        ):
-            continue
-        group, partition = where
-        yield ChaosFinding(
-            Rule.COMMITS,
-            Severity.VIOLATION,
-            f"group {group} {partition}",
-            f"{reading.who} was told {reading.offset}, although {last.low} had been acknowledged "
-            f"{reading.since - last.acknowledged:.3f} s before it asked",
-            (
-                records.at(last.sent, f"{last.process}: commits {last.low}"),
-                records.at(last.acknowledged, f"{last.process}: acknowledged {last.low}"),
-                records.at(reading.since, f"{reading.who}: asks"),
-                records.at(reading.t, f"{reading.who}: is told {reading.offset}"),
-            ),
-        )
+def _stories(records: Records) -> tuple[dict[Where, _Story], dict[int, int]]:
+    """Also returns the number of records that the log's reader missed, by partition of the log. Without a recorded log
+    there are no stories."""
+    stories: dict[Where, _Story] = {}
+    ends: dict[int, int] = {}
+    unread: Counter[int] = Counter()
+    for one in read_log(records.directory):
+        partition, offset = one.place
+        unread[partition] += offset - ends.get(partition, 0)
+        ends[partition] = offset + 1
+        if one.commit is not None:
+            where = (one.commit.group, one.commit.partition)
+            stories.setdefault(where, _Story()).entries.append(Entry(one.commit.offset, one.t))
+    if not ends:
+        return {}, {}
+    for journal in read_consumers(records.directory):
+        for tp, attempt in attempts_of(journal):
+            stories.setdefault((journal.group, tp), _Story()).attempts.append(attempt)
+        for tp, reading in _beginnings(journal):
+            stories.setdefault((journal.group, tp), _Story()).readings.append(reading)
+    for look in read_offsets(records.directory):  # an absent partition has no offset
+        for (group, tp), story in stories.items():
+            if group == look.group:
+                story.readings.append(Reading(look.since, look.t, look.offsets.get(tp), "an onlooker"))
+    return stories, {partition: count for partition, count in unread.items() if count}
 
 
-def _attempts(journal: ConsumerJournal) -> Iterator[tuple[Where, Attempt]]:
-    """The commits that one process requested, by its own file."""
-    asked: dict[TopicPartition, tuple[float, int]] = {}
-    manual = any(isinstance(line, Committing) for line in journal.lines)
-    since: dict[TopicPartition, float] = {}
-    for line in journal.lines:
-        match line:
-            case Started(t, offsets):
-                since |= dict.fromkeys(offsets, t)
-            case Handed(_, begun, runs) if not manual:
-                for run in runs:
-                    attempt = Attempt(begun, float("inf"), run.first, run.end, journal.path)
-                    yield (journal.group, run.partition), attempt
-            case Committing(t, offsets):
-                for partition, (sent, offset) in asked.items():
-                    yield (journal.group, partition), Attempt(sent, float("inf"), offset, offset, journal.path)
-                asked = {partition: (t, offset) for partition, offset in offsets.items()}
-            case Committed(t, offsets):
-                for partition, offset in offsets.items():
-                    sent, _ = asked.pop(partition, (since.get(partition, t), offset))
-                    since[partition] = t
-                    yield (journal.group, partition), Attempt(sent, t, offset, offset, journal.path)
-            case _:
-                pass
-    for partition, (sent, offset) in asked.items():
-        yield (journal.group, partition), Attempt(sent, float("inf"), offset, offset, journal.path)
-
-
-def _beginnings(journal: ConsumerJournal) -> Iterator[tuple[Where, Reading]]:
+def _beginnings(journal: ConsumerJournal) -> Iterator[tuple[TopicPartition, Reading]]:
     for line in journal.lines:
         if isinstance(line, Started) and line.since is not None:
             for partition, offset in line.offsets.items():
-                yield (journal.group, partition), Reading(line.since, line.t, offset, journal.path)
+                yield partition, Reading(line.since, line.t, offset, journal.path)
 
 
-def _looks(directory: Path, attempts: dict[Where, list[Attempt]]) -> Iterator[tuple[Where, Reading]]:
-    """An observer reads all existing offsets, so a partition that is absent has none."""
-    for look in read_offsets(directory):
-        for group, partition in attempts:
-            if group == look.group:
-                yield (group, partition), Reading(look.since, look.t, look.offsets.get(partition), "an onlooker")
+class _Judge:
+    """Judges one partition of one group."""
+
+    def __init__(self, records: Records, where: Where, story: _Story) -> None:
+        self._records, self._where, self._story = records, where, story
+        self._at: dict[int | None, list[int]] = {}
+        for at, entry in enumerate(story.entries):
+            self._at.setdefault(entry.offset, []).append(at)
+        self._by_low = sorted(story.attempts, key=lambda one: one.low)
+        self._lows = [one.low for one in self._by_low]
+        self._widest = max((one.high - one.low for one in story.attempts), default=0)
+        self.sent_again = 0
+
+    def acknowledged(self) -> Iterator[ChaosFinding]:
+        """Every acknowledged commit is in the log."""
+        for attempt in self._story.attempts:
+            if attempt.acknowledged < NEVER and self._place(attempt) is None:
+                yield self._finding(
+                    f"the commit of {attempt.low} was acknowledged to {attempt.process}, and is not in the groups log",
+                    *self._told(attempt),
+                )
+
+    def read(self) -> Iterator[ChaosFinding]:
+        """A reading is answered with the log's last commit: no older one than the last acknowledged before it."""
+        done = sorted((one.acknowledged, one) for one in self._story.attempts if one.acknowledged < NEVER)
+        number, floor, last = 0, -1, None
+        for reading in sorted(self._story.readings):
+            while number < len(done) and done[number][0] < reading.since:
+                place = self._place(done[number][1])
+                if place is not None and place > floor:
+                    floor, last = place, done[number][1]
+                number += 1
+            if max(self._at.get(reading.offset, ()), default=-1) >= floor and (
+                reading.offset is None or reading.offset in self._at
+            ):
+                continue
+            after = (
+                f"although {last.low} had been acknowledged {reading.since - last.acknowledged:.3f} s before it asked"
+                if last is not None
+                else "which the groups log never had"
+            )
+            yield self._finding(
+                f"{reading.who} was told {reading.offset}, {after}",
+                *(self._told(last) if last is not None else ()),
+                self._records.at(reading.since, f"{reading.who}: asks"),
+                self._records.at(reading.t, f"{reading.who}: is told {reading.offset}"),
+            )
+
+    def appended(self) -> Iterator[ChaosFinding]:
+        """A member asked for every commit in the log, held the partition, and had not had it acknowledged before a
+        newer one."""
+        before: tuple[int, list[Attempt]] | None = None
+        held = float("-inf")
+        for offset, seen in self._story.entries:
+            if offset is None:
+                before = None
+                continue
+            asked = self._askers(offset, seen)
+            evidence = [*(self._told(asked[-1]) if asked else ()), self._records.at(seen, f"the log: {offset}")]
+            if not asked:
+                yield self._finding(f"the groups log has a commit of {offset} that nobody asked for", *evidence)
+                continue
+            if max(one.held for one in asked) < held:
+                yield self._finding(
+                    f"the commit of {offset} by {asked[-1].process} was stored after one by a later owner", *evidence
+                )
+            elif before is not None and offset < before[0]:
+                if max(one.acknowledged for one in asked) < min(one.sent for one in before[1]):
+                    what = f"the commit of {offset} was stored again after {before[0]}, and no client had asked again"
+                    yield self._finding(what, *evidence)
+                else:
+                    self.sent_again += 1
+            held = max(held, min(one.held for one in asked))
+            before = offset, asked
+
+    def _place(self, attempt: Attempt) -> int | None:
+        """The first entry that can be this commit."""
+        places = self._at.get(attempt.low, [])
+        first = bisect.bisect_left(places, attempt.sent, key=lambda at: self._story.entries[at].seen)
+        return places[first] if first < len(places) else None
+
+    def _askers(self, offset: int, seen: float) -> list[Attempt]:
+        """The attempts that can be this commit, by time. If the same hold on the partition reported a commit of this
+        offset, it asked for no other."""
+        first = bisect.bisect_left(self._lows, offset - self._widest)
+        near = self._by_low[first : bisect.bisect_right(self._lows, offset)]
+        found = [one for one in near if offset <= one.high and one.sent <= seen]
+        exact = {(one.process, one.held) for one in found if one.low == one.high}
+        return sorted(one for one in found if one.low == one.high or (one.process, one.held) not in exact)
+
+    def _told(self, attempt: Attempt) -> tuple[Evidence, ...]:
+        sent = self._records.at(attempt.sent, f"{attempt.process}: commits {attempt.low}")
+        if attempt.acknowledged == NEVER:
+            return (sent,)
+        return sent, self._records.at(attempt.acknowledged, f"{attempt.process}: acknowledged {attempt.low}")
+
+    def _finding(self, message: str, *evidence: Evidence) -> ChaosFinding:
+        group, partition = self._where
+        return ChaosFinding(Rule.COMMITS, Severity.VIOLATION, f"group {group} {partition}", message, evidence)

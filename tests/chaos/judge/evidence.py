@@ -91,7 +91,8 @@ class Records:
         for path in sorted((self.directory / CONSUMERS).glob("*.jsonl")):
             journal = read_consumer(path)
             if journal is not None:
-                life = life_of(journal, lambda one: self._killed.get((one.consumer, one.pid)), self.until)
+                killed_at = self._killed.get((journal.consumer, journal.pid))
+                life = life_of(journal, killed_at, self.until, stock=self.run.clients == "kafka")
                 life.journal = replace(journal, lines=(journal.lines[0], journal.lines[-1]))
                 yield life
 

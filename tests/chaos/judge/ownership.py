@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -116,14 +116,17 @@ class Life:
     losses: list[tuple[float, frozenset[TopicPartition]]] = field(default_factory=list)
 
 
-def life_of(journal: ConsumerJournal, died: Callable[[ConsumerJournal], float | None], until: float) -> Life:
-    """Reads one file. ``died`` is the time at which its process was killed, if it was; ``until`` is the run's end."""
-    return _Telling(journal).told(died(journal), until)
+def life_of(journal: ConsumerJournal, died: float | None, until: float, *, stock: bool = False) -> Life:
+    """Reads one file. ``died`` is the time at which its process was killed, if it was; ``until`` is the run's end.
+    ``stock``: the file is a stock client's.
+    """
+    return _Telling(journal, stock).told(died, until)
 
 
 class _Telling:
-    def __init__(self, journal: ConsumerJournal) -> None:
+    def __init__(self, journal: ConsumerJournal, stock: bool) -> None:
         self._life = Life(journal)
+        self._stock = stock
         self._held: dict[TopicPartition, Ownership] = {}
         self._before: dict[TopicPartition, Ownership] = {}
 
@@ -161,6 +164,8 @@ class _Telling:
 
     def _started(self, t: float, offsets: Mapping[TopicPartition, int | None]) -> None:
         journal = self._life.journal
+        if self._stock:  # it held them already: its consumer failed for good, and a new one took its place
+            self._end(offsets.keys() & self._held.keys(), t, Ending.LOST)
         for partition, offset in offsets.items():
             if partition in self._held:  # "a partition you have already is left as it is"
                 continue
