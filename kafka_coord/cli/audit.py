@@ -10,10 +10,9 @@ import click
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, number, show
-from kafka_coord.errors import NoNode, SettingsError, VerificationFailed
+from kafka_coord.errors import NoNode, VerificationFailed
 from kafka_coord.monitor.audit import Report, Selection, Story, parse_partition
 from kafka_coord.monitor.audit import audit as run_audit
-from kafka_coord.settings import host_and_port
 
 _FINDINGS = (
     Column("when"),
@@ -102,14 +101,13 @@ def audit(
 
 def _audit_groups_log(output: Format) -> None:
     from kafka_coord.cli.lag import note_left_out
+    from kafka_coord.grouplog.cluster import Cluster
     from kafka_coord.monitor.lag import bootstrap_servers
     from kafka_coord.monitor.log_audit import audit_groups_log
     from kafka_coord.zk import layout
 
     settings = current_settings()
-    protocol = settings.kafka.properties.get("security.protocol", "PLAINTEXT")
-    if protocol.upper() != "PLAINTEXT":
-        raise SettingsError(f"audit --group-log speaks PLAINTEXT to the brokers, but security.protocol is {protocol}")
+    properties = settings.kafka.properties
     with open_store(settings) as store:
 
         def znode_version(partition: int) -> int:
@@ -118,9 +116,8 @@ def _audit_groups_log(output: Format) -> None:
             except NoNode:
                 return -1
 
-        bootstrap = bootstrap_servers(store, settings.kafka.properties, note_left_out)
-        addresses = [_address(one) for one in bootstrap.split(",")]
-        report = audit_groups_log(addresses, znode_version)
+        cluster = Cluster.of(bootstrap_servers(store, properties, note_left_out), properties)
+        report = audit_groups_log(cluster, znode_version)
     figures = report.figures
     verdict = (
         f"{figures.get('violations', 0)} violations, {figures.get('warnings', 0)} warnings in"
@@ -135,13 +132,6 @@ def _audit_groups_log(output: Format) -> None:
     show(output, report.to_json(), sections, summary=[verdict])
     if not report.clean:
         raise VerificationFailed(verdict)
-
-
-def _address(written: str) -> tuple[str, int]:
-    try:
-        return host_and_port(written.strip())
-    except ValueError:
-        raise click.UsageError(f"bootstrap.servers: {written.strip()!r} is not HOST:PORT") from None
 
 
 def _checked(figures: Mapping[str, int]) -> Section:

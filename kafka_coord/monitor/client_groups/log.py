@@ -1,14 +1,18 @@
-"""Reads the records of the groups log with a plain consumer."""
+"""Reads the records of the groups log, for operators' commands."""
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, TypeVar
 
-from kafka_coord.errors import BrokerError, NotFound
+from kafka_coord.errors import BrokerError
+from kafka_coord.grouplog.cluster import Cluster
+from kafka_coord.grouplog.reader import PartitionReader
 from kafka_coord.grouplog.records import (
     CLAIM_KEY,
     GROUP_KEY,
@@ -20,13 +24,15 @@ from kafka_coord.grouplog.records import (
     read_record,
 )
 from kafka_coord.grouplog.term import TOPIC
-from kafka_coord.wire.batches import LogRecord
+from kafka_coord.wire.batches import Batch, LogRecord
 from kafka_coord.wire.errors import BadMessage
 
+T = TypeVar("T")
+
 SILENCE_S = 15.0
-"""Reading fails after this many seconds without a record."""
+"""Reading fails after this many seconds without an answer."""
 _REPORT_S = 2.0
-_AT_ONCE = 1_000
+_AT_ONCE = 200
 _VERSION = struct.Struct(">h")
 
 
@@ -92,78 +98,63 @@ class Extent:
 
 
 class LogReader:
-    """Reads one partition of the groups log. Close it after use.
+    """Reads one partition of the groups log from its leader. Close it after use.
 
-    ``properties`` are librdkafka's (security and the like). Raises :class:`NotFound` if there is no such log, and
-    :class:`BrokerError`.
+    ``bootstrap`` and ``properties`` are librdkafka's; of the latter, only the security settings are used. Raises
+    :class:`NotFound` if there is no such log, and :class:`BrokerError`.
     """
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str], partition: int) -> None:
-        from confluent_kafka import Consumer, KafkaException, TopicPartition
-
         self._partition = partition
-        config = {
-            "client.id": "kafka-coord",
-            "log_level": 0,
-            **properties,
-            "bootstrap.servers": bootstrap,
-            "group.id": "kafka-coord-reads-the-log",  # librdkafka requires one; it is never joined
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "isolation.level": "read_committed",
-        }
+        self._cluster = Cluster.of(bootstrap, properties)
+        self._runner = asyncio.Runner()
         try:
-            self._consumer = Consumer(config)
-            if TOPIC not in self._consumer.list_topics(timeout=SILENCE_S).topics:
-                raise NotFound(f"there is no topic {TOPIC}: no Kafka client has been served yet")
-            where = TopicPartition(TOPIC, partition)
-            self.extent = Extent(*self._consumer.get_watermark_offsets(where, timeout=SILENCE_S))
-        except KafkaException as error:
-            raise BrokerError(f"partition {partition} of {TOPIC} cannot be read: {_words(error)}") from error
+            self.extent = self._run(self._open())
+        except BaseException:
+            self.close()
+            raise
+
+    async def _open(self) -> Extent:
+        leaders = await self._cluster.leaders(TOPIC)
+        self._reader = PartitionReader(self._cluster.to(leaders[self._partition]), self._partition, TOPIC)
+        return Extent(await self._reader.first_offset(), await self._reader.end_offset())
 
     def records(self, first: int, progress: Callable[[int], None]) -> Iterator[LogRecord]:
         """Yields the records from ``first`` to the end as of the opening. Calls ``progress`` with the offset."""
-        from confluent_kafka import TopicPartition
+        first, end = max(first, self.extent.first), self.extent.end
+        batches = self._reader.batches(first, end)
+        told = time.monotonic()
+        while some := self._run(_next(batches)):
+            for batch in some:
+                if not batch.is_control:
+                    yield from (one for one in batch.records if first <= one.offset < end)
+            if time.monotonic() - told > _REPORT_S:
+                told = time.monotonic()
+                progress(some[-1].end)
 
-        end = self.extent.end
-        at = max(first, self.extent.first)
-        if at >= end:
-            return
-        self._consumer.assign([TopicPartition(TOPIC, self._partition, at)])
-        heard = told = time.monotonic()
-        while at < end:
-            messages = self._consumer.consume(_AT_ONCE, timeout=0.5)
-            now = time.monotonic()
-            if messages:
-                heard = now
-            elif self._position() >= end:
-                return  # the remaining offsets have no records: compacted, or a transaction's markers
-            elif now - heard > SILENCE_S:
-                raise BrokerError(f"no record of partition {self._partition} of {TOPIC} came within {SILENCE_S:g} s")
-            for one in messages:
-                if one.error():
-                    raise BrokerError(f"partition {self._partition} of {TOPIC}: {one.error().str()}")
-                at = (one.offset() or 0) + 1
-                if at <= end:
-                    yield LogRecord(_bytes(one.key()), _bytes(one.value()), at - 1, one.timestamp()[1])
-            if now - told > _REPORT_S:
-                told = now
-                progress(at)
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        async def in_time() -> T:
+            async with asyncio.timeout(SILENCE_S):
+                return await work
 
-    def _position(self) -> int:
-        from confluent_kafka import TopicPartition
-
-        (found,) = self._consumer.position([TopicPartition(TOPIC, self._partition)])
-        return int(found.offset)
+        try:
+            return self._runner.run(in_time())
+        except TimeoutError:
+            reason = f"no answer within {SILENCE_S:g} s"
+            raise BrokerError(f"partition {self._partition} of {TOPIC} cannot be read: {reason}") from None
+        except BadMessage as error:
+            raise BrokerError(f"partition {self._partition} of {TOPIC} cannot be read: {error}") from error
 
     def close(self) -> None:
-        self._consumer.close()
+        self._cluster.close()
+        self._runner.close()
 
 
-def _bytes(value: bytes | str | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
-
-
-def _words(error: Exception) -> str:
-    found = error.args[0] if error.args else error
-    return str(found.str()) if hasattr(found, "str") else str(found)
+async def _next(batches: AsyncIterator[Batch]) -> list[Batch]:
+    """The next batches, a few at a time: each wait for the loop costs something. Empty at the end."""
+    found: list[Batch] = []
+    async for batch in batches:
+        found.append(batch)
+        if len(found) >= _AT_ONCE:
+            break
+    return found

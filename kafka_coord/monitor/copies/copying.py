@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kafka_coord.model import TopicPartition
-from kafka_coord.monitor.copies.places import GroupPositions, Place, Position, Positions
+from kafka_coord.monitor.copies.coordinators import GroupPositions, Position, Positions
+from kafka_coord.monitor.copies.places import Place
 
 _AT_ONCE = 500
 """The number of groups between two reports of progress."""

@@ -10,6 +10,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kafka_coord.dev.cluster.topics import TopicAdmin
+from kafka_coord.model import TopicPartition as Where
+from kafka_coord.monitor.copies.coordinators import Position
+from kafka_coord.monitor.copies.places import KafkaPlace
 from kafka_coord.zk import layout
 from tests.cli.running import Run
 from tests.frontends.kafka.conftest import Front
@@ -75,6 +78,20 @@ def test_a_group_moves_to_the_instances_and_back(front: Front, coord: Run, group
     commit(instances, group, {1: 25, 2: 5})
     assert coord(*EXPORT, group, "--execute").code == 0
     assert {number: offset for number, (offset, _) in committed(brokers, group).items()} == {0: 10, 1: 25, 2: 5}
+
+
+def test_metadata_of_the_largest_size_is_copied_as_it_is(front: Front, coord: Run, topic: str, group: str) -> None:
+    brokers, instances = (
+        KafkaPlace(name, bootstrap, {}, 30.0)
+        for name, bootstrap in (("brokers", front.cluster.bootstrap_servers), ("instances", front.bootstrap))
+    )
+    largest = {Where(topic, 0): Position(5, "é" * 2_048), Where(topic, 1): Position(6)}
+    assert instances.write({group: largest}) == {}
+
+    done = coord(*EXPORT, "--all", "--execute")
+
+    assert done.code == 0, done.err
+    assert brokers.read([group])[group].positions == largest
 
 
 def test_a_group_never_goes_back_unless_told_to(front: Front, coord: Run, group: str, commit: Commit) -> None:

@@ -1,0 +1,77 @@
+"""The brokers of a cluster, found from any of them, and a connection to each that is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kafka_coord.errors import BrokerError, NotFound
+from kafka_coord.grouplog.authentication import BrokerSecurity
+from kafka_coord.grouplog.broker import PLAINTEXT, BrokerConnection
+from kafka_coord.settings import host_and_port
+from kafka_coord.wire.messages import message
+
+_METADATA = 4
+"""A version that every broker from 0.11 to 3.9 speaks."""
+_FIRST_ANSWER_S = 5.0
+
+Address = tuple[str, int]
+
+
+class Cluster:
+    """``bootstrap`` are addresses of some brokers. Close it after use. All methods raise :class:`BrokerError`."""
+
+    def __init__(self, bootstrap: Sequence[Address], security: BrokerSecurity = PLAINTEXT) -> None:
+        self._bootstrap, self._security = bootstrap, security
+        self._connections: dict[Address, BrokerConnection] = {}
+
+    @classmethod
+    def of(cls, bootstrap: str, properties: Mapping[str, str]) -> Cluster:
+        """``bootstrap`` and ``properties`` are librdkafka's. Raises :class:`SettingsError`."""
+        try:
+            addresses = [host_and_port(one.strip()) for one in bootstrap.split(",")]
+        except ValueError as error:
+            raise BrokerError(f"bootstrap.servers: {error}") from None
+        return cls(addresses, BrokerSecurity.of(properties))
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+    def to(self, address: Address) -> BrokerConnection:
+        """The connection to that broker; a new one if the last one failed."""
+        connection = self._connections.get(address)
+        if connection is None or connection.closed:
+            connection = self._connections[address] = BrokerConnection(*address, self._security)
+        return connection
+
+    async def ask_any(self, name: str, version: int, value: Any) -> Any:
+        """The first answer of a broker of ``bootstrap``."""
+        reasons = []
+        for address in self._bootstrap:
+            try:
+                return await self.to(address).ask(name, version, value, _FIRST_ANSWER_S)
+            except BrokerError as error:
+                reasons.append(str(error))
+        raise BrokerError(f"no broker answers: {'; '.join(reasons) or 'none is registered'}")
+
+    async def metadata(self, topics: Sequence[str] | None = None) -> Any:
+        """Describes the brokers, and these topics (None: all)."""
+        form = message("MetadataRequest")
+        topic = form.struct("MetadataRequestTopic")
+        named = None if topics is None else tuple(topic(name=name) for name in topics)
+        return await self.ask_any("Metadata", _METADATA, form(topics=named, allow_auto_topic_creation=False))
+
+    async def leaders(self, topic: str) -> dict[int, Address]:
+        """The leader of every partition. Also raises :class:`NotFound` if there is no such topic."""
+        answer = await self.metadata([topic])
+        nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}
+        (found,) = answer.topics
+        if not found.partitions:
+            raise NotFound(f"there is no topic {topic}: no Kafka client has used a group of the instances yet")
+        without = [one.partition_index for one in found.partitions if one.leader_id not in nodes]
+        if without:
+            raise BrokerError(
+                f"topic {topic}: no leader of partitions {', '.join(map(str, without))}: start the brokers"
+            )
+        return {one.partition_index: nodes[one.leader_id] for one in found.partitions}
