@@ -102,6 +102,12 @@ class GroupMetadataManager:
             with suppress(TermEnded):
                 await term.prove()
 
+    async def prove_all(self, group_ids: Iterable[str | None]) -> None:
+        """:meth:`prove` for each of these groups that is coordinated here."""
+        for group_id in group_ids:
+            if group_id is not None:
+                await self.prove(group_id)
+
     async def load_groups_for_partition(self, partition: int) -> None:
         """Claims the partition, reads what is in it and serves its groups. Raises :class:`BrokerError`,
         :class:`TermEnded` and what ``claiming`` raises; nothing of the partition is served then."""

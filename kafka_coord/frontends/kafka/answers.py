@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.classic_groups.events import Joined, Left, Synced
@@ -156,28 +156,22 @@ def _offsets(
     return found
 
 
-def described(found: Iterable[tuple[str, Error, Group | None]]) -> Any:
-    """DescribeGroups: a group that does not exist is Dead."""
+def described(group_id: str, error: Error, group: Group | None) -> Any:
+    """One client-assigned group of a DescribeGroups. A group that does not exist is Dead."""
     form = message("DescribeGroupsResponse")
     one = form.struct("DescribedGroup")
-    groups = []
-    for group_id, error, group in found:
-        if error is not Error.NONE or group is None:
-            state = GroupState.DEAD.value if error is Error.NONE else ""
-            groups.append(one(error_code=error, group_id=group_id, group_state=state))
-            continue
-        metadata = group.metadata
-        stable = metadata.state is GroupState.STABLE
-        groups.append(
-            one(
-                group_id=group_id,
-                group_state=metadata.state.value,
-                protocol_type=metadata.protocol_type or "",
-                protocol_data=(metadata.protocol_name or "") if stable else "",
-                members=_members(metadata, form.struct("DescribedGroupMember"), stable=stable),
-            )
-        )
-    return form(groups=tuple(groups))
+    if error is not Error.NONE or group is None:
+        state = GroupState.DEAD.value if error is Error.NONE else ""
+        return one(error_code=error, group_id=group_id, group_state=state)
+    metadata = group.metadata
+    stable = metadata.state is GroupState.STABLE
+    return one(
+        group_id=group_id,
+        group_state=metadata.state.value,
+        protocol_type=metadata.protocol_type or "",
+        protocol_data=(metadata.protocol_name or "") if stable else "",
+        members=_members(metadata, form.struct("DescribedGroupMember"), stable=stable),
+    )
 
 
 def _members(metadata: GroupMetadata, one: Any, *, stable: bool) -> tuple[Any, ...]:
@@ -194,7 +188,20 @@ def _members(metadata: GroupMetadata, one: Any, *, stable: bool) -> tuple[Any, .
     )
 
 
-def listed(groups: Mapping[str, Group], request: Any, error: Error) -> Any:
+class Listed(NamedTuple):
+    """One group of a ListGroups."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    type: str
+
+
+def listed_classic(group_id: str, group: Group) -> Listed:
+    return Listed(group_id, group.metadata.protocol_type or "", group.metadata.state.value, CLASSIC)
+
+
+def listed(groups: Iterable[Listed], request: Any, error: Error) -> Any:
     """ListGroups, by the states and types asked for."""
     form = message("ListGroupsResponse")
     one = form.struct("ListedGroup")
@@ -203,14 +210,9 @@ def listed(groups: Mapping[str, Group], request: Any, error: Error) -> Any:
     return form(
         error_code=error,
         groups=tuple(
-            one(
-                group_id=group_id,
-                protocol_type=group.metadata.protocol_type or "",
-                group_state=group.metadata.state.value,
-                group_type=CLASSIC,
-            )
-            for group_id, group in sorted(groups.items())
-            if (not states or group.metadata.state.value.lower() in states) and (not types or CLASSIC in types)
+            one(group_id=row.group_id, protocol_type=row.protocol_type, group_state=row.state, group_type=row.type)
+            for row in sorted(groups)
+            if (not states or row.state.lower() in states) and (not types or row.type in types)
         ),
     )
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import typing
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from kafka_coord.classic_groups.errors import Error
@@ -35,7 +33,10 @@ from kafka_coord.classic_groups.machine import Group
 from kafka_coord.classic_groups.metadata import GroupState, Protocol
 from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.kafka import answers
-from kafka_coord.frontends.kafka.access import Access, Operation
+from kafka_coord.frontends.kafka.access import Operation
+from kafka_coord.frontends.kafka.calls import Call, Caller
+from kafka_coord.frontends.kafka.group_kinds import GroupKinds
+from kafka_coord.frontends.kafka.group_views import GroupViews
 from kafka_coord.frontends.kafka.instances import Instances, Node
 from kafka_coord.frontends.kafka.managed.members import JOIN
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups, refused
@@ -44,10 +45,9 @@ from kafka_coord.frontends.kafka.statistics import Statistics
 from kafka_coord.grouplog.manager import GroupMetadataManager, Offsets, partition_of
 from kafka_coord.grouplog.records import CommittedOffset
 from kafka_coord.model import TopicPartition
-from kafka_coord.model.names import is_legal
 from kafka_coord.wire.consumer_protocol import subscribed_topics
 from kafka_coord.wire.errors import BadMessage
-from kafka_coord.wire.frames import RequestHeader, answer_frame, read_header
+from kafka_coord.wire.frames import answer_frame, read_header
 from kafka_coord.wire.messages import message
 
 log = logging.getLogger(__name__)
@@ -58,42 +58,6 @@ _GROUP, _TRANSACTION = 0, 1
 """Kinds of keys that FindCoordinator looks for."""
 _FIND_COORDINATOR = 1
 """The version that brokers since 0.11 know."""
-
-
-class Caller(typing.Protocol):
-    """The client that sends requests. Its questions to the broker raise :class:`OSError`."""
-
-    @property
-    def host(self) -> str:
-        """Where from."""
-
-    @property
-    def software(self) -> str:
-        """The name of its software, as it told in ApiVersions; or empty."""
-
-    @property
-    def access(self) -> Access:
-        """The client's rights."""
-
-    def holding(self, release: Callable[[], None] | None) -> None:
-        """Its request is held from now on: ``release`` is called as soon as it has sent anything else, perhaps at once.
-        ``None``: it is held no longer."""
-
-    async def ask_broker(self, name: str, version: int, value: Any) -> Any:
-        """Asks the broker as this client."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One request: its header, its message, and the client that it came from."""
-
-    header: RequestHeader
-    request: Any
-    client: Caller
-
-    @property
-    def version(self) -> int:
-        return self.header.version
 
 
 class GroupCoordinator:
@@ -116,20 +80,21 @@ class GroupCoordinator:
         self.holds = holds
         self._manager, self._instances, self._fresh_id = manager, instances, fresh_id
         self._statistics, self._managed = statistics or Statistics(), managed
-        self._taken_over: set[str] = set()
-        """Client-assigned groups of which managed ones are being made."""
+        self._kinds = GroupKinds(manager, managed)
+        views = GroupViews(manager, self._kinds)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[str, Callable[[Call], Awaitable[Any]]] = {
+            "ConsumerGroupDescribe": views.handle_consumer_group_describe,
             "ConsumerGroupHeartbeat": self.handle_consumer_group_heartbeat,
             "AddOffsetsToTxn": self.handle_add_offsets_to_transaction,
             "DeleteGroups": self.handle_delete_groups,
-            "DescribeGroups": self.handle_describe_groups,
+            "DescribeGroups": views.handle_describe_groups,
             "FindCoordinator": self.handle_find_coordinator,
             "Heartbeat": self.handle_heartbeat,
             "JoinGroup": self.handle_join_group,
             "LeaveGroup": self.handle_leave_group,
-            "ListGroups": self.handle_list_groups,
+            "ListGroups": views.handle_list_groups,
             "OffsetCommit": self.handle_commit_offsets,
             "OffsetDelete": self.handle_delete_offsets,
             "OffsetFetch": self.handle_fetch_offsets,
@@ -199,7 +164,7 @@ class GroupCoordinator:
     async def handle_join_group(self, call: Call) -> Any:
         request = call.request
         error, found = await self._may_take_part(call), None
-        if error is Error.NONE and self._is_managed(request.group_id):
+        if error is Error.NONE and self._kinds.managed(request.group_id) is not None:
             error = Error.INCONSISTENT_GROUP_PROTOCOL
         elif error is Error.NONE:
             found = await self._ask(
@@ -261,43 +226,14 @@ class GroupCoordinator:
             return refused(error)
         if self._managed is None:
             return refused(Error.UNSUPPORTED_VERSION)
-        if self._has_classic_members(request.group_id):
+        if self._kinds.has_classic_members(request.group_id):
             words = "the group has members of the classic protocol: stop them first, or use another name"
             return refused(Error.GROUP_ID_NOT_FOUND, words)
         if request.member_epoch == JOIN and self._manager.has(request.group_id):
-            error = await self._take_over(self._managed, request.group_id)
+            error = await self._kinds.take_over(self._managed, request.group_id)
             if error is not Error.NONE:
                 return refused(error)
         return await self._managed.heartbeat(request, call.header.client_id or "", call.client.host)
-
-    def _has_classic_members(self, group_id: str) -> bool:
-        group = self._manager.group(group_id)
-        return group is not None and group.metadata.state not in {GroupState.EMPTY, GroupState.DEAD}
-
-    def _is_managed(self, group_id: str) -> bool:
-        """A client-assigned group stays one while it has members, whatever is in ZooKeeper."""
-        managed = self._managed
-        found = managed is not None and (managed.has(group_id) or group_id in self._taken_over)
-        return found and not self._has_classic_members(group_id)
-
-    async def _take_over(self, managed: ManagedGroups, group_id: str) -> Error:
-        """Makes a managed group of an empty client-assigned one. If this fails in between, its next member does the
-        rest: the group leaves the log only once its offsets are in ZooKeeper."""
-        if not is_legal(group_id):
-            return Error.INVALID_GROUP_ID
-        if group_id in self._taken_over or self._manager.is_writing(group_id):
-            return Error.COORDINATOR_LOAD_IN_PROGRESS
-        self._taken_over.add(group_id)
-        try:
-            stored = self._manager.offsets_cache.get(group_id, {})
-            offsets = {TopicPartition(*where): one.offset for where, one in stored.items() if is_legal(where[0])}
-            error = await managed.adopt(group_id, offsets)
-            if error is Error.NONE:
-                error = await self._manager.delete_group(group_id)
-            log.info("took over group=%s offsets=%d result=%s", group_id, len(offsets), error.name)
-            return error
-        finally:
-            self._taken_over.discard(group_id)
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
@@ -311,8 +247,9 @@ class GroupCoordinator:
             return answers.per_partition("OffsetCommit", request.topics, error)
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         offsets, errors = self._committed(request.topics, denied)
-        if offsets and self._managed is not None and self._is_managed(request.group_id):
-            error, gone = await self._managed.commit(request, offsets)
+        managed = self._kinds.managed(request.group_id)
+        if offsets and managed is not None and self._kinds.availability(request.group_id) is Error.NONE:
+            error, gone = await managed.commit(request, offsets)
             errors |= gone
             return answers.per_partition("OffsetCommit", request.topics, error, errors)
         error = self._may_commit(request) if offsets else Error.NONE
@@ -336,7 +273,7 @@ class GroupCoordinator:
 
     def _may_commit(self, request: Any) -> Error:
         group_id, generation = request.group_id, request.generation_id_or_member_epoch
-        error = self._availability(group_id)
+        error = self._kinds.availability(group_id)
         if error is not Error.NONE:
             return error
         group = self._manager.add_group(group_id) if generation < 0 else self._manager.group(group_id)
@@ -368,17 +305,17 @@ class GroupCoordinator:
         visible = []
         for one in asked:
             group, topics, managed = one.group_id, one.topics, None
-            is_known = group not in no_groups and not self._availability(group)
-            if self._managed is not None and is_known and self._is_managed(group):
-                managed = await self._managed.fetch(one)
+            owner = self._kinds.managed(group)
+            if owner is not None and group not in no_groups and not self._kinds.availability(group):
+                managed = await owner.fetch(one)
             stored = known.get(group, {}) if managed is None else managed[1]
             names = {topic for topic, _ in stored} if topics is None else {topic.name for topic in topics}
             hidden = frozenset() if group in no_groups else await access.denied_topics(Operation.DESCRIBE, names)
             visible.append((group, topics, names, hidden, managed))
-        await self._prove(one.group_id for one in asked)
+        await self._manager.prove_all(one.group_id for one in asked)
         found = []
         for group, topics, names, hidden, managed in visible:
-            error = Error.GROUP_AUTHORIZATION_FAILED if group in no_groups else self._availability(group)
+            error = Error.GROUP_AUTHORIZATION_FAILED if group in no_groups else self._kinds.availability(group)
             if managed is not None:
                 error = error or managed[0]
             stored = known.get(group, {}) if managed is None else managed[1]
@@ -393,6 +330,7 @@ class GroupCoordinator:
         request, group_id = call.request, call.request.group_id
         denied = await call.client.access.denied_topics(Operation.READ, {topic.name for topic in request.topics})
         error, group = await self._may_delete(call, group_id), self._manager.group(group_id)
+        managed = self._kinds.managed(group_id)
         subscribed: frozenset[str] = frozenset()
         if error is Error.NONE and group is not None and group.metadata.state is not GroupState.EMPTY:
             metadata = group.metadata
@@ -410,6 +348,10 @@ class GroupCoordinator:
             if (error := self._undeletable(topic.name, part.partition_index, denied, subscribed))
         }
         asked = [(topic.name, part.partition_index) for topic in request.topics for part in topic.partitions]
+        if managed is not None:
+            partitions = [TopicPartition(*where) for where in asked if where not in errors]
+            error = await managed.administration.delete_offsets(group_id, partitions) if partitions else Error.NONE
+            return answers.per_partition("OffsetDelete", request.topics, error, errors)
         deleted = await self._manager.delete_offsets(group_id, [where for where in asked if where not in errors])
         if deleted is Error.NONE and not self._manager.has_offsets(group_id):
             await self._delete(group_id)
@@ -433,25 +375,6 @@ class GroupCoordinator:
 
     # --- looking at groups, and removing them ------------------------------------------------------------------------
 
-    async def handle_describe_groups(self, call: Call) -> Any:
-        denied = await call.client.access.denied_groups(Operation.DESCRIBE, call.request.groups)
-        failed = Error.GROUP_AUTHORIZATION_FAILED
-        await self._prove(call.request.groups)
-        return answers.described(
-            (one, failed if one in denied else self._availability(one), self._manager.group(one))
-            for one in call.request.groups
-        )
-
-    async def handle_list_groups(self, call: Call) -> Any:
-        loading = Error.COORDINATOR_LOAD_IN_PROGRESS if self._manager.loading else Error.NONE
-        access, names = call.client.access, list(self._manager.groups_cache)
-        if await access.may_describe_cluster():
-            hidden: frozenset[str] = frozenset()
-        else:
-            hidden = await access.denied_groups(Operation.DESCRIBE, names)
-        shown = {name: group for name, group in self._manager.groups_cache.items() if name not in hidden}
-        return answers.listed(shown, call.request, loading)
-
     async def handle_delete_groups(self, call: Call) -> Any:
         groups = call.request.groups_names
         return answers.deleted([(one, await self._may_delete(call, one) or await self._delete(one)) for one in groups])
@@ -462,6 +385,9 @@ class GroupCoordinator:
 
     async def _delete(self, group_id: str) -> Error:
         error, group = self._existing(group_id)
+        managed = self._kinds.managed(group_id)
+        if error is Error.NONE and managed is not None:
+            return await managed.administration.delete(group_id)
         if error is not Error.NONE or group is None:
             return error
         if group.metadata.state is not GroupState.EMPTY:
@@ -474,25 +400,12 @@ class GroupCoordinator:
     # --- groups, their timers and what they ask for ------------------------------------------------------------------
 
     def _available(self, group_id: str | None) -> Error:
-        return self._availability(group_id) if group_id else Error.INVALID_GROUP_ID
-
-    def _availability(self, group_id: str | None) -> Error:
-        """An empty group id is good for the offsets of consumers that assign themselves, as in Kafka."""
-        if group_id is None:
-            return Error.INVALID_GROUP_ID
-        error = self._manager.availability(group_id)
-        is_unknown = error is Error.NONE and self._managed is not None and not self._managed.knows(group_id)
-        return Error.COORDINATOR_LOAD_IN_PROGRESS if is_unknown else error
-
-    async def _prove(self, group_ids: Iterable[str | None]) -> None:
-        """Proves that the memory of the groups still coordinated here has the last acknowledged state."""
-        for group_id in group_ids:
-            if group_id is not None:
-                await self._manager.prove(group_id)
+        return self._kinds.availability(group_id) if group_id else Error.INVALID_GROUP_ID
 
     def _existing(self, group_id: str) -> tuple[Error, Group | None]:
-        error, group = self._availability(group_id), self._manager.group(group_id)
+        error, group = self._kinds.availability(group_id), self._manager.group(group_id)
         gone = group is None or group.metadata.state is GroupState.DEAD
+        gone = gone and self._kinds.managed(group_id) is None
         return (Error.GROUP_ID_NOT_FOUND if error is Error.NONE and gone else error), group
 
     async def _ask(

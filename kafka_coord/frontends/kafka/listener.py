@@ -27,6 +27,7 @@ from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
 from kafka_coord.frontends.kafka.limits import FrontLimits
+from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
 from kafka_coord.frontends.kafka.patches import patches
@@ -91,7 +92,7 @@ class KafkaListener:
         self.clients = Clients(limits or FrontLimits())
         self.limits.allow_descriptors()
         self.managed = ManagedTerms(store, self._office_lost)
-        managed = ManagedGroups(self.managed, broker_id)
+        managed = ManagedGroups(self.managed, Administration(store, self.managed), broker_id)
         self.coordinator = GroupCoordinator(
             self.manager, self.instances, statistics=self.statistics, managed=managed, holds=holds
         )

@@ -15,7 +15,8 @@ from kafka_coord.wire.errors import BadMessage
 from kafka_coord.wire.frames import API_VERSIONS, answer_start
 from kafka_coord.wire.messages import Message, message
 
-METADATA, DESCRIBE_CLUSTER, CONSUMER_GROUP_HEARTBEAT = 3, 60, 68
+METADATA, DESCRIBE_CLUSTER = 3, 60
+_KIP_848 = frozenset({68, 69})
 _TOPIC_IDS = 10
 """The version of Metadata from which on topics have ids there (brokers from 2.8 on)."""
 Patch = Callable[[bytes, int], bytes]
@@ -56,7 +57,7 @@ def patch_api_versions(frame: bytes, version: int, most: Mapping[int, int] | Non
     ranges: dict[int, Any] = {one.api_key: one for one in answer.api_keys if one.api_key not in GROUPS_OF_LATER}
     has_topic_ids = METADATA in ranges and ranges[METADATA].max_version >= _TOPIC_IDS
     for api_key, (_, versions) in LOCAL.items():
-        if api_key not in ranges and not (api_key == CONSUMER_GROUP_HEARTBEAT and has_topic_ids):
+        if api_key not in ranges and not (api_key in _KIP_848 and has_topic_ids):
             continue  # this broker's clients do not expect it
         first = 0 if api_key == 9 else versions.first
         ranges[api_key] = entry(api_key=api_key, min_version=first, max_version=versions.last)

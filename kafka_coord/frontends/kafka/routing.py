@@ -27,6 +27,7 @@ LOCAL = {
     25: ("AddOffsetsToTxn", Versions(0, 4)),
     28: ("TxnOffsetCommit", Versions(0, 4)),
     68: ("ConsumerGroupHeartbeat", Versions(0, 1)),
+    69: ("ConsumerGroupDescribe", Versions(0, 1)),
 }
 """By api key: the request's name and the versions that are answered here. OffsetFetch 0 reads ZooKeeper, and is the
 broker's."""

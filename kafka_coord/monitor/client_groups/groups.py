@@ -21,7 +21,9 @@ from kafka_coord.wire.messages import message
 
 CONSUMER = "consumer"
 """The protocol type of consumers. Only their metadata can be decoded here."""
-_LIST, _DESCRIBE, _FETCH_OFFSETS, _FETCH_OF_SEVERAL = 4, 5, 7, 8
+CLASSIC = "classic"
+"""The type of client-assigned groups in ListGroups."""
+_LIST, _DESCRIBE, _FETCH_OFFSETS, _FETCH_OF_SEVERAL = 5, 5, 7, 8
 _IN_ONE_REQUEST = 200
 _STATES = {
     "Stable": GroupState.STABLE,
@@ -131,7 +133,7 @@ def with_offsets(instances: Instances, groups: Sequence[ClientGroup]) -> tuple[C
 
 async def _list(ask: Ask) -> tuple[bool, list[Any]]:
     """Returns whether the instance still loads groups, and the descriptions of its groups."""
-    listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")())
+    listed = await ask("ListGroups", _LIST, message("ListGroupsRequest")(types_filter=(CLASSIC,)))
     names = [group.group_id for group in listed.groups]
     groups = []
     for at in range(0, len(names), _IN_ONE_REQUEST):

@@ -70,3 +70,18 @@ def kafka_tools() -> Iterator[KafkaTools]:
         finally:
             gateway.shutdown()
             process.kill()
+
+
+def table(printed: str) -> list[dict[str, str]]:
+    """The rows of a table whose cells have no spaces, by heading; GROUP comes first."""
+    lines = [line.split() for line in printed.splitlines() if line.strip()]
+    assert ["GROUP"] in [line[:1] for line in lines], printed
+    at = next(number for number, line in enumerate(lines) if line[0] == "GROUP")
+    return [dict(zip(lines[at], line, strict=False)) for line in lines[at + 1 :]]
+
+
+def rows_of_four(printed: str) -> list[list[str]]:
+    """The columns GROUP, TOPIC, PARTITION and NEW-OFFSET. The tool of 3.9 puts all rows into one line."""
+    words = printed.split()
+    assert words[:4] == ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], printed
+    return [words[at::4] for at in range(4, 8)]

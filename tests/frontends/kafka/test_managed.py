@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from kafka_coord import Consumer as CoordConsumer
 from kafka_coord.classic_groups.errors import Error
@@ -15,8 +16,10 @@ from kafka_coord.coordinator.service import CoordinatorService
 from kafka_coord.dev.cluster.leadership import move_leadership
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
+from kafka_coord.zk import layout
 from tests.coordinator.harness import FAST
 from tests.frontends.kafka.conftest import Front
+from tests.frontends.kafka.java import KafkaTools, rows_of_four, table
 from tests.frontends.kafka.peer import Peer, join
 from tests.frontends.kafka.records import PARTITIONS, RECORDS, filled, read
 from tests.waiting import eventually
@@ -156,3 +159,41 @@ def test_an_empty_client_assigned_group_becomes_managed_with_its_offsets(
     eventually(lambda: shared(other), within_s=30)
     assert [one.offset for one in other.committed(stored, 30)] == [one.offset for one in stored]
     assert classic_join(front, group) is Error.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_kafkas_tools_and_admin_clients_see_and_change_a_managed_group(
+    front: Front, topic: str, consumer: Callable[..., Consumer], tools: KafkaTools
+) -> None:
+    group = f"managed-{next(_numbers)}"
+    one = consumer(group, client_id="stock", enable_auto_commit=False)
+    with CoordConsumer(zookeeper=front.cluster.zookeeper, group=group, topics=[topic], consumer_id="own") as own:
+        eventually(lambda: own.poll(0.05) or shared(one, count=2), within_s=30)
+        one.commit(offsets=[TopicPartition(topic, one.assignment()[0].partition, 1)], asynchronous=False)
+        at = ("--bootstrap-server", front.bootstrap, "--timeout", "60000", "--group", group)
+        members = table(tools("kafka-consumer-groups.sh", *at, "--describe", "--members", "--verbose"))
+        state = tools("kafka-consumer-groups.sh", *at, "--describe", "--state")
+        admin = AdminClient({"bootstrap.servers": front.bootstrap})
+        seen = admin.describe_consumer_groups([group])[group].result(30)
+        rows = {row.group_id: row for row in admin.list_consumer_groups().result(30).valid}
+    assert {row["CLIENT-ID"]: row["#PARTITIONS"] for row in members}["stock"] == str(PARTITIONS // 2)
+    assert "own" in {row["CONSUMER-ID"] for row in members}
+    assert "Stable" in state
+    assert "sticky" in state
+    assert (rows[group].state, rows[group].type) == (ConsumerGroupState.STABLE, ConsumerGroupType.CONSUMER)
+    held = {tp.partition for member in seen.members for tp in member.assignment.topic_partitions}
+    assert (len(seen.members), held) == (2, set(range(PARTITIONS)))
+
+    one.close()
+    printed = tools(
+        "kafka-consumer-groups.sh", *at, "--reset-offsets", "--to-offset", "2", "--topic", topic, "--execute"
+    )
+    _, _, partitions, offsets = rows_of_four(printed)
+    assert (len(partitions), set(offsets)) == (PARTITIONS, {"2"})
+    other = consumer(group, enable_auto_commit=False)
+    eventually(lambda: shared(other), within_s=30)
+    assert {found.offset for found in other.committed(other.assignment(), 30)} == {2}
+    with pytest.raises(AssertionError, match="not empty"):
+        tools("kafka-consumer-groups.sh", *at, "--delete")
+    other.close()
+    tools("kafka-consumer-groups.sh", *at, "--delete")
+    assert not front.store.exists(layout.group(group))

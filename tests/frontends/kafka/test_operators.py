@@ -19,6 +19,7 @@ from kafka_coord.zk import layout
 from tests.cli.commands import promised
 from tests.cli.running import Run
 from tests.frontends.kafka.conftest import Front
+from tests.frontends.kafka.peer import Member, Peer
 from tests.monitor.listening import listening
 from tests.waiting import eventually
 
@@ -183,15 +184,23 @@ def test_offsets_and_groups_are_deleted(coord: Run, topic: str, left: str) -> No
 
 
 def test_a_managed_group_of_the_same_name_is_meant_unless_told_otherwise(front: Front, coord: Run, left: str) -> None:
+    def kinds() -> list[str]:
+        return [one["kind"] for one in coord("groups", "list", "-o", "json").json() if one["group"] == left]
+
     places = (layout.group(left), layout.ids(left), layout.owners(left), layout.offsets(left))
-    for path in places:
-        front.store.ensure_path(path)
+    coordinator = front.listeners[front.coordinator(partition_of(left))]
     try:
-        kinds = [one["kind"] for one in coord("groups", "list", "-o", "json").json() if one["group"] == left]
-        assert kinds == ["client-assigned", "managed"]
-        assert coord("groups", "describe", left, "-o", "json").json()["kind"] == "managed"
-        other = coord("groups", "describe", left, "--kind", "client-assigned", "-o", "json").json()
-        assert [one["committed_offset"] for one in other["offsets"]] == [40, 40, 40]
+        with Peer(coordinator) as peer:
+            member = Member(peer, left)
+            for path in places:
+                front.store.ensure_path(path)
+            eventually(lambda: coordinator.managed.has(left))
+            assert kinds() == ["client-assigned", "managed"]
+            assert coord("groups", "describe", left, "-o", "json").json()["kind"] == "managed"
+            other = coord("groups", "describe", left, "--kind", "client-assigned", "-o", "json").json()
+            assert [one["committed_offset"] for one in other["offsets"]] == [40, 40, 40]
+            peer.ask("LeaveGroup", 1, group_id=left, member_id=member.who["member_id"])
+        assert kinds() == ["managed"], "the other has no members"
     finally:
         for path in reversed(places):
             front.store.delete(path)

@@ -16,7 +16,7 @@ from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.grouplog.term import TOPIC
 from tests.cli.running import Run
 from tests.frontends.kafka.conftest import Front
-from tests.frontends.kafka.java import KafkaTools
+from tests.frontends.kafka.java import KafkaTools, rows_of_four, table
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.zookeeper]
@@ -59,21 +59,6 @@ def left(front: Front, topic: str) -> str:
     return group
 
 
-def table(printed: str) -> list[dict[str, str]]:
-    """The rows of a table whose cells have no spaces, by heading; GROUP comes first."""
-    lines = [line.split() for line in printed.splitlines() if line.strip()]
-    assert ["GROUP"] in [line[:1] for line in lines], printed
-    at = next(number for number, line in enumerate(lines) if line[0] == "GROUP")
-    return [dict(zip(lines[at], line, strict=False)) for line in lines[at + 1 :]]
-
-
-def rows_of_four(printed: str) -> list[list[str]]:
-    """The columns GROUP, TOPIC, PARTITION and NEW-OFFSET. The tool of 3.9 puts all rows into one line."""
-    words = printed.split()
-    assert words[:4] == ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], printed
-    return [words[at::4] for at in range(4, 8)]
-
-
 def objects(printed: str) -> Iterator[dict[str, Any]]:
     """The formatters put no end of line between their JSON objects."""
     at = 0
@@ -104,7 +89,7 @@ def test_list_and_describe_say_what_ours_say(
         for name, group in listener.manager.groups_cache.items()
         if group.metadata.protocol_type not in {None, "", "consumer"}
     }
-    assert set(listed.splitlines()) == {row["group"] for row in rows if row["kind"] == "client-assigned"} - others
+    assert set(listed.splitlines()) == {row["group"] for row in rows} - others
     theirs = [(row["PARTITION"], row["CURRENT-OFFSET"], row["LAG"], row["CLIENT-ID"]) for row in table(offsets)]
     assert sorted(theirs) == [
         (

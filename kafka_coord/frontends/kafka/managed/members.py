@@ -10,6 +10,7 @@ need not give up anything for.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -93,6 +94,7 @@ class ConsumerGroupMember:
     connection: int
     subscription: Subscription | None
     id: MemberId | None = None
+    first_epoch: int = FIRST_EPOCH
     epoch: int = FIRST_EPOCH
     previous_epoch: int = FIRST_EPOCH
     assignment: set[TopicPartition] = field(default_factory=set)
@@ -109,8 +111,11 @@ class ConsumerGroupMember:
 
     def reach(self, generation: int) -> None:
         """The member has, or is told of, everything of this generation."""
-        if generation > self.epoch:
-            self.previous_epoch, self.epoch = self.epoch, generation
+        if generation <= self.epoch:
+            return
+        self.previous_epoch, self.epoch = self.epoch, generation
+        if self.sent is None:  # nobody has been told any other
+            self.first_epoch = generation
 
 
 class ConsumerGroupMembers:
@@ -130,6 +135,10 @@ class ConsumerGroupMembers:
         self._session_timeout_s, self._longest_wait_s = session_timeout_s, longest_wait_s
         self.members: dict[Key, ConsumerGroupMember] = {}
         self._by_connection: dict[int, ConsumerGroupMember] = {}
+        self._of_group: dict[str, dict[str, ConsumerGroupMember]] = {}
+        """By group and member id."""
+        self._waits: list[tuple[float, int, ConsumerGroupMember]] = []
+        """A heap of when to answer whom, with entries that no longer hold."""
         self._numbers = itertools.count(1)
         self._stimuli: list[Stimulus] = []
         self._answers: list[Answer] = []
@@ -188,20 +197,25 @@ class ConsumerGroupMembers:
             self._refuse(beat, Error.UNKNOWN_MEMBER_ID)
             return
         member = self._made(beat)
-        member.epoch = member.previous_epoch = max(FIRST_EPOCH, beat.epoch)
+        member.first_epoch = member.epoch = member.previous_epoch = max(FIRST_EPOCH, beat.epoch)
         self._wait(member, beat, now)
         self._stimuli.append(stimuli.ResumeWanted(member.connection, beat, found.id, beat.member_id))
 
     def _made(self, beat: Heartbeat) -> ConsumerGroupMember:
         member = ConsumerGroupMember(beat.key, beat.member_id, next(self._numbers), beat.subscription)
         self.members[beat.key] = self._by_connection[member.connection] = member
+        self._of_group.setdefault(beat.key[0], {})[beat.member_id] = member
         return member
 
     def _wait(self, member: ConsumerGroupMember, beat: Heartbeat, now: float) -> None:
         """Lets the heartbeat wait, in place of an earlier one whose answer its client has given up."""
         if member.waiting is not None:
             self._refuse(member.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
-        member.waiting, member.answer_at = beat, now + self._longest_wait_s
+        self._answer_at(member, beat, now + self._longest_wait_s)
+
+    def _answer_at(self, member: ConsumerGroupMember, beat: Heartbeat, at: float) -> None:
+        member.waiting, member.answer_at = beat, at
+        heapq.heappush(self._waits, (at, next(self._numbers), member))
 
     def _beats(self, member: ConsumerGroupMember, beat: Heartbeat) -> None:
         is_late = beat.epoch == member.previous_epoch and (beat.owned is None or self._is_assigned(member, beat.owned))
@@ -230,9 +244,12 @@ class ConsumerGroupMembers:
         partitions = self._by_identity(command.partitions)
         is_done = partitions <= member.owned if isinstance(command, StartFetcher) else not partitions & member.owned
         if is_done:
-            member.command, member.told, member.has_acknowledged = None, False, True
-            member.reach(command.generation)
-            self._stimuli.append(stimuli.CommandAcknowledged(member.connection, command_id, {}))
+            self._acknowledged(member, command_id, command)
+
+    def _acknowledged(self, member: ConsumerGroupMember, command_id: CommandId, command: Command) -> None:
+        member.command, member.told, member.has_acknowledged = None, False, True
+        member.reach(command.generation)
+        self._stimuli.append(stimuli.CommandAcknowledged(member.connection, command_id, {}))
 
     def _by_identity(self, partitions: Iterable[TopicPartition]) -> Owned:
         """Partitions by topic id, without those of topics that no longer exist."""
@@ -245,6 +262,10 @@ class ConsumerGroupMembers:
             self._answers.append(Committed(commit.token, error))
             return
         member = self.members[commit.key]
+        if member.command is not None and member.told:
+            command_id, command = member.command
+            if isinstance(command, StartFetcher) and not commit.offsets.keys().isdisjoint(command.partitions):
+                self._acknowledged(member, command_id, command)  # it says by this that it has begun
         member.commits.add(commit.token)
         self._stimuli += [
             stimuli.Heard(member.connection),
@@ -252,8 +273,8 @@ class ConsumerGroupMembers:
         ]
 
     def why_not(self, key: Key, member_id: str, epoch: int) -> Error:
-        """Why a member with this epoch may not commit or fetch offsets. An epoch that an answer has just replaced is
-        good: the machine knows what the member holds."""
+        """Why a member with this epoch may not commit or fetch offsets. Every epoch is good that it has had since it
+        joined: the machine knows what the member holds."""
         member = self.members.get(key)
         if member is None or member.id is None:
             found = self._machine.members.get(key)
@@ -261,13 +282,17 @@ class ConsumerGroupMembers:
             return Error.COORDINATOR_LOAD_IN_PROGRESS if may_return else Error.UNKNOWN_MEMBER_ID
         if member.member_id != member_id:
             return Error.UNKNOWN_MEMBER_ID
-        good = not member.fenced and epoch in {member.epoch, member.previous_epoch}
+        good = not member.fenced and member.first_epoch <= epoch <= member.epoch
         return Error.NONE if good else Error.STALE_MEMBER_EPOCH
 
     def key_of(self, group: str, member_id: str) -> Key:
         """The key of a member that a request names only by its member id."""
-        static = (key for key, one in self.members.items() if one.member_id == member_id and key[0] == group)
-        return (group, member_id) if (group, member_id) in self.members else next(static, (group, member_id))
+        member = self._of_group.get(group, {}).get(member_id)
+        return (group, member_id) if member is None else member.key
+
+    def ids_and_epochs(self, group: str) -> dict[str, tuple[str, int]]:
+        """Of the members that have been heard of in this term, by consumer. Called on any thread."""
+        return {one.key[1]: (one.member_id, one.epoch) for one in list(self._of_group.get(group, {}).values())}
 
     # --- from the machine --------------------------------------------------------------------------------------------
 
@@ -353,6 +378,11 @@ class ConsumerGroupMembers:
         self._by_connection.pop(member.connection, None)
         if self.members.get(member.key) is member:
             del self.members[member.key]
+        of_group = self._of_group.get(member.key[0], {})
+        if of_group.get(member.member_id) is member:
+            del of_group[member.member_id]
+            if not of_group:
+                del self._of_group[member.key[0]]
         for beat in (member.waiting, member.leaving):
             if beat is not None:
                 self._refuse(beat, error, message)
@@ -369,15 +399,19 @@ class ConsumerGroupMembers:
 
     def due(self) -> float:
         """When :meth:`tick` next has an effect."""
-        return min((one.answer_at for one in self.members.values() if one.waiting is not None), default=float("inf"))
+        while self._waits and not self._holds(*self._waits[0]):
+            heapq.heappop(self._waits)
+        return self._waits[0][0] if self._waits else float("inf")
+
+    def _holds(self, at: float, _number: int, member: ConsumerGroupMember) -> bool:
+        return member.waiting is not None and member.answer_at == at
 
     def tick(self, now: float) -> None:
         """Answers who has waited long enough."""
-        for member in list(self.members.values()):
-            if member.waiting is None or now < member.answer_at:
-                continue
+        while self.due() <= now:
+            _, _, member = heapq.heappop(self._waits)
             if member.id is not None:
                 self._answer_waiting(member)
-            else:
+            elif member.waiting is not None:
                 self._refuse(member.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
                 member.waiting = None

@@ -11,8 +11,10 @@ from typing import Any
 from kafka_coord.channel.messages import Register
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import InvalidPattern
+from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.members import JOIN, Beaten, Commit, Heartbeat
-from kafka_coord.frontends.kafka.managed.terms import PROTOCOL, SESSION_TIMEOUT_S, Assigned, ManagedTerms
+from kafka_coord.frontends.kafka.managed.terms import PROTOCOL, SESSION_TIMEOUT_S, ManagedTerms
+from kafka_coord.frontends.kafka.managed.topic_ids import Assigned
 from kafka_coord.frontends.members.registering import registration_value, too_large
 from kafka_coord.grouplog.manager import Offsets
 from kafka_coord.grouplog.records import CommittedOffset
@@ -27,8 +29,9 @@ _SESSION_TIMEOUT_MS = round(SESSION_TIMEOUT_S * 1000)
 class ManagedGroups:
     """``broker_id`` is the instance's."""
 
-    def __init__(self, terms: ManagedTerms, broker_id: int) -> None:
+    def __init__(self, terms: ManagedTerms, administration: Administration, broker_id: int) -> None:
         self._terms, self._broker_id = terms, broker_id
+        self.administration, self.names = administration, terms.names
         self.has, self.knows, self.adopt = terms.has, terms.knows, terms.adopt
 
     async def heartbeat(self, request: Any, client_id: str, host: str) -> Any:
@@ -85,7 +88,10 @@ class ManagedGroups:
         return registration_value(register, self._broker_id, host, time.time_ns() // 1_000_000, secrets.token_hex(8))
 
     async def commit(self, request: Any, offsets: Offsets) -> tuple[Error, dict[tuple[str, int], Error]]:
-        """Commits for a member. Returns an error for all, and those of single partitions."""
+        """Commits for a member, or for a tool. Returns an error for all, and those of single partitions."""
+        if request.generation_id_or_member_epoch < 0 and not request.member_id:
+            told = {TopicPartition(*where): one.offset for where, one in offsets.items()}
+            return await self.administration.set_offsets(request.group_id, told), {}
         key = request.group_id, request.group_instance_id or request.member_id
         values = {TopicPartition(*where): one.offset for where, one in offsets.items()}
         epoch = request.generation_id_or_member_epoch

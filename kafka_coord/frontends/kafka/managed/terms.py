@@ -6,8 +6,6 @@ The event loop of the listener passes requests in, and gets the answers as futur
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import logging
 import threading
 from collections import deque
@@ -21,6 +19,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import Fenced, MalformedValue, NoNode, StoreError, StoreUnavailable
 from kafka_coord.frontends.kafka.managed.adopting import adopt
 from kafka_coord.frontends.kafka.managed.members import Beaten, Commit, Committed, ConsumerGroupMembers, Heartbeat
+from kafka_coord.frontends.kafka.managed.topic_ids import Assigned, TopicIds
 from kafka_coord.frontends.members.committed import Committed as Found
 from kafka_coord.frontends.members.committed import CommittedReader
 from kafka_coord.frontends.members.journal import Journal
@@ -29,7 +28,6 @@ from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Office, Term
 from kafka_coord.grouplog.manager import partition_of
 from kafka_coord.model import TopicPartition
-from kafka_coord.model import json_fields as fields
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import Check, SessionState, Store
 from kafka_coord.zk.watches import Watches
@@ -51,9 +49,6 @@ _REFUSALS = {
     Code.NOT_AUTHORISED: Error.GROUP_AUTHORIZATION_FAILED,
     Code.BAD_SUBSCRIPTION: Error.INVALID_REQUEST,
 }
-
-Assigned = tuple[tuple[bytes, tuple[int, ...]], ...]
-"""Partitions by topic id."""
 
 
 class Served:
@@ -136,41 +131,15 @@ class GroupNames:
     def __contains__(self, group: str) -> bool:
         return group in self._names
 
+    def all(self) -> list[str]:
+        return list(self._names)
+
     def listed(self, names: tuple[str, ...] | None) -> None:
         self._names = set(names or ())
 
     def add(self, group: str) -> None:
         """A group that was made a moment ago."""
         self._names.add(group)
-
-
-class TopicIds:
-    """The ids that Kafka gives topics from 2.8 on, as ZooKeeper has them. One thread."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._ids: dict[str, bytes | None] = {}
-
-    def get(self, topic: str) -> bytes | None:
-        return self._ids.get(topic)
-
-    def learn(self, topics: Iterable[str]) -> None:
-        """Reads the ids of these topics, as a topic may have been made anew. One that is gone keeps its id. Raises
-        :class:`StoreError`."""
-        for topic in topics:
-            path = layout.broker_topic(topic)
-            with suppress(NoNode, MalformedValue, binascii.Error):
-                written = fields.text(fields.load_object(self._store.get(path).data, path), "topic_id", path)
-                self._ids[topic] = base64.urlsafe_b64decode(written + "==")
-
-    def by_id(self, partitions: Iterable[TopicPartition]) -> Assigned:
-        """Without those of topics that have no id."""
-        found: dict[bytes, list[int]] = {}
-        for topic, partition in sorted(partitions):
-            topic_id = self._ids.get(topic)
-            if topic_id is not None:
-                found.setdefault(topic_id, []).append(partition)
-        return tuple((topic_id, tuple(numbers)) for topic_id, numbers in found.items())
 
 
 class ManagedTerms:
@@ -216,6 +185,15 @@ class ManagedTerms:
     def knows_partitions(self) -> int:
         """Of how many partitions of the groups log it knows that."""
         return sum(served.has_begun for served in list(self._served.values()))
+
+    def served(self, group: str) -> dict[str, tuple[str, int]]:
+        """Member id and epoch of the members that this instance serves, by consumer."""
+        served = self._served.get(partition_of(group))
+        return served.members.ids_and_epochs(group) if served is not None else {}
+
+    def names(self) -> list[str]:
+        """All managed groups."""
+        return self._groups.all()
 
     async def heartbeat(self, group: str, beat: Callable[[object], Heartbeat]) -> tuple[Beaten, Assigned | None]:
         """``beat`` makes the group's heartbeat with its token. Returns the answer, and its assignment by topic id."""

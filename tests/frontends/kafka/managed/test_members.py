@@ -85,7 +85,8 @@ class Play:
         token = next(self._tokens)
         self.members.commit(Commit(token, ("delays", member_id), member_id, epoch, {tp(partition): offset}))
         self.pump()
-        self.write()
+        while self.write():
+            pass
         return self.answers.get(token)
 
     def send(
@@ -186,6 +187,23 @@ def test_a_commit_is_answered_when_it_is_stored() -> None:
     assert "c" not in play.answers
     assert [store.offsets for store in play.write()] == [{tp(0): 8}]
     assert play.answers["c"] == Committed("c", Error.NONE)
+
+
+def test_who_commits_in_partitions_it_was_told_to_start_has_started_them() -> None:
+    play = Play()
+    play.beat(JOIN)
+    play.send(3, start=(0,))
+    assert play.commit(3, 7).error is Error.NONE, "its heartbeat that says so may come later"
+    play.send(4, stop=(0,))
+    assert play.commit(3, 8).error is Error.NONE
+    play.beat(3)
+    play.beat(3, owned=owned())
+    play.write()
+    play.send(5, start=(1,))
+    assert play.commit(4, 9, partition=1).error is Error.STALE_MEMBER_EPOCH, "it has not been told yet"
+    play.beat(4)
+    assert play.commit(4, 9, partition=1).error is Error.NONE
+    assert play.commit(2, 9, partition=1).error is Error.STALE_MEMBER_EPOCH, "it never had that epoch"
 
 
 def test_a_member_with_another_subscription_gives_up_everything_and_joins_again() -> None:

@@ -1,0 +1,81 @@
+"""Answers requests that look at groups of both kinds: DescribeGroups, ConsumerGroupDescribe and ListGroups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.frontends.kafka import answers
+from kafka_coord.frontends.kafka.access import Operation
+from kafka_coord.frontends.kafka.calls import Call
+from kafka_coord.frontends.kafka.group_kinds import GroupKinds
+from kafka_coord.frontends.kafka.managed import views
+from kafka_coord.grouplog.manager import GroupMetadataManager
+from kafka_coord.wire.messages import message
+
+_WITH_STATES = 4
+"""The version of ListGroups from which on answers have the groups' states."""
+
+
+class GroupViews:
+    """One handler for each request. One event loop."""
+
+    def __init__(self, manager: GroupMetadataManager, kinds: GroupKinds) -> None:
+        self._manager, self._kinds = manager, kinds
+
+    async def handle_describe_groups(self, call: Call) -> Any:
+        errors = await self._errors(call, call.request.groups)
+        seen = await self._managed(errors)
+        found = []
+        for group_id, error in errors.items():
+            if group_id in seen:
+                found.append(views.described_as_classic(seen[group_id]))
+            else:
+                found.append(answers.described(group_id, error, self._manager.group(group_id)))
+        return message("DescribeGroupsResponse")(groups=tuple(found))
+
+    async def handle_consumer_group_describe(self, call: Call) -> Any:
+        errors = await self._errors(call, call.request.group_ids)
+        seen = await self._managed(errors)
+        missing = (views.GroupView(one, error or Error.GROUP_ID_NOT_FOUND) for one, error in errors.items())
+        groups = tuple(views.described(seen.get(one.group, one)) for one in missing)
+        return message("ConsumerGroupDescribeResponse")(groups=groups)
+
+    async def _errors(self, call: Call, group_ids: Iterable[str]) -> dict[str, Error]:
+        """Why the client may not see groups, or why they are not served here."""
+        denied = await call.client.access.denied_groups(Operation.DESCRIBE, group_ids)
+        await self._manager.prove_all(group_ids)
+        failed = Error.GROUP_AUTHORIZATION_FAILED
+        return {one: failed if one in denied else self._kinds.availability(one) for one in group_ids}
+
+    async def _managed(self, errors: dict[str, Error]) -> dict[str, views.GroupView]:
+        """The managed ones among the groups without an error."""
+        found: dict[str, views.GroupView] = {}
+        for group_id, error in errors.items():
+            managed = self._kinds.managed(group_id) if error is Error.NONE else None
+            if managed is not None:
+                found |= await managed.administration.views([group_id])
+        return found
+
+    async def handle_list_groups(self, call: Call) -> Any:
+        loading = Error.COORDINATOR_LOAD_IN_PROGRESS if self._manager.loading else Error.NONE
+        managed, access = self._kinds.managed_here(), call.client.access
+        classic = self._manager.groups_cache.keys() - set(managed)
+        hidden: frozenset[str] = frozenset()
+        if not await access.may_describe_cluster():
+            hidden = await access.denied_groups(Operation.DESCRIBE, [*classic, *managed])
+        rows = [answers.listed_classic(name, self._manager.groups_cache[name]) for name in classic - hidden]
+        rows += await self._listed_managed(call, [name for name in managed if name not in hidden])
+        return answers.listed(rows, call.request, loading)
+
+    async def _listed_managed(self, call: Call, names: list[str]) -> list[answers.Listed]:
+        """Their states are read only if the answer has them."""
+        types = {kind.lower() for kind in call.request.types_filter}
+        owner = self._kinds.managed(names[0]) if names and (not types or views.CONSUMER in types) else None
+        if owner is None:
+            return []
+        states: dict[str, views.State] = {}
+        if call.version >= _WITH_STATES:
+            states = await owner.administration.states(names)
+        return [answers.Listed(name, views.CONSUMER, states.get(name, ""), views.CONSUMER) for name in names]

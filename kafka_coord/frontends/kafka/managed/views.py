@@ -1,0 +1,175 @@
+"""Shows managed groups to Kafka's own tools: reads them from ZooKeeper, and builds the answers' messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from kafka_coord.classic_groups.errors import Error
+from kafka_coord.coordinator.memory import GroupMemory
+from kafka_coord.coordinator.observe import GroupQuery, Snapshot, observe
+from kafka_coord.coordinator.options import CoordinatorOptions
+from kafka_coord.errors import StoreError
+from kafka_coord.frontends.kafka.managed.topic_ids import TopicIds
+from kafka_coord.model import NO_PARTITIONS, Observation, PartitionSet
+from kafka_coord.wire.messages import message
+from kafka_coord.zk.store import Store
+
+CONSUMER = "consumer"
+"""The type of these groups in ListGroups, and their protocol type."""
+_IS_KIP_848, _IS_OTHER = 1, -1
+"""Types of members in ConsumerGroupDescribe."""
+
+
+class State(StrEnum):
+    """The states of KIP-848."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Served(NamedTuple):
+    """What the instance knows of a member that it serves itself."""
+
+    member_id: str
+    epoch: int
+
+
+class GroupView(NamedTuple):
+    """One group. ``seen`` is ``None`` if it does not exist, or if ``error`` says why it cannot be read. ``served`` are
+    members of it by consumer."""
+
+    group: str
+    error: Error
+    seen: Observation | None = None
+    served: Mapping[str, Served] = {}
+    ids: TopicIds | None = None
+
+    @property
+    def state(self) -> State:
+        return State.DEAD if self.seen is None else state_of(self.seen)
+
+
+def read_groups(store: Store, groups: Iterable[str]) -> dict[str, Observation | StoreError | None]:
+    """``None`` for a group that does not exist. Raises :class:`StoreError`."""
+    queries = [GroupQuery(GroupMemory(group), {}, ()) for group in groups]
+    found = observe(store, queries, epoch=0, options=CoordinatorOptions())
+    return {
+        query.memory.group: one.observation if isinstance(one, Snapshot) else one
+        for query, one in zip(queries, found, strict=True)
+    }
+
+
+def state_of(seen: Observation) -> State:
+    target = seen.assignment
+    if not seen.members:
+        return State.EMPTY
+    if target is None or not seen.members.keys() <= target.members.keys():
+        return State.ASSIGNING
+    owned = {consumer: ledger.owned for consumer, ledger in seen.ledgers.items()}
+    is_reached = all(owned.get(one, NO_PARTITIONS) == target.members[one] for one in seen.members)
+    is_waiting = any(channel.commands for channel in seen.channels.values())
+    return State.STABLE if is_reached and not is_waiting else State.RECONCILING
+
+
+def topics_of(seen: Observation) -> set[str]:
+    """The topics of which members own partitions, or should."""
+    sets = [ledger.owned for ledger in seen.ledgers.values()]
+    sets += seen.assignment.members.values() if seen.assignment is not None else ()
+    return {topic for partitions in sets for topic in partitions.topics}
+
+
+def described(view: GroupView) -> Any:
+    """One group of a ConsumerGroupDescribe."""
+    form = message("ConsumerGroupDescribeResponse")
+    one, seen = form.struct("DescribedGroup"), view.seen
+    if view.error is not Error.NONE or seen is None or view.ids is None:
+        error = view.error or Error.GROUP_ID_NOT_FOUND
+        words = f"Group {view.group} not found." if error is Error.GROUP_ID_NOT_FOUND else None
+        return one(error_code=error, error_message=words, group_id=view.group, group_state=State.DEAD)
+    target = seen.assignment
+    return one(
+        group_id=view.group,
+        group_state=view.state,
+        group_epoch=target.generation if target is not None else 0,
+        assignment_epoch=target.generation if target is not None else 0,
+        assignor_name=target.assignor if target is not None else "",
+        members=tuple(_member(form, view, seen, view.ids, consumer) for consumer in sorted(seen.members)),
+    )
+
+
+def _member(form: Any, view: GroupView, seen: Observation, ids: TopicIds, consumer: str) -> Any:
+    member, target = seen.members[consumer], seen.assignment
+    generation = target.generation if target is not None else 0
+    known = view.served.get(consumer, Served(consumer, generation))
+    owned, wanted = _owned(seen, consumer), _wanted(seen, consumer)
+    return form.struct("Member")(
+        member_id=known.member_id,
+        instance_id=consumer if known.member_id != consumer else None,
+        rack_id=member.rack,
+        member_epoch=known.epoch,
+        client_id=member.client or "",
+        client_host=f"/{member.host or ''}",
+        subscribed_topic_names=tuple(sorted(member.subscription.topics)),
+        subscribed_topic_regex=member.subscription.pattern or None,
+        assignment=_assignment(form, ids, owned),
+        target_assignment=_assignment(form, ids, wanted),
+        member_type=_IS_KIP_848 if member.protocol == CONSUMER else _IS_OTHER,
+    )
+
+
+def _owned(seen: Observation, consumer: str) -> PartitionSet:
+    ledger = seen.ledgers.get(consumer)
+    return ledger.owned if ledger is not None else NO_PARTITIONS
+
+
+def _wanted(seen: Observation, consumer: str) -> PartitionSet:
+    return seen.assignment.members.get(consumer, NO_PARTITIONS) if seen.assignment is not None else NO_PARTITIONS
+
+
+def _assignment(form: Any, ids: TopicIds, partitions: PartitionSet) -> Any:
+    of_topic = form.struct("TopicPartitions")
+    return form.struct("Assignment")(
+        topic_partitions=tuple(
+            of_topic(topic_id=ids.get(topic) or bytes(16), topic_name=topic, partitions=tuple(sorted(numbers)))
+            for topic, numbers in partitions.by_topic()
+        )
+    )
+
+
+def described_as_classic(view: GroupView) -> Any:
+    """One group of a DescribeGroups, for tools that do not know KIP-848: as a group of the classic protocol."""
+    form = message("DescribeGroupsResponse")
+    one, seen = form.struct("DescribedGroup"), view.seen
+    if view.error is not Error.NONE or seen is None:
+        return one(error_code=view.error, group_id=view.group, group_state="" if view.error else State.DEAD)
+    is_settled = view.state in {State.EMPTY, State.STABLE}
+    return one(
+        group_id=view.group,
+        group_state=view.state if is_settled else "PreparingRebalance",
+        protocol_type=CONSUMER,
+        protocol_data=seen.assignment.assignor if seen.assignment is not None and is_settled else "",
+        members=tuple(_classic_member(form, view, seen, consumer) for consumer in sorted(seen.members)),
+    )
+
+
+def _classic_member(form: Any, view: GroupView, seen: Observation, consumer: str) -> Any:
+    member = seen.members[consumer]
+    known = view.served.get(consumer, Served(consumer, 0))
+    assignment = message("ConsumerProtocolAssignment")
+    of_topic = assignment.struct("TopicPartition")
+    owned = tuple(
+        of_topic(topic=topic, partitions=tuple(sorted(numbers))) for topic, numbers in _owned(seen, consumer).by_topic()
+    )
+    encoded = assignment.encode(assignment(assigned_partitions=owned), 0, bytearray(2))
+    return form.struct("DescribedGroupMember")(
+        member_id=known.member_id,
+        group_instance_id=consumer if known.member_id != consumer else None,
+        client_id=member.client or "",
+        client_host=f"/{member.host or ''}",
+        member_assignment=bytes(encoded),
+    )
