@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafka_coord.cli.asking import confirm
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.options import output_option
 from kafka_coord.cli.output import Column, Format, Section, note, show
+from kafka_coord.cli.requests import confirm
 from kafka_coord.errors import SettingsError, StoreError, VerificationFailed
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from kafka_coord.cli.asking import asked, asking_options, reason_option, show_answers
 from kafka_coord.cli.connection import connection_options, open_store
 from kafka_coord.cli.documents import pause_document
 from kafka_coord.cli.groups.show import nobody_decides, report_unreadable
 from kafka_coord.cli.options import output_option, who
 from kafka_coord.cli.output import Column, Format, Section, cell, duration, iso_time, number, show
+from kafka_coord.cli.requests import asked, asking_options, reason_option, show_answers
 from kafka_coord.errors import NotFound
 from kafka_coord.model import Request, RequestType
 from kafka_coord.monitor.cluster import Cluster, read_cluster

@@ -290,11 +290,11 @@ def _kafka_listener(settings: Settings, broker_id: int, store: Store) -> KafkaLi
     if serve_settings.listen_kafka is None or serve_settings.broker_listener is None:
         return None
     from kafka_coord.classic_groups.machine import GroupLimits
-    from kafka_coord.frontends.kafka.limits import FrontLimits
+    from kafka_coord.frontends.kafka.limits import ClientLimits
     from kafka_coord.frontends.kafka.listener import KafkaListener
     from kafka_coord.grouplog.authentication import BrokerSecurity
 
-    limits = FrontLimits(
+    limits = ClientLimits(
         max_connections=serve_settings.kafka_max_connections,
         max_connections_per_ip=serve_settings.kafka_max_connections_per_ip,
         max_request_bytes=serve_settings.kafka_max_request_bytes,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kafka_coord.channel.interface import MemberChannel
 from kafka_coord.channel.operations import Offsets, Registration, in_order
 from kafka_coord.consumer.counters import Counters
-from kafka_coord.consumer.fetching import Fetchers
+from kafka_coord.consumer.fetcher_interface import Fetchers
 from kafka_coord.consumer.settings import PartitionCallback
 from kafka_coord.errors import MalformedValue, MembershipLost
 from kafka_coord.model import NO_OFFSET, Command, CommandId, StartFetcher, StopFetcher, TopicPartition

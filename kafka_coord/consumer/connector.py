@@ -20,7 +20,7 @@ from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.zookeeper import Holder
 from kafka_coord.consumer.command_loop import LOOK_INTERVAL_S, CommandLoop, tell
 from kafka_coord.consumer.counters import Counters
-from kafka_coord.consumer.fetching import Fetchers
+from kafka_coord.consumer.fetcher_interface import Fetchers
 from kafka_coord.consumer.settings import PartitionCallback
 from kafka_coord.errors import (
     ConsumerClosed,

@@ -18,13 +18,13 @@ from kafka_coord.channel.operations import eviction_op
 from kafka_coord.consumer.broker_lookup import BrokerLookup
 from kafka_coord.consumer.commit_offsets import asked_offsets, consumed_offsets
 from kafka_coord.consumer.connector import Connector
+from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.consumer.counters import ConsumerStats
 from kafka_coord.consumer.fetcher import DEFAULT_MAX_RECORDS
 from kafka_coord.consumer.fetchers import KafkaFetchers, client_settings
 from kafka_coord.consumer.open_consumers import open_consumers
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.reset import OffsetReset
-from kafka_coord.consumer.running import ConnectorThread
 from kafka_coord.consumer.settings import (
     Callbacks,
     PartitionCallback,

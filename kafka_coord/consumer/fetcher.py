@@ -19,10 +19,10 @@ from confluent_kafka import KafkaError, Message
 
 from kafka_coord.consumer.assigned_client import AssignedClient, Key
 from kafka_coord.consumer.fetch_errors import FetchErrors
+from kafka_coord.consumer.fetched_runs import Run
 from kafka_coord.consumer.held_partition import HeldPartition
 from kafka_coord.consumer.record import Record
 from kafka_coord.consumer.reset import OffsetReset
-from kafka_coord.consumer.runs import Run
 from kafka_coord.consumer.stream_partitions import StreamPartitions
 from kafka_coord.errors import ConsumerClosed, ConsumerError
 

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kafka_coord.consumer.assigned_client import Key
+from kafka_coord.consumer.fetched_runs import FetchedRuns
 from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.consumer.runs import FetchedRuns
 from kafka_coord.errors import NoOffset
 from kafka_coord.model import TopicPartition
 

@@ -25,9 +25,9 @@ from kafka_coord.coordinator.listeners import (
 from kafka_coord.coordinator.observe import decode_member
 from kafka_coord.coordinator.options import CoordinatorOptions
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
-from kafka_coord.coordinator.reading import read_each
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests, answer_op
+from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.errors import Fenced, MalformedValue, MultiFailed, NoAuth, StoreUnavailable
 from kafka_coord.model import Member, Request, Unreadable
 from kafka_coord.model.names import is_legal

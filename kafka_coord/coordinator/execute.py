@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kafka_coord.coordinator.decide import Decided
-from kafka_coord.coordinator.reading import tree_below
+from kafka_coord.coordinator.tolerant_reads import tree_below
 from kafka_coord.coordinator.translate import Translation, in_parts
 from kafka_coord.errors import MultiFailed, NotEmpty
 from kafka_coord.zk import layout

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from kafka_coord.coordinator.catalog import TopicCatalog
+from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.coordinator.queue import RebalanceRequestQueue
-from kafka_coord.coordinator.reading import read_each, report
 from kafka_coord.coordinator.registry import GroupRegistry
 from kafka_coord.coordinator.requests import PendingRequests
-from kafka_coord.coordinator.topics import decode_topic
+from kafka_coord.coordinator.tolerant_reads import read_each, report
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Request, Unreadable
 from kafka_coord.model.names import RULE, is_legal

@@ -10,7 +10,7 @@ from kafka_coord.channel.operations import decode_command
 from kafka_coord.coordinator.deadlines import DeadlineInputs, deadlines, slow_commands
 from kafka_coord.coordinator.memory import Decoded, GroupMemory
 from kafka_coord.coordinator.options import CoordinatorOptions
-from kafka_coord.coordinator.reading import read_each
+from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.errors import MalformedValue, NoAuth, StoreError
 from kafka_coord.model import (
     Assignment,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kafka_coord.channel.operations import decode_offset, offset_op
-from kafka_coord.coordinator.reading import read_each
-from kafka_coord.coordinator.topics import is_identity
+from kafka_coord.coordinator.kafka_znodes import is_identity
+from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicInfo, TopicPartition, Unreadable, same_topic
 from kafka_coord.zk import layout

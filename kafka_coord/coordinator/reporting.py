@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from kafka_coord.coordinator.memory import GroupMemory, Outcome, Unsettled
 from kafka_coord.coordinator.plan.reasons import counted, cut
-from kafka_coord.coordinator.reading import report
 from kafka_coord.coordinator.steps import AT_REST, GroupState, Plan
+from kafka_coord.coordinator.tolerant_reads import report
 from kafka_coord.model import Observation, PartitionSet
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
-from kafka_coord.coordinator.reading import read_each, report
+from kafka_coord.coordinator.tolerant_reads import read_each, report
 from kafka_coord.errors import MalformedValue, MultiFailed, NoAuth
 from kafka_coord.model import Request, RequestType, Unreadable
 from kafka_coord.model import json_fields as fields

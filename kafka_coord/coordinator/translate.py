@@ -8,7 +8,6 @@ from dataclasses import replace
 from kafka_coord.channel.operations import command_op
 from kafka_coord.coordinator.decide import Decided
 from kafka_coord.coordinator.offsets import read_start_offsets, write_ops
-from kafka_coord.coordinator.reading import tree_below
 from kafka_coord.coordinator.requests import answer_op, unanswered_op
 from kafka_coord.coordinator.steps import (
     AnswerRequest,
@@ -21,6 +20,7 @@ from kafka_coord.coordinator.steps import (
     WriteLedgerAndCommands,
     WriteOffsets,
 )
+from kafka_coord.coordinator.tolerant_reads import tree_below
 from kafka_coord.model import (
     NO_OFFSET,
     Command,

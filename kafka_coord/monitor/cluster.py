@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kafka_coord.coordinator.topics import decode_topic
+from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import CoordinatorInfo, Pause, TopicInfo, Unreadable
 from kafka_coord.monitor.reading import Reading, split

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from kafka_coord.channel.operations import decode_offset
+from kafka_coord.coordinator.kafka_znodes import is_identity
 from kafka_coord.coordinator.offsets import unclaimed
-from kafka_coord.coordinator.topics import is_identity
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import (
     NO_PARTITIONS,

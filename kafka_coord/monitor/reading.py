@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from kafka_coord.coordinator.reading import read_each
+from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Unreadable
 from kafka_coord.model import json_fields as fields

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class BatchHoldings:
-    """Implements :class:`kafka_coord.consumer.fetching.Fetchers` for a query that reads in micro-batches.
+    """Implements :class:`kafka_coord.consumer.fetcher_interface.Fetchers` for a query that reads in micro-batches.
 
     The application has records in hand from the moment Spark plans their micro-batch until it plans the next one,
     because only then has the checkpoint stored the previous one. So a stop-fetcher is acknowledged between two micro-

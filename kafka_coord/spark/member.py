@@ -11,7 +11,7 @@ from functools import partial
 
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
-from kafka_coord.consumer.running import ConnectorThread
+from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.consumer.settings import Membership, membership
 from kafka_coord.errors import BrokerError, ConsumerClosed, NoOffset, SettingsError, StoreUnavailable
 from kafka_coord.model import NO_OFFSET, PartitionSet, TopicPartition
@@ -19,7 +19,7 @@ from kafka_coord.monitor.lag import OffsetReader, bootstrap_servers
 from kafka_coord.spark.connecting import open_zookeeper
 from kafka_coord.spark.holdings import BatchHoldings
 from kafka_coord.spark.options import OnDataLoss, SourceOptions, StartingOffsets
-from kafka_coord.spark.planned import PlannedBatch
+from kafka_coord.spark.planned_batch import PlannedBatch
 from kafka_coord.spark.ranges import NO_RANGES, OffsetRange, OffsetRanges
 from kafka_coord.zk import layout
 

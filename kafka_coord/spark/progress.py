@@ -31,7 +31,7 @@ from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.exposition import PREFIX, Exposition
 from kafka_coord.monitor.offsets import lag_of, read_committed
 from kafka_coord.spark.connecting import open_zookeeper, query_settings
-from kafka_coord.spark.planned import PlannedBatch
+from kafka_coord.spark.planned_batch import PlannedBatch
 from kafka_coord.version import __version__
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from kafka_coord.spark.connecting import open_zookeeper
 from kafka_coord.spark.fetching import fetch
 from kafka_coord.spark.member import QueryMember
 from kafka_coord.spark.options import OnDataLoss, SourceOptions, parse_ranges
-from kafka_coord.spark.planned import PlannedBatch, require_group
+from kafka_coord.spark.planned_batch import PlannedBatch, require_group
 from kafka_coord.spark.ranges import NO_RANGES, OffsetRanges
 
 if TYPE_CHECKING:

@@ -34,10 +34,10 @@ from kafka_coord.zk.calls import Calls, Unsupported
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.connect_string import ConnectString, parse_connect_string
 from kafka_coord.zk.failures import translated
-from kafka_coord.zk.following import Following
 from kafka_coord.zk.kazoo_handler import KazooHandler
 from kafka_coord.zk.kazoo_session import KazooSession
 from kafka_coord.zk.options import ZkOptions, to_kazoo
+from kafka_coord.zk.persistent_watches import PersistentWatches
 from kafka_coord.zk.sizes import HEADER, acl_size, described, op_size
 from kafka_coord.zk.store import (
     ANY_VERSION,
@@ -146,8 +146,8 @@ class KazooStore(Store):
         self._prefix = len(where.chroot.encode())
         self._acl_size = acl_size(options.longest_acls())
         self._multi_read_refused_in = 0  # the session in which a server refused it
-        self._following = Following(self._client, where.relative)
-        self._session.listen(self._following.session_is)
+        self._persistent = PersistentWatches(self._client, where.relative)
+        self._session.listen(self._persistent.session_is)
         self._pid = os.getpid()
         self._closing = threading.Lock()
         self._closed = False
@@ -326,26 +326,26 @@ class KazooStore(Store):
     def follow(self, path: str, watcher: Watcher) -> bool:
         session_id = self._session.session_id
         multi_read = self._options.multi_read and self._multi_read_refused_in != session_id  # both are new in 3.6
-        if not (multi_read and self._following.may_be_asked_for(session_id)):
+        if not (multi_read and self._persistent.may_be_asked_for(session_id)):
             return False
         absolute = self._at(path)
-        request = AddWatch(absolute, before_sending=partial(self._following.remember, absolute, watcher))
+        request = AddWatch(absolute, before_sending=partial(self._persistent.remember, absolute, watcher))
         try:
             self._calls.ask("follow", path, lambda: kazoo_private.call(self._client, request))
         except StoreUnavailable:
-            self._following.unanswered(session_id)
+            self._persistent.unanswered(session_id)
             self.unfollow(path, watcher)
             raise
         except StoreError as error:  # a server with WatchManagerOptimized says that it could not read the request
             log.info("falling back to one-shot watches path=%s reason='%s'", path, error)
-            self._following.refused(session_id)
+            self._persistent.refused(session_id)
             self.unfollow(path, watcher)
             return False
-        self._following.accepted()
+        self._persistent.accepted()
         return True
 
     def unfollow(self, path: str, watcher: Watcher) -> None:
-        self._following.forget(self._at(path), watcher)
+        self._persistent.forget(self._at(path), watcher)
 
     def _set_watches(self, since: int, wanted: Sequence[tuple[WatchOf, str]], watcher: Watcher) -> None:
         """Sets the watches; the paths in ``wanted`` are absolute."""

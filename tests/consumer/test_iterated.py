@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from kafka_coord.consumer.fetched_runs import IteratedRun
 from kafka_coord.consumer.held_partition import HeldPartition
-from kafka_coord.consumer.runs import IteratedRun
 from kafka_coord.model import TopicPartition
 
 PARTITION = TopicPartition("flights", 0)

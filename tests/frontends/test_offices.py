@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kafka_coord.channel.messages import Code, Register
 from kafka_coord.channel.operations import Registration
+from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.fenced_store import FencedStore
-from kafka_coord.frontends.members.journal import Journal
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions, RegistrationWanted
 from kafka_coord.frontends.members.registering import Refusal, Registering, register_all, registration_value
 from kafka_coord.frontends.members.term import Office, Term
@@ -31,7 +31,7 @@ def registered(world: World, group: str, consumer: str, protocol: str | None) ->
 def members(world: World, office: Office) -> set[tuple[str, str]]:
     """Those that a new term of the office finds."""
     term = Term(
-        world.store, office, lambda: None, lambda _said: None, lambda _told: None, Journal(lambda _: "", office.kind)
+        world.store, office, lambda: None, lambda _said: None, lambda _told: None, EventLog(lambda _: "", office.kind)
     )
     try:
         term.begin()

@@ -14,7 +14,7 @@ from kafka_coord.frontends.kafka.clients import Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
-from kafka_coord.frontends.kafka.limits import FrontLimits
+from kafka_coord.frontends.kafka.limits import ClientLimits
 from kafka_coord.frontends.kafka.patches import patch_api_versions, patches
 from kafka_coord.frontends.kafka.routing import LOCAL, expects_answer, is_local
 from kafka_coord.grouplog.broker import BrokerConnection
@@ -130,7 +130,7 @@ class _Front:
     """A listener without sockets; its broker takes everything and answers nothing."""
 
     def __init__(self) -> None:
-        self.clients = Clients(FrontLimits())
+        self.clients = Clients(ClientLimits())
         self.handshakes, self.patches = None, patches()
         self.limits, self.broker_access = self.clients.limits, BrokerAccess()
         instances = _Known(lambda: BrokerConnection("localhost", 1), 1)

@@ -26,7 +26,7 @@ from kafka_coord.channel.messages import (
 from kafka_coord.channel.operations import decode_command, decode_offset, in_order
 from kafka_coord.channel.rpc import Rpc
 from kafka_coord.consumer.brokers import choose
-from kafka_coord.coordinator.topics import decode_topic, is_identity
+from kafka_coord.coordinator.kafka_znodes import decode_topic, is_identity
 from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.model import (
     Assignment,

@@ -30,7 +30,7 @@ class SimulatedLog:
 
 
 class SimulatedFetchers:
-    """Implements :class:`kafka_coord.consumer.fetching.Fetchers`, and is its application: one batch at a time."""
+    """A model of :class:`~kafka_coord.consumer.fetcher_interface.Fetchers` and its application: one batch at a time."""
 
     def __init__(
         self,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafka_coord.cli.asking import ANSWER_TIMEOUT_S
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.groups.kinds import AnyName
 from kafka_coord.cli.lag import note_left_out
 from kafka_coord.cli.options import output_option, timeout_option, who
 from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.cli.requests import ANSWER_TIMEOUT_S
 from kafka_coord.errors import BrokerError, NotFound, RequestRefused, SettingsError
 from kafka_coord.settings import Settings
 from kafka_coord.zk.brokers import Brokers, read_brokers
@@ -22,7 +22,7 @@ from kafka_coord.zk.store import Store
 
 if TYPE_CHECKING:
     from kafka_coord.monitor.copies.copying import GroupCopy
-    from kafka_coord.monitor.copies.places import KafkaPlace, OwnPlace, Place
+    from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore, OffsetStore, OwnOffsetStore
 
 _COLUMNS = (
     Column("group"),
@@ -124,28 +124,28 @@ def export_command(chosen: bool, asked: _Asked) -> None:
 def _copy(asked: _Asked, *, to_kafka: bool) -> None:
     settings = current_settings()
     with open_store(settings) as store:
-        kafka, own = _places(store, settings, asked.timeout_s)
+        kafka, own = _offset_stores(store, settings, asked.timeout_s)
         source, target = (own, kafka) if to_kafka else (kafka, own)
         _run(source, target, kafka, asked)
 
 
-def _places(store: Store, settings: Settings, timeout_s: float) -> tuple[KafkaPlace, OwnPlace]:
-    from kafka_coord.monitor.client_groups.front import read_front
-    from kafka_coord.monitor.copies.places import KafkaPlace, OwnPlace, ZooKeeperPlace
+def _offset_stores(store: Store, settings: Settings, timeout_s: float) -> tuple[KafkaOffsetStore, OwnOffsetStore]:
+    from kafka_coord.monitor.client_groups.instance_directory import read_instances
+    from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore, OwnOffsetStore, ZooKeeperOffsetStore
 
     properties = settings.kafka.properties
-    instances = read_front(store).addresses
+    instances = read_instances(store).addresses
     if not instances:
         raise BrokerError("no instance serves Kafka clients: start them with 'kafka-coord serve --listen-kafka …'")
     given = properties.get("bootstrap.servers") or _own_listeners(store, properties, instances)
-    kafka = KafkaPlace("the brokers", given, properties, timeout_s)
+    kafka = KafkaOffsetStore("the brokers", given, properties, timeout_s)
     if named := set(instances.values()) & set(kafka.addresses()):
         raise BrokerError(
             f"the brokers at {given} name instances ({', '.join(sorted(named))}): that is their listener for "
             "instances. Give their other one with --kafka-property bootstrap.servers=HOST:PORT"
         )
-    log = KafkaPlace("the instances", ",".join(instances.values()), properties, timeout_s)
-    return kafka, OwnPlace(log, ZooKeeperPlace(store, timeout_s, who()))
+    log = KafkaOffsetStore("the instances", ",".join(instances.values()), properties, timeout_s)
+    return kafka, OwnOffsetStore(log, ZooKeeperOffsetStore(store, timeout_s, who()))
 
 
 def _own_listeners(store: Store, properties: Mapping[str, str], instances: Mapping[int, str]) -> str:
@@ -167,7 +167,7 @@ def _own_listeners(store: Store, properties: Mapping[str, str], instances: Mappi
     return ",".join(addresses)
 
 
-def _run(source: Place, target: Place, kafka: KafkaPlace, asked: _Asked) -> None:
+def _run(source: OffsetStore, target: OffsetStore, kafka: KafkaOffsetStore, asked: _Asked) -> None:
     from kafka_coord.monitor.copies.copying import Verdict, compare, copy
 
     named = asked.groups or source.groups()

@@ -40,7 +40,7 @@ def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
     """The requested kind. Without one: managed if such a group exists, otherwise client-assigned if instances serve
     Kafka clients. Raises :class:`NotFound` with the existing names, and :class:`InvalidName`.
     """
-    from kafka_coord.monitor.client_groups.front import read_front
+    from kafka_coord.monitor.client_groups.instance_directory import read_instances
 
     if wanted == GroupKind.MANAGED:
         legal("group", group)
@@ -48,7 +48,7 @@ def kind_of(store: Store, group: str, wanted: str | None = None) -> GroupKind:
         return GroupKind(wanted)
     if is_legal(group) and store.exists(layout.group(group)) is not None:
         return GroupKind.MANAGED
-    if read_front(store).is_used:
+    if read_instances(store).is_used:
         return GroupKind.CLIENT_ASSIGNED
     legal("group", group)
     snapshot_of(store, group)

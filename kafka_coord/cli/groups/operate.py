@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from kafka_coord.cli.asking import asked, asking_options, confirm, done, reason_option, show_answers
 from kafka_coord.cli.connection import connection_options, current_settings, open_store
 from kafka_coord.cli.groups.kinds import AnyName, any_group_argument, kind_of, kind_option
 from kafka_coord.cli.groups.partitions import parse_scope
 from kafka_coord.cli.options import CONSUMER, GROUP, group_argument, output_option, timeout_option, who
 from kafka_coord.cli.output import Column, Format, Section, show
+from kafka_coord.cli.requests import asked, asking_options, confirm, done, reason_option, show_answers
 from kafka_coord.coordinator.remediation import what_to_do
 from kafka_coord.coordinator.steps import AT_REST
 from kafka_coord.errors import MalformedValue, NotFound, SettingsError, Timeout

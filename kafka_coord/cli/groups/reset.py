@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 
-from kafka_coord.cli.asking import asked, asking_options, reason_option
 from kafka_coord.cli.connection import current_settings, open_store
 from kafka_coord.cli.groups.kinds import any_group_argument, kind_of, kind_option
 from kafka_coord.cli.groups.partitions import all_partitions, parse_scope
 from kafka_coord.cli.lag import BrokerLog
 from kafka_coord.cli.options import who
 from kafka_coord.cli.output import Column, Format, Section, note, number, show
+from kafka_coord.cli.requests import asked, asking_options, reason_option
 from kafka_coord.errors import NotFound, RequestRefused, SettingsError
 from kafka_coord.model import PartitionSet, Request, RequestType, TopicPartition
 from kafka_coord.monitor.client_groups.asking import Instances

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from kafka_coord.frontends.kafka.connection import ClientConnection
-from kafka_coord.frontends.kafka.limits import FrontLimits, KeptBytes
+from kafka_coord.frontends.kafka.limits import ClientLimits, KeptBytes
 from kafka_coord.frontends.kafka.statistics import Statistics
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ LINES_S = 10.0
 class Clients:
     """Event loop only."""
 
-    def __init__(self, limits: FrontLimits) -> None:
+    def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits
         self._open: set[ClientConnection] = set()
         self._by_host: Counter[str] = Counter()

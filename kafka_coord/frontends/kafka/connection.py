@@ -23,7 +23,7 @@ from kafka_coord.errors import BrokerError
 from kafka_coord.frontends.handshakes import Handshakes
 from kafka_coord.frontends.kafka.access import Access, BrokerAccess
 from kafka_coord.frontends.kafka.broker_end import CLOSING_S, HIGH_WATER, BrokerEnd
-from kafka_coord.frontends.kafka.limits import FrontLimits
+from kafka_coord.frontends.kafka.limits import ClientLimits
 from kafka_coord.frontends.kafka.patches import Patch
 from kafka_coord.frontends.kafka.routing import LARGE, SASL, expects_answer, is_local
 from kafka_coord.frontends.kafka.statistics import Statistics
@@ -40,11 +40,11 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP
 """A peer that vanished is noticed within two minutes."""
 
 
-class Front(Protocol):
+class Listener(Protocol):
     """The listener's functions that a connection uses."""
 
     @property
-    def limits(self) -> FrontLimits: ...
+    def limits(self) -> ClientLimits: ...
 
     @property
     def patches(self) -> Mapping[int, Patch]:
@@ -91,8 +91,8 @@ class _Slot:
 class ClientConnection(asyncio.Protocol):
     """One client's connection. Use it on the event loop only."""
 
-    def __init__(self, front: Front) -> None:
-        self._front, self._limits, self._statistics = front, front.limits, front.statistics
+    def __init__(self, listener: Listener) -> None:
+        self._listener, self._limits, self._statistics = listener, listener.limits, listener.statistics
         self._transport: asyncio.Transport | None = None
         self._raw: asyncio.Transport | None = None
         """The transport; during a TLS handshake, the one below it."""
@@ -114,7 +114,7 @@ class ClientConnection(asyncio.Protocol):
         self._has_sasl = False
         self._reading_paused = False
         self._takes_no_more = False
-        self.access = Access(self.ask_broker, front.broker_access)
+        self.access = Access(self.ask_broker, listener.broker_access)
         self._requests = 0
         self._kept = 0
         self._last_seen: tuple[int, ...] = ()
@@ -126,16 +126,16 @@ class ClientConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  a stream's is one
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.address = f"{host}:{port}"
-        if not self._front.may_stay(self):
+        if not self._listener.may_stay(self):
             self._ended = True
             transport.abort()
             return
-        if self._front.handshakes is None:
+        if self._listener.handshakes is None:
             self._open(transport)
         else:
             self._raw = transport
             transport.pause_reading()
-            self._task = asyncio.create_task(self._secure(transport, self._front.handshakes))
+            self._task = asyncio.create_task(self._secure(transport, self._listener.handshakes))
         self._frame_since = self._still_since = asyncio.get_running_loop().time()
         with suppress(OSError):  # a peer that vanished is noticed when it is read from
             peer = transport.get_extra_info("socket")
@@ -221,7 +221,7 @@ class ClientConnection(asyncio.Protocol):
         self._buffer.clear()
         self._slots.clear()
         self._count_kept()
-        self._front.departed(self, reason)
+        self._listener.departed(self, reason)
 
     # --- what it may take --------------------------------------------------------------------------------------------
 
@@ -236,10 +236,10 @@ class ClientConnection(asyncio.Protocol):
                 now += self._broker.unsent()
         if now != self._kept:
             before, self._kept = self._kept, now
-            self._front.keeps(self, before, now)
+            self._listener.keeps(self, before, now)
 
     def end_if_overdue(self, now: float) -> None:
-        """Ends the connection where something takes too long. Called every :meth:`FrontLimits.overdue_check_s`."""
+        """Ends the connection where something takes too long. Called every :meth:`ClientLimits.overdue_check_s`."""
         reason = self._overdue(now)
         if reason:
             self.end(reason, at_once=True)
@@ -338,7 +338,7 @@ class ClientConnection(asyncio.Protocol):
         self._count_kept()
         reason = "an internal error"
         try:
-            slot.answer = await self._front.answer(frame, self)
+            slot.answer = await self._listener.answer(frame, self)
         except (BadMessage, BrokerError, OSError) as error:
             reason = str(error)
         except asyncio.CancelledError:
@@ -368,10 +368,10 @@ class ClientConnection(asyncio.Protocol):
             raise ConnectionError(f"the broker has not answered {name} within {ANSWER_S:g} s") from None
 
     async def _connected_broker(self) -> BrokerEnd:
-        end = BrokerEnd(self, self._front.patches)
+        end = BrokerEnd(self, self._listener.patches)
         try:
             async with asyncio.timeout(CONNECT_S):
-                await self._front.connect_broker(end)
+                await self._listener.connect_broker(end)
         except (OSError, TimeoutError) as error:
             raise ConnectionError(f"the broker cannot be reached: {error or 'no connection in time'}") from None
         if self._ended:

@@ -15,7 +15,7 @@ OTHER_DESCRIPTORS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class FrontLimits:
+class ClientLimits:
     """Defaults are Kafka's where Kafka has such a limit."""
 
     max_connections: int = 10_000

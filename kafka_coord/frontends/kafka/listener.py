@@ -26,7 +26,7 @@ from kafka_coord.frontends.kafka.clients import Clients
 from kafka_coord.frontends.kafka.connection import ClientConnection
 from kafka_coord.frontends.kafka.group_requests import GroupCoordinator
 from kafka_coord.frontends.kafka.instances import Instances
-from kafka_coord.frontends.kafka.limits import FrontLimits
+from kafka_coord.frontends.kafka.limits import ClientLimits
 from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.requests import ManagedGroups
 from kafka_coord.frontends.kafka.managed.terms import ManagedTerms
@@ -63,7 +63,7 @@ class KafkaListener:
         store: Store,
         broker_id: int,
         *,
-        limits: FrontLimits | None = None,
+        limits: ClientLimits | None = None,
         security: BrokerSecurity = PLAINTEXT,
         tls: ssl.SSLContext | None = None,
         rewrite: bool = False,
@@ -89,7 +89,7 @@ class KafkaListener:
         self._started: Future[str] = Future()
         self._claims: dict[int, asyncio.Task[None]] = {}
         self._broker_failed = False
-        self.clients = Clients(limits or FrontLimits())
+        self.clients = Clients(limits or ClientLimits())
         self.limits.allow_descriptors()
         self.managed = ManagedTerms(store, self._office_lost)
         managed = ManagedGroups(self.managed, Administration(store, self.managed), broker_id)
@@ -144,7 +144,7 @@ class KafkaListener:
         return ClientConnection(self)
 
     @property
-    def limits(self) -> FrontLimits:
+    def limits(self) -> ClientLimits:
         return self.clients.limits
 
     @property

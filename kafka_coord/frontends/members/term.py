@@ -15,14 +15,14 @@ from functools import partial
 from kafka_coord.channel.operations import Registration, decode_command, eviction_op, in_order
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.errors import MalformedValue, NoNode, StoreError
+from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.fenced_store import FencedStore
-from kafka_coord.frontends.members.finding import find_members
 from kafka_coord.frontends.members.isolation import isolated
-from kafka_coord.frontends.members.journal import Journal
 from kafka_coord.frontends.members.machine import MembershipMachine, instructions, stimuli
 from kafka_coord.frontends.members.machine.invariants import InvariantBroken
 from kafka_coord.frontends.members.machine.stimuli import MemberId, Stimulus
 from kafka_coord.frontends.members.machine.timers import LONGEST_STEP_S
+from kafka_coord.frontends.members.recovery import find_members
 from kafka_coord.frontends.members.registering import Refusal, Registering, register_all
 from kafka_coord.frontends.members.writes import MemberZnodes, Write, Writer
 from kafka_coord.model import CommandId, CommandType, Ledger, StartFetcher, TopicPartition
@@ -66,7 +66,7 @@ class Term:
         wake: Callable[[], None],
         say: Callable[[instructions.ToClient], None],
         tell: Callable[[instructions.Tell], None],
-        journal: Journal,
+        event_log: EventLog,
         *,
         offers_every_s: float = 0.1,
         validate: bool = False,
@@ -76,7 +76,7 @@ class Term:
         self.office = office
         self.store = FencedStore(store, office.fence)
         self.machine = MembershipMachine(store.clock.monotonic(), offers_every_s=offers_every_s, validate=validate)
-        self._say, self._tell, self._journal = say, tell, journal
+        self._say, self._tell, self._event_log = say, tell, event_log
         self._arrived: list[Stimulus] = []
         self._znodes: dict[MemberId, MemberZnodes] = {}
         self._writer = Writer(self.store, self._handle)
@@ -163,7 +163,7 @@ class Term:
         match instruction:
             case instructions.Tell():
                 self._tell(instruction)
-                self._journal.note(instruction)
+                self._event_log.note(instruction)
             case instructions.WriteMember():
                 self._write(instruction)
             case instructions.ReadCommand(member, command_id):
@@ -236,7 +236,7 @@ class Term:
         self._read_commands()
         self._drop_commands()
         self._writer.flush()
-        self._journal.write()
+        self._event_log.write()
         if self._arrived or self._commands_to_read or self._members_to_read:
             return began_at
         return min(began_at + LONGEST_STEP_S / 2, self.machine.due())

@@ -25,7 +25,7 @@ from kafka_coord.channel.messages import (
 from kafka_coord.channel.rpc import Answered, Asked, Refused
 from kafka_coord.errors import Fenced, MalformedValue, StoreError, StoreUnavailable
 from kafka_coord.frontends.members.committed import Committed, CommittedReader
-from kafka_coord.frontends.members.journal import Journal
+from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.instructions import Happening
 from kafka_coord.frontends.members.machine.state import PROBES_PER_SESSION
@@ -34,10 +34,10 @@ from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Office, Term
 from kafka_coord.frontends.socket.access import Access, DenialLog
 from kafka_coord.frontends.socket.connection import Connection, Peer, Presence
-from kafka_coord.frontends.socket.door import Door
 from kafka_coord.frontends.socket.metadata import MetadataDirectory
 from kafka_coord.frontends.socket.options import GatewayOptions
 from kafka_coord.frontends.socket.questions import Questions
+from kafka_coord.frontends.socket.registration_check import RegistrationCheck
 from kafka_coord.frontends.socket.statistics import Statistics
 from kafka_coord.model.json_fields import shown
 from kafka_coord.zk.election import Leadership
@@ -80,7 +80,7 @@ class Gateway:
         self._denials = DenialLog()
         self._metadata = MetadataDirectory(store, instance, self._options.metadata_age_ms / 1000)
         self._questions = Questions(self._metadata, self._options.metadata_age_ms / 1000)
-        self._door = Door(store.clock, instance, self._options, access, nonce)
+        self._registration_check = RegistrationCheck(store.clock, instance, self._options, access, nonce)
         self._early: list[tuple[Connection, Asked]] = []
         self._fresh: deque[Connection] = deque()
         self._connections: dict[int, Connection] = {}
@@ -222,7 +222,7 @@ class Gateway:
             self._not_coordinator(connection, asked.id)
 
     def _register(self, connection: Connection, asked: Asked, term: Term) -> None:
-        found = self._door.registration(connection, asked.id, asked.frame, term.has_room)
+        found = self._registration_check.registration(connection, asked.id, asked.frame, term.has_room)
         if isinstance(found, Refusal):
             self.statistics.refused += 1
             connection.refuse(asked.id, found.code, found.message, **dict(found.more))
@@ -234,7 +234,7 @@ class Gateway:
 
     def _resume(self, connection: Connection, asked: Asked, term: Term) -> None:
         resume = Resume.from_json(asked.frame)
-        refusal = self._door.why_no_member(resume.group, resume.secret, connection.peer.certificate)
+        refusal = self._registration_check.why_no_member(resume.group, resume.secret, connection.peer.certificate)
         if refusal is not None:
             self._hang_up(connection, refusal.code, refusal.message, asked.id)
             return
@@ -417,7 +417,7 @@ class Gateway:
                 self._wake,
                 self._say,
                 self._count,
-                Journal(self._address, "socket"),
+                EventLog(self._address, "socket"),
                 offers_every_s=self._options.commit_interval_ms / 1000,
                 validate=self._validate,
             )

@@ -23,7 +23,9 @@ from kafka_coord.monitor.audit.commands import command_faults, ledger_faults, pa
 from kafka_coord.monitor.audit.coordinator_offsets import offset_deleted_faults, offset_set_faults, removal_faults
 from kafka_coord.monitor.audit.departures import eviction_faults, grace_faults, may_leave_out
 from kafka_coord.monitor.audit.holding import granted_faults, released_by, released_faults, start_faults
-from kafka_coord.monitor.audit.noting import (
+from kafka_coord.monitor.audit.paths import Kind, Znode, Znodes
+from kafka_coord.monitor.audit.report import AuditFinding, Report, Rule
+from kafka_coord.monitor.audit.rule_context import (
     note_group,
     note_instance,
     note_offsets_of_topic,
@@ -31,8 +33,6 @@ from kafka_coord.monitor.audit.noting import (
     note_request,
     note_topic,
 )
-from kafka_coord.monitor.audit.places import Kind, Place, Places
-from kafka_coord.monitor.audit.report import AuditFinding, Report, Rule
 from kafka_coord.monitor.audit.state import GroupState, Instant, Outstanding, Registered, StepContext, ZooKeeperState
 from kafka_coord.monitor.audit.tree import Change, Step
 from kafka_coord.zk import layout
@@ -49,12 +49,12 @@ class Auditor:
 
     def __init__(self, report: Report) -> None:
         self.state = ZooKeeperState()
-        self.places = Places()
+        self.znodes = Znodes()
         self._report = report
         self._judging = True
         self._time_ms = 0
         self._context = StepContext(Step(0, 0, 0, (), ()))
-        self._takers: dict[Kind, Callable[[Place, Change], None]] = {
+        self._takers: dict[Kind, Callable[[Znode, Change], None]] = {
             Kind.EPOCH: self._epoch,
             Kind.COORDINATOR: self._coordinator,
             Kind.INSTANCE: partial(self._note, note_instance),
@@ -78,10 +78,10 @@ class Auditor:
         self._judging = False
         for change in changes:
             node = change.new
-            place = self.places.of(change.path)
-            if node is not None and place.kind in self._takers:
+            znode = self.znodes.of(change.path)
+            if node is not None and znode.kind in self._takers:
                 self._context = StepContext(Step(node.mzxid, 0, node.session_id, (), ()))
-                self._takers[place.kind](place, change)
+                self._takers[znode.kind](znode, change)
         self._judging = True
 
     def take(self, step: Step) -> None:
@@ -90,21 +90,21 @@ class Auditor:
             self.state.clock_set_back = step.zxid
         self._time_ms = step.time_ms
         context = self._context = StepContext.of(step)
-        placed = [(self.places.of(change.path), change) for change in step.changes]
-        for place, change in placed:
-            if place.kind is Kind.REGISTRATION and change.new is None:
-                context.gone.add((place.group, place.name))
-            elif place.kind is Kind.REGISTRATION:
-                context.registered.add((place.group, place.name))
-            elif place.kind is Kind.COMMAND and change.new is None:
+        znodes = [(self.znodes.of(change.path), change) for change in step.changes]
+        for znode, change in znodes:
+            if znode.kind is Kind.REGISTRATION and change.new is None:
+                context.gone.add((znode.group, znode.name))
+            elif znode.kind is Kind.REGISTRATION:
+                context.registered.add((znode.group, znode.name))
+            elif znode.kind is Kind.COMMAND and change.new is None:
                 context.removed.add(change.path)
-            elif place.kind is Kind.COORDINATOR and change.new is not None:
+            elif znode.kind is Kind.COORDINATOR and change.new is not None:
                 context.elected = True
-        self._fence(context, placed)
-        for place, change in placed:
-            taker = self._takers.get(place.kind)
+        self._fence(context, znodes)
+        for znode, change in znodes:
+            taker = self._takers.get(znode.kind)
             if taker is not None:
-                taker(place, change)
+                taker(znode, change)
         for name, consumer, added in context.granted:
             self._report.count("grants", len(added))
             self._violations(name, granted_faults(self.state.group(name), consumer, added))
@@ -126,38 +126,38 @@ class Auditor:
 
     # --- epochs ------------------------------------------------------------------------------------------------------
 
-    def _fence(self, context: StepContext, placed: list[tuple[Place, Change]]) -> None:
+    def _fence(self, context: StepContext, znodes: list[tuple[Znode, Change]]) -> None:
         own = [
-            (place, change)
-            for place, change in placed
-            if place.kind in _COORDINATORS_OWN
-            or (place.kind is Kind.COMMAND and change.new is not None)
-            or (place.kind is Kind.REQUEST and change.old is not None and change.new is not None)
+            (znode, change)
+            for znode, change in znodes
+            if znode.kind in _COORDINATORS_OWN
+            or (znode.kind is Kind.COMMAND and change.new is not None)
+            or (znode.kind is Kind.REQUEST and change.old is not None and change.new is not None)
         ]
         if not own and context.fence is None:
             return
-        place, change = own[0] if own else placed[0]
+        znode, change = own[0] if own else znodes[0]
         what = change.path + (f" and {len(own) - 1} more" if len(own) > 1 else "")
         if context.fence is None:
-            self._violation(Rule.UNFENCED_WRITE, place.group, f"{what} written without a check of the epoch")
+            self._violation(Rule.UNFENCED_WRITE, znode.group, f"{what} written without a check of the epoch")
             return
         state = self.state
         self._report.count("coordinator_writes")
         if context.fence.version != state.epoch_version:
             self._violation(
                 Rule.STALE_EPOCH,
-                place.group,
+                znode.group,
                 f"{what} written under version {context.fence.version} of the epoch znode, which is at"
                 f" {state.epoch_version}",
             )
         elif state.epoch_session is not None and context.step.session_id != state.epoch_session:
             self._violation(
                 Rule.STALE_EPOCH,
-                place.group,
+                znode.group,
                 f"{what} not written by the winner of epoch {state.epoch}, {state.names.of(state.epoch_session)}",
             )
 
-    def _epoch(self, _: Place, change: Change) -> None:
+    def _epoch(self, _: Znode, change: Change) -> None:
         state, node = self.state, change.new
         if node is None:
             self._warning(Rule.BY_HAND, "", "the epoch's znode was deleted")
@@ -188,7 +188,7 @@ class Auditor:
                 self._warning(Rule.BY_HAND, "", f"the epoch was set to {epoch} without an election")
         state.epoch, state.epoch_known = max(state.epoch, epoch), True
 
-    def _coordinator(self, _: Place, change: Change) -> None:
+    def _coordinator(self, _: Znode, change: Change) -> None:
         if change.new is None:
             return
         session = self._context.step.session_id
@@ -199,31 +199,31 @@ class Auditor:
             self._violation(Rule.SPLIT_ELECTION, "", f"{who} made itself the coordinator without raising the epoch")
 
     def _note(
-        self, note: Callable[[ZooKeeperState, Place, Change, Instant], None], place: Place, change: Change
+        self, note: Callable[[ZooKeeperState, Znode, Change, Instant], None], znode: Znode, change: Change
     ) -> None:
-        if place.kind is Kind.REQUEST and change.new is not None and change.old is None and self._judging:
+        if znode.kind is Kind.REQUEST and change.new is not None and change.old is None and self._judging:
             self._report.count("requests")
         try:
-            note(self.state, place, change, self._context.instant)
+            note(self.state, znode, change, self._context.instant)
         except MalformedValue as error:
-            self._warning(Rule.UNREADABLE, place.group, str(error))
+            self._warning(Rule.UNREADABLE, znode.group, str(error))
 
-    def _members(self, place: Place, change: Change) -> None:
-        group = self.state.group(place.group)
+    def _members(self, znode: Znode, change: Change) -> None:
+        group = self.state.group(znode.group)
         if change.new is not None:
             group.removing = False
         elif self._context.fence is not None and not group.removing:
-            self._violations(place.group, removal_faults(self.state, self._context, group))
+            self._violations(znode.group, removal_faults(self.state, self._context, group))
 
     # --- members and what they hold ----------------------------------------------------------------------------------
 
-    def _registration(self, place: Place, change: Change) -> None:
-        group, consumer, node = self.state.group(place.group), place.name, change.new
+    def _registration(self, znode: Znode, change: Change) -> None:
+        group, consumer, node = self.state.group(znode.group), znode.name, change.new
         if node is None:
             self._departed(group, consumer)
             step, owner = self._context.step, change.old.session_id if change.old is not None else 0
             if self._context.fence is None and not step.session_ended and owner not in {0, step.session_id}:
-                self._warning(Rule.BY_HAND, place.group, f"somebody deleted the registration of {consumer}")
+                self._warning(Rule.BY_HAND, znode.group, f"somebody deleted the registration of {consumer}")
             return
         if not any(request.consumer == consumer for request in self.state.asked(group.name, RequestType.EVICT)):
             group.given_up.discard(consumer)
@@ -232,19 +232,19 @@ class Auditor:
         try:
             member = Member.from_json(fields.load(node.data, change.path), consumer, node.czxid, change.path)
         except MalformedValue as error:
-            self._warning(Rule.UNREADABLE, place.group, str(error))
+            self._warning(Rule.UNREADABLE, znode.group, str(error))
         group.registrations[consumer] = Registered(node.czxid, node.session_id, member)
-        self.state.names.learn(node.session_id, f"{consumer} of {place.group}")
-        self.state.incarnations[node.session_id, place.group, consumer] = node.czxid
+        self.state.names.learn(node.session_id, f"{consumer} of {znode.group}")
+        self.state.incarnations[node.session_id, znode.group, consumer] = node.czxid
         if not self._judging:
             return
         if change.old is not None:
-            self._warning(Rule.BY_HAND, place.group, f"the registration of {consumer} was overwritten")
+            self._warning(Rule.BY_HAND, znode.group, f"the registration of {consumer} was overwritten")
             return
         self._report.count("registrations")
         channel = change.path.replace("/ids/", "/channel/", 1)
         if not any(other.path == channel and other.old is not None for other in self._context.step.changes):
-            self._warning(Rule.BY_HAND, place.group, f"{consumer} registered without writing its token")
+            self._warning(Rule.BY_HAND, znode.group, f"{consumer} registered without writing its token")
 
     def _departed(self, group: GroupState, consumer: str) -> None:
         """Handles a removed registration, with what was known of its member before the step."""
@@ -277,15 +277,15 @@ class Auditor:
         if registered is not None and registered.member is None:
             group.unreadable_until[consumer] = self._context.instant
 
-    def _channel(self, place: Place, change: Change) -> None:
+    def _channel(self, znode: Znode, change: Change) -> None:
         if change.new is None:
-            group = self.state.group(place.group)
-            if place.name in group.registrations and self._judging:
-                self._warning(Rule.BY_HAND, place.group, f"the channel of {place.name}, which is alive, was deleted")
-            group.commands.pop(place.name, None)
+            group = self.state.group(znode.group)
+            if znode.name in group.registrations and self._judging:
+                self._warning(Rule.BY_HAND, znode.group, f"the channel of {znode.name}, which is alive, was deleted")
+            group.commands.pop(znode.name, None)
 
-    def _ledger(self, place: Place, change: Change) -> None:
-        group, consumer = self.state.group(place.group), place.name
+    def _ledger(self, znode: Znode, change: Change) -> None:
+        group, consumer = self.state.group(znode.group), znode.name
         before = group.live(consumer)
         ledger = None
         if change.new is not None:
@@ -293,13 +293,13 @@ class Auditor:
                 value = fields.load(change.new.data, change.path)
                 ledger = Ledger.from_json(value, consumer, change.new.version, change.path)
             except MalformedValue as error:
-                self._warning(Rule.UNREADABLE, place.group, str(error))
+                self._warning(Rule.UNREADABLE, znode.group, str(error))
                 group.unreadable_ledgers.add(consumer)
                 return
         was = group.ledgers.get(consumer)
-        self._context.ledgers_before.setdefault((place.group, consumer), was)
+        self._context.ledgers_before.setdefault((znode.group, consumer), was)
         if self._judging and ledger is None:
-            self._violations(place.group, grace_faults(self.state, self._context, group, consumer))
+            self._violations(znode.group, grace_faults(self.state, self._context, group, consumer))
         if was is not None and ledger is None and self._context.fence is None:
             group.deleted_by_hand[consumer] = was
         if was is not None and (ledger is None or ledger.incarnation != was.incarnation):
@@ -307,31 +307,31 @@ class Auditor:
         group.unreadable_ledgers.discard(consumer)
         if ledger is not None and self._judging:
             free = ledger.owned - (before.held if before is not None else PartitionSet())
-            self._context.freed.update((place.group, tp) for tp in free if not group.live_holders(tp))
+            self._context.freed.update((znode.group, tp) for tp in free if not group.live_holders(tp))
         group.set_ledger(consumer, ledger)
         if not self._judging:
             return
         self._report.count("ledger_writes")
-        if before is not None and (place.group, consumer) not in self._context.gone:
+        if before is not None and (znode.group, consumer) not in self._context.gone:
             released = released_by(before, ledger)
             self._report.count("releases", len(released))
-            self._violations(place.group, released_faults(group, consumer, before, released))
+            self._violations(znode.group, released_faults(group, consumer, before, released))
         if ledger is not None and group.live(consumer) is not None:
             same = was is not None and was.incarnation == ledger.incarnation
             added = ledger.held - was.held if was is not None and same else ledger.held
-            self._context.granted.append((place.group, consumer, added))
+            self._context.granted.append((znode.group, consumer, added))
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
-    def _command(self, place: Place, change: Change) -> None:
-        group, consumer, name = self.state.group(place.group), place.name, place.leaf
+    def _command(self, znode: Znode, change: Change) -> None:
+        group, consumer, name = self.state.group(znode.group), znode.name, znode.leaf
         if change.new is None:
             found = group.command_of(consumer, name)
             if found is not None:
                 if self._judging:
                     self._report.count("commands_removed")
                     faults = acknowledgement_faults(self.state, self._context, group, consumer, found)
-                    self._violations(place.group, faults)
+                    self._violations(znode.group, faults)
                 self._removed(group, consumer, found)
             return
         command_id = parse_command_id(name)
@@ -340,10 +340,10 @@ class Auditor:
         try:
             command = decode_command(change.new.data, change.path)
         except MalformedValue as error:
-            self._warning(Rule.UNREADABLE, place.group, str(error))
+            self._warning(Rule.UNREADABLE, znode.group, str(error))
             command = None
         if change.old is not None:  # a consumer that has read it carries out the old value
-            self._warning(Rule.BY_HAND, place.group, f"{name} of {consumer} was overwritten")
+            self._warning(Rule.BY_HAND, znode.group, f"{name} of {consumer} was overwritten")
             return
         outstanding = Outstanding(command_id, command, self._context.instant)
         group.commands.setdefault(consumer, {})[name] = outstanding
@@ -354,17 +354,17 @@ class Auditor:
             if command.epoch != self.state.epoch:
                 self._violation(
                     Rule.STALE_EPOCH,
-                    place.group,
+                    znode.group,
                     f"{name} for {consumer} names epoch {command.epoch}; the newest is {self.state.epoch}",
                 )
             highest = max(group.told.get(consumer, 0), group.generation if group.target is None else 0)
             if command.generation < highest:
                 self._violation(
                     Rule.GENERATION_BACK,
-                    place.group,
+                    znode.group,
                     f"{name} for {consumer} has generation {command.generation}; an earlier command had {highest}",
                 )
-            self._context.commanded.append((place.group, consumer, outstanding))
+            self._context.commanded.append((znode.group, consumer, outstanding))
         group.told[consumer] = max(group.told.get(consumer, 0), command.generation)
 
     def _removed(self, group: GroupState, consumer: str, removed: Outstanding) -> None:
@@ -376,15 +376,15 @@ class Auditor:
             for tp in removed.command.partitions:
                 group.freed[tp] = context.step.zxid
 
-    def _target(self, place: Place, change: Change) -> None:
-        group = self.state.group(place.group)
+    def _target(self, znode: Znode, change: Change) -> None:
+        group = self.state.group(znode.group)
         if change.new is None:
             group.target = None
             return
         try:
             target = Assignment.from_json(fields.load(change.new.data, change.path), change.new.version, change.path)
         except MalformedValue as error:
-            self._warning(Rule.UNREADABLE, place.group, str(error))
+            self._warning(Rule.UNREADABLE, znode.group, str(error))
             group.target = None
             return
         if self._judging:
@@ -392,13 +392,13 @@ class Auditor:
             if target.generation <= group.generation:
                 self._violation(
                     Rule.GENERATION_BACK,
-                    place.group,
+                    znode.group,
                     f"a target of generation {target.generation} was written after generation {group.generation}",
                 )
             if target.epoch != self.state.epoch:
                 self._violation(
                     Rule.STALE_EPOCH,
-                    place.group,
+                    znode.group,
                     f"the target of generation {target.generation} names epoch {target.epoch}; the newest is"
                     f" {self.state.epoch}",
                 )
@@ -427,28 +427,28 @@ class Auditor:
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
-    def _offset(self, place: Place, change: Change) -> None:
-        group, node, context = self.state.group(place.group), change.new, self._context
-        tp = TopicPartition(place.name, int(place.leaf)) if place.leaf.isdigit() and len(place.leaf) <= 10 else None
+    def _offset(self, znode: Znode, change: Change) -> None:
+        group, node, context = self.state.group(znode.group), change.new, self._context
+        tp = TopicPartition(znode.name, int(znode.leaf)) if znode.leaf.isdigit() and len(znode.leaf) <= 10 else None
         try:
             after = decode_offset(node.data, change.path) if node is not None else None
         except MalformedValue as error:
-            self._warning(Rule.UNREADABLE, place.group, str(error))
+            self._warning(Rule.UNREADABLE, znode.group, str(error))
             after = None
         before = group.offsets.get(tp) if tp is not None else None
         if tp is not None:
             deleted = node is None and self._judging and context.fence is not None and not self._committers(group)
             if deleted:
-                self._violations(place.group, offset_deleted_faults(self.state, context, group, tp))
+                self._violations(znode.group, offset_deleted_faults(self.state, context, group, tp))
             group.note_offset(tp, after, context.instant if node is not None else None)
         if not self._judging:
             return
         if context.fence is not None and not self._committers(group):
             if tp is not None and after is not None:
-                self._violations(place.group, offset_set_faults(self.state, group, tp, after))
+                self._violations(znode.group, offset_set_faults(self.state, group, tp, after))
             return
         if node is None:
-            self._violation(Rule.UNFENCED_WRITE, place.group, f"{change.path} was deleted without a check of the epoch")
+            self._violation(Rule.UNFENCED_WRITE, znode.group, f"{change.path} was deleted without a check of the epoch")
         elif tp is not None and after is not None:
             self._commit(group, tp, before, after)
 
@@ -479,15 +479,15 @@ class Auditor:
 
     def _find_committers(self, group: GroupState) -> Iterator[str]:
         for path in self._context.checked:
-            place = self.places.of(path)
-            if place.kind is Kind.REGISTRATION and place.group == group.name:
-                registered = group.registrations.get(place.name)
+            znode = self.znodes.of(path)
+            if znode.kind is Kind.REGISTRATION and znode.group == group.name:
+                registered = group.registrations.get(znode.name)
                 if (
                     registered is not None
                     and registered.session_id in {0, self._context.step.session_id}
-                    and self._context.fenced_as(group.name, place.name)
+                    and self._context.fenced_as(group.name, znode.name)
                 ):
-                    yield place.name
+                    yield znode.name
 
     # --- findings ----------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kafka_coord.coordinator.topics import is_identity
+from kafka_coord.coordinator.kafka_znodes import is_identity
 from kafka_coord.model import (
     NO_PARTITIONS,
     Command,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from kafka_coord.coordinator.topics import is_identity
+from kafka_coord.coordinator.kafka_znodes import is_identity
 from kafka_coord.model import PartitionSet, RequestType, TopicPartition, same_topic
 from kafka_coord.monitor.audit.commands import Fault, held_by_anybody
 from kafka_coord.monitor.audit.report import Rule

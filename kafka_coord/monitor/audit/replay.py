@@ -8,7 +8,7 @@ from pathlib import Path
 from kafka_coord.errors import MalformedValue, SettingsError
 from kafka_coord.monitor.audit.auditor import Auditor
 from kafka_coord.monitor.audit.convergence import unsettled
-from kafka_coord.monitor.audit.places import ROOTS
+from kafka_coord.monitor.audit.paths import ROOTS
 from kafka_coord.monitor.audit.report import AuditFinding, Report, Rule
 from kafka_coord.monitor.audit.snapshot import read_snapshot
 from kafka_coord.monitor.audit.sources import begins_everything, find_files, in_order, missing_between

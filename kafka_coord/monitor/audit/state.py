@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kafka_coord.coordinator.topics import decode_topic
+from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.model import (
     Assignment,
     Command,

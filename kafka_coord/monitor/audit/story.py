@@ -22,7 +22,7 @@ from kafka_coord.model import (
 )
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit.auditor import Auditor
-from kafka_coord.monitor.audit.places import Kind, Place
+from kafka_coord.monitor.audit.paths import Kind, Znode
 from kafka_coord.monitor.audit.report import clock_time
 from kafka_coord.monitor.audit.state import StepContext, ZooKeeperState
 from kafka_coord.monitor.audit.tree import Change, Node, Step
@@ -80,7 +80,7 @@ class Scene:
 
     state: ZooKeeperState
     context: StepContext
-    place: Place
+    znode: Znode
     change: Change
 
 
@@ -109,20 +109,20 @@ class Story:
     def __call__(self, auditor: Auditor, step: Step) -> None:
         context: StepContext | None = None
         for change in step.changes:
-            place = auditor.places.of(change.path)
-            teller = self._tellers.get(place.kind)
-            if teller is None or (self._selection.group and place.group not in {"", self._selection.group}):
+            znode = auditor.znodes.of(change.path)
+            teller = self._tellers.get(znode.kind)
+            if teller is None or (self._selection.group and znode.group not in {"", self._selection.group}):
                 continue
             context = context or StepContext.of(step)
             try:
-                told = list(teller(Scene(auditor.state, context, place, change)))
+                told = list(teller(Scene(auditor.state, context, znode, change)))
             except MalformedValue as error:
                 told = [(f"unreadable value: {error}", "")]
             for what, why in told:
                 who = auditor.state.names.of(step.session_id)
-                if place.kind is Kind.REGISTRATION and change.old is None:
-                    who = f"{place.name} of {place.group}, session {step.session_id:#x}"
-                self.events.append(Event(step.zxid, step.time_ms, place.group, what, why, who))
+                if znode.kind is Kind.REGISTRATION and change.old is None:
+                    who = f"{znode.name} of {znode.group}, session {step.session_id:#x}"
+                self.events.append(Event(step.zxid, step.time_ms, znode.group, what, why, who))
 
     # --- what is asked for -------------------------------------------------------------------------------------------
 
@@ -154,8 +154,8 @@ class Story:
             yield f"elected coordinator, epoch {number}", ""
 
     def _registration(self, at: Scene) -> Iterator[Told]:
-        consumer = at.place.name
-        ledger = at.state.group(at.place.group).ledgers.get(consumer)
+        consumer = at.znode.name
+        ledger = at.state.group(at.znode.group).ledgers.get(consumer)
         held = ledger.held if ledger is not None else NO_PARTITIONS
         if not self._about(consumer, held):
             return
@@ -163,7 +163,7 @@ class Story:
             yield f"{consumer} registered, incarnation {at.change.new.czxid}", ""
         elif at.change.old is not None:
             holding = f", holding {self._shown(held)}" if held else ""
-            over_socket = at.change.old.session_id == 0 and at.context.fenced_as(at.place.group, consumer)
+            over_socket = at.change.old.session_id == 0 and at.context.fenced_as(at.znode.group, consumer)
             why = "it left, or fell silent" if over_socket else self._departure(at.context, at.change.old)
             yield f"{consumer} is gone{holding}", why
 
@@ -179,7 +179,7 @@ class Story:
             yield "the target was deleted", ""
             return
         after = _assignment(at.change.path, at.change.new)
-        before = at.state.group(at.place.group).target
+        before = at.state.group(at.znode.group).target
         had = before.members if before is not None else {}
         head = f"generation {after.generation}"
         if self._selection.partition is not None:
@@ -201,19 +201,19 @@ class Story:
     def _command(self, at: Scene) -> Iterator[Told]:
         node = at.change.new or at.change.old
         command = decode_command(node.data if node is not None else b"", at.change.path)
-        consumer = at.place.name
+        consumer = at.znode.name
         if not self._about(consumer, command.partitions):
             return
         does = "stop" if isinstance(command, StopFetcher) else "start"
         what = f"{does} {self._shown(command.partitions)}"
         if at.change.new is not None:
-            yield f"{consumer} is told to {what}{self._from_offset(command)} ({at.place.leaf})", command.reason
-        elif at.context.fenced_as(at.place.group, consumer):
-            yield f"{consumer} acknowledged {at.place.leaf} ({what}){self._committed(at.context, at.place.group)}", ""
+            yield f"{consumer} is told to {what}{self._from_offset(command)} ({at.znode.leaf})", command.reason
+        elif at.context.fenced_as(at.znode.group, consumer):
+            yield f"{consumer} acknowledged {at.znode.leaf} ({what}){self._committed(at.context, at.znode.group)}", ""
         elif at.context.fence is not None:
-            yield f"{at.place.leaf} for {consumer} ({what}) was removed", "its incarnation is gone"
+            yield f"{at.znode.leaf} for {consumer} ({what}) was removed", "its incarnation is gone"
         else:
-            yield f"{at.place.leaf} for {consumer} ({what}) was dropped", "it was for another incarnation"
+            yield f"{at.znode.leaf} for {consumer} ({what}) was dropped", "it was for another incarnation"
 
     def _from_offset(self, command: Command) -> str:
         tp = self._selection.partition
@@ -231,26 +231,26 @@ class Story:
         return f" at offset {written.data.decode('ascii', 'replace')}" if written is not None else ""
 
     def _ledger(self, at: Scene) -> Iterator[Told]:
-        before = at.state.group(at.place.group).ledgers.get(at.place.name)
+        before = at.state.group(at.znode.group).ledgers.get(at.znode.name)
         after = None
         if at.change.new is not None:
             value = fields.load(at.change.new.data, at.change.path)
-            after = Ledger.from_json(value, at.place.name, at.change.new.version, at.change.path)
+            after = Ledger.from_json(value, at.znode.name, at.change.new.version, at.change.path)
         released = (before.held if before is not None else NO_PARTITIONS) - (
             after.held if after is not None else NO_PARTITIONS
         )
-        if released and self._about(at.place.name, released):
-            alive = at.state.group(at.place.group).live(at.place.name) is not None
+        if released and self._about(at.znode.name, released):
+            alive = at.state.group(at.znode.group).live(at.znode.name) is not None
             why = "it has stopped" if alive else "its incarnation is gone"
-            yield f"{at.place.name} no longer holds {self._shown(released)}", why
+            yield f"{at.znode.name} no longer holds {self._shown(released)}", why
 
     def _offset(self, at: Scene) -> Iterator[Told]:
-        tp = PartitionSet.of([(at.place.name, int(at.place.leaf))]) if at.place.leaf.isdigit() else NO_PARTITIONS
+        tp = PartitionSet.of([(at.znode.name, int(at.znode.leaf))]) if at.znode.leaf.isdigit() else NO_PARTITIONS
         if self._selection.consumer or not self._about("", tp):
             return
-        name = f"{at.place.name}-{at.place.leaf}"
+        name = f"{at.znode.name}-{at.znode.leaf}"
         old, new = (_number(at.change.old), _number(at.change.new))
-        if at.context.fence is not None and not at.context.fences_a_member_of(at.place.group):
+        if at.context.fence is not None and not at.context.fences_a_member_of(at.znode.group):
             why = "an operator's request" if new is not None else "reset, deleted, or its topic was created again"
             yield f"the offset of {name} was set from {_said(old)} to {_said(new)} by the coordinator", why
         elif new is None:
@@ -259,7 +259,7 @@ class Story:
             yield f"the offset of {name} went back from {old} to {new}", ""
 
     def _paused(self, at: Scene) -> Iterator[Told]:
-        where = f"group {at.place.group}" if at.place.group else "every group"
+        where = f"group {at.znode.group}" if at.znode.group else "every group"
         if at.change.new is None:
             yield f"{where} is resumed", ""
         elif at.change.new.data:
@@ -269,7 +269,7 @@ class Story:
     def _request(self, at: Scene) -> Iterator[Told]:
         if at.change.new is None:
             return
-        request = Request.from_json(fields.load(at.change.new.data, at.change.path), at.place.name, at.change.path)
+        request = Request.from_json(fields.load(at.change.new.data, at.change.path), at.znode.name, at.change.path)
         wanted = self._selection
         if wanted.group and request.group != wanted.group:
             return
@@ -281,9 +281,9 @@ class Story:
         about = " ".join(part for part in (request.group, request.consumer) if part)
         by = f"{request.reason} ({request.by})" if request.by else request.reason
         if request.answered:
-            yield f"{at.place.name}: {request.type} {about} is {request.result}: {request.message}", by
+            yield f"{at.znode.name}: {request.type} {about} is {request.result}: {request.message}", by
         else:
-            yield f"{at.place.name}: {request.type} {about} is requested", by
+            yield f"{at.znode.name}: {request.type} {about} is requested", by
 
 
 def _assignment(path: str, node: Node) -> Assignment:

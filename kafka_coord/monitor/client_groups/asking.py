@@ -12,7 +12,7 @@ from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import BrokerError, SettingsError
 from kafka_coord.grouplog.authentication import BrokerSecurity
 from kafka_coord.grouplog.broker import BrokerConnection
-from kafka_coord.monitor.client_groups.front import Front, read_front
+from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory, read_instances
 from kafka_coord.settings import host_and_port
 from kafka_coord.zk.store import Store
 
@@ -63,9 +63,9 @@ class Instances:
     def __init__(self, store: Store, properties: Mapping[str, str]) -> None:
         self.store, self._properties = store, properties
 
-    def front(self) -> Front:
+    def directory(self) -> InstanceDirectory:
         """Reads their addresses. Raises :class:`StoreUnavailable`."""
-        return read_front(self.store)
+        return read_instances(self.store)
 
     def ask_each(
         self, addresses: Mapping[int, str], conversation: Callable[[Ask], Awaitable[T]]
@@ -101,7 +101,7 @@ class Instances:
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            broker_id, address = self.front().coordinator_of(group)
+            broker_id, address = self.directory().coordinator_of(group)
             try:
                 return broker_id, asyncio.run(self._held(address, conversation))
             except Moving as moving:

@@ -13,7 +13,7 @@ from kafka_coord.grouplog.term import TOPIC
 from kafka_coord.model import Mode, PartitionSet, TopicInfo, TopicPartition
 from kafka_coord.model.partitions import MAX_PARTITION
 from kafka_coord.monitor.client_groups.asking import Ask, Instances, Silent, named, unless_moving
-from kafka_coord.monitor.client_groups.front import Front
+from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.groups import EndOffsets, GroupDescription, GroupKind, GroupRow, MemberRow
 from kafka_coord.monitor.offsets import OffsetRow, lag_of
 from kafka_coord.wire.consumer_protocol import assignment, subscription
@@ -102,8 +102,8 @@ class ClientGroups:
 def list_client_groups(instances: Instances) -> ClientGroups:
     """Lists all client-assigned groups by name, without offsets. Asks all instances at once. Empty if no instance ever
     served Kafka clients."""
-    front = instances.front()
-    told, silent = instances.ask_each(front.addresses, _list)
+    directory = instances.directory()
+    told, silent = instances.ask_each(directory.addresses, _list)
     found: dict[str, ClientGroup] = {}
     missing = []
     for broker_id, (loading, groups) in told.items():
@@ -111,9 +111,9 @@ def list_client_groups(instances: Instances) -> ClientGroups:
             missing.append(f"instance {broker_id} still loads groups: some may be missing, look again in a moment")
         for group in groups:
             # While a partition moves, two instances may list its groups; the leader's answer is right.
-            if group.group_id not in found or front.leaders.get(partition_of(group.group_id)) == broker_id:
+            if group.group_id not in found or directory.leaders.get(partition_of(group.group_id)) == broker_id:
                 found[group.group_id] = _group(group, broker_id, {})
-    missing += _unserved(front, silent)
+    missing += _unserved(directory, silent)
     return ClientGroups(tuple(found[name] for name in sorted(found)), tuple(missing))
 
 
@@ -126,7 +126,7 @@ def with_offsets(instances: Instances, groups: Sequence[ClientGroup]) -> tuple[C
         answer = await ask("OffsetFetch", _FETCH_OF_SEVERAL, form(groups=names))
         return [one for one in answer.groups if not one.error_code]
 
-    told, _ = instances.ask_each(instances.front().addresses if names else {}, fetch)
+    told, _ = instances.ask_each(instances.directory().addresses if names else {}, fetch)
     found = {(broker_id, one.group_id): _committed(one) for broker_id, answers in told.items() for one in answers}
     return tuple(replace(one, committed=found.get((one.coordinator, one.group), {})) for one in groups)
 
@@ -142,17 +142,17 @@ async def _list(ask: Ask) -> tuple[bool, list[Any]]:
     return bool(listed.error_code), [one for one in groups if not one.error_code and one.group_state in _STATES]
 
 
-def _unserved(front: Front, silent: tuple[Silent, ...]) -> Iterator[str]:
+def _unserved(directory: InstanceDirectory, silent: tuple[Silent, ...]) -> Iterator[str]:
     """Sentences that say why the groups of some partitions of the log are not shown."""
     reasons: dict[str, list[int]] = {}
     unreached = {one.broker_id: f"instance {one.broker_id} cannot be asked: {one.reason}" for one in silent}
-    for partition, leader in front.leaders.items():
-        reason = front.problem(partition).replace(f"partition {partition} of {TOPIC}", "the partition")
+    for partition, leader in directory.leaders.items():
+        reason = directory.problem(partition).replace(f"partition {partition} of {TOPIC}", "the partition")
         if reason or leader in unreached:
             reasons.setdefault(reason or unreached[leader], []).append(partition)
     for reason, partitions in reasons.items():
         yield f"NOT SHOWN are the client-assigned groups in {PartitionSet({TOPIC: partitions})}: {reason}"
-    for one in front.unreadable:
+    for one in directory.unreadable:
         yield f"unreadable: {one.path}: {one.reason}"
 
 

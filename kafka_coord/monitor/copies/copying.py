@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from kafka_coord.model import TopicPartition
 from kafka_coord.monitor.copies.coordinators import GroupPositions, Position, Positions
-from kafka_coord.monitor.copies.places import Place
+from kafka_coord.monitor.copies.offset_stores import OffsetStore
 
 _AT_ONCE = 500
 """The number of groups between two reports of progress."""
@@ -52,8 +52,8 @@ class GroupCopy:
 
 
 def compare(
-    source: Place,
-    target: Place,
+    source: OffsetStore,
+    target: OffsetStore,
     groups: Sequence[str],
     existing: AbstractSet[TopicPartition],
     on_progress: OnProgress,
@@ -75,8 +75,8 @@ def compare(
 
 def _compare_group(
     group: str,
-    source: Place,
-    target: Place,
+    source: OffsetStore,
+    target: OffsetStore,
     here: GroupPositions,
     there: GroupPositions,
     existing: AbstractSet[TopicPartition],
@@ -114,7 +114,7 @@ def _verdict(
     return Verdict.COPY
 
 
-def copy(target: Place, found: Sequence[GroupCopy], on_progress: OnProgress) -> dict[str, str]:
+def copy(target: OffsetStore, found: Sequence[GroupCopy], on_progress: OnProgress) -> dict[str, str]:
     """Writes the planned offsets and reads them back from the target. Returns problems by group. Safe to repeat."""
     due = [one for one in found if one.wanted()]
     problems: dict[str, str] = {}

@@ -9,7 +9,7 @@ from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.model import Listener
 from kafka_coord.model.partitions import ranges
 from kafka_coord.monitor.client_groups.asking import Ask, Instances
-from kafka_coord.monitor.client_groups.front import Front
+from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.wire.messages import message
 
@@ -27,23 +27,25 @@ class Topic:
     replicas: Mapping[int, tuple[int, int]]
 
 
-def check_log(instances: Instances, front: Front, brokers: int, listeners: Sequence[Listener]) -> Iterator[Finding]:
+def check_log(
+    instances: Instances, directory: InstanceDirectory, brokers: int, listeners: Sequence[Listener]
+) -> Iterator[Finding]:
     """Yields nothing if the topic does not exist: an instance creates it. ``listeners`` are those of the brokers."""
-    if not front.leaders:
+    if not directory.leaders:
         return
-    told, _ = instances.ask_each(front.addresses, _read)
+    told, _ = instances.ask_each(directory.addresses, _read)
     if not told:
         return  # other findings say that no instance can be asked
     at = listeners[0].address if listeners else "BROKER:PORT"
-    findings = list(check_topic(next(iter(told.values())), front, brokers, at))
+    findings = list(check_topic(next(iter(told.values())), directory, brokers, at))
     yield from findings
     if not findings:
         yield ok(CHECK, f"{TOPIC}: {PARTITIONS} partitions, compacted, replicated as it should be")
 
 
-def check_topic(topic: Topic, front: Front, brokers: int, address: str) -> Iterator[Finding]:
+def check_topic(topic: Topic, directory: InstanceDirectory, brokers: int, address: str) -> Iterator[Finding]:
     """Checks the topic's settings. ``address`` is a broker's, for the commands in the remedies."""
-    yield from _check_partitions(topic, front, address)
+    yield from _check_partitions(topic, directory, address)
     wanted = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
     why = {
         "cleanup.policy": "Kafka deletes offsets that are still needed",
@@ -73,17 +75,17 @@ def check_topic(topic: Topic, front: Front, brokers: int, address: str) -> Itera
         yield warning(CHECK, what, _set(address, "min.insync.replicas", "2"))
 
 
-def _check_partitions(topic: Topic, front: Front, address: str) -> Iterator[Finding]:
-    missing = [number for number in range(PARTITIONS) if number not in front.leaders]
-    extra = [number for number in front.leaders if number >= PARTITIONS]
+def _check_partitions(topic: Topic, directory: InstanceDirectory, address: str) -> Iterator[Finding]:
+    missing = [number for number in range(PARTITIONS) if number not in directory.leaders]
+    extra = [number for number in directory.leaders if number >= PARTITIONS]
     if missing:
         what = f"{TOPIC} has no partition {ranges(missing)}: their groups have no coordinator"
         todo = f"kafka-topics.sh --bootstrap-server {address} --alter --topic {TOPIC} --partitions {PARTITIONS}"
         yield error(CHECK, what, todo)
     if extra:
-        what = f"{TOPIC} has {len(front.leaders)} partitions; only the first {PARTITIONS} are used"
+        what = f"{TOPIC} has {len(directory.leaders)} partitions; only the first {PARTITIONS} are used"
         yield warning(CHECK, what, "nothing: Kafka cannot remove partitions, and the others stay empty")
-    leaderless = [number for number, leader in front.leaders.items() if leader < 0]
+    leaderless = [number for number, leader in directory.leaders.items() if leader < 0]
     if leaderless:
         what = f"partition {ranges(leaderless)} of {TOPIC} has no live leader: its groups have no coordinator"
         yield error(CHECK, what, "start the brokers that have its replicas")

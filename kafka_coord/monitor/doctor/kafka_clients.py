@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from kafka_coord.errors import BrokerError
 from kafka_coord.model import Broker, Listener
 from kafka_coord.monitor.client_groups.asking import Ask, Instances
-from kafka_coord.monitor.client_groups.front import Front
 from kafka_coord.monitor.client_groups.groups import list_client_groups
+from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.cluster import Cluster
-from kafka_coord.monitor.copies.places import KafkaPlace
+from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore
 from kafka_coord.monitor.doctor.findings import Finding, error, ok, warning
 from kafka_coord.monitor.doctor.groups_log import check_log
 from kafka_coord.wire.messages import message
@@ -26,27 +26,27 @@ _ASKING_S = 5.0
 def check_kafka_clients(store: Store, cluster: Cluster, properties: Mapping[str, str]) -> Iterator[Finding]:
     """Yields nothing if no instance ever served Kafka clients. ``properties`` are librdkafka's."""
     instances = Instances(store, properties)
-    front = instances.front()
-    for one in front.unreadable:
+    directory = instances.directory()
+    for one in directory.unreadable:
         todo = "restart the instance or broker that wrote it; delete it if that is gone for good"
         yield error("instances", f"{one.path} cannot be read: {one.reason}", todo)
-    if not front.is_used:
+    if not directory.is_used:
         return
     brokers = (read_brokers(store) or Brokers()).live
-    findings = [*_check_listeners(front, brokers), *_check_instances(instances, front)]
+    findings = [*_check_listeners(directory, brokers), *_check_instances(instances, directory)]
     yield from findings
     if not findings:
-        yield ok(CHECK, f"{len(front.addresses)} instances serve them, and every broker advertises its instance")
-    yield from check_log(instances, front, len(brokers), _bootstrap(front, brokers))
-    yield from _check_native_groups(instances, cluster, _bootstrap(front, brokers), properties)
+        yield ok(CHECK, f"{len(directory.addresses)} instances serve them, and every broker advertises its instance")
+    yield from check_log(instances, directory, len(brokers), _bootstrap(directory, brokers))
+    yield from _check_native_groups(instances, cluster, _bootstrap(directory, brokers), properties)
 
 
-def _check_listeners(front: Front, brokers: Sequence[Broker]) -> Iterator[Finding]:
+def _check_listeners(directory: InstanceDirectory, brokers: Sequence[Broker]) -> Iterator[Finding]:
     """Checks that every broker advertises its instance, on listeners of the same name."""
     names: dict[int, set[str]] = {}
     for broker in brokers:
         number = broker.broker_id
-        address = front.addresses.get(number)
+        address = directory.addresses.get(number)
         if address is None:
             what = f"no instance that serves Kafka clients runs beside broker {number}: its groups have no coordinator"
             todo = f"there: kafka-coord serve --broker-id {number} --listen-kafka HOST:PORT --broker-listener HOST:PORT"
@@ -67,14 +67,14 @@ def _check_listeners(front: Front, brokers: Sequence[Broker]) -> Iterator[Findin
         yield error(CHECK, what, "give that listener one name on all brokers, and restart those that change")
 
 
-def _check_instances(instances: Instances, front: Front) -> Iterator[Finding]:
+def _check_instances(instances: Instances, directory: InstanceDirectory) -> Iterator[Finding]:
     """Checks that every instance answers, and sends clients only to instances."""
 
     async def names(ask: Ask) -> list[tuple[int, str]]:
         answer = await ask("Metadata", _METADATA, message("MetadataRequest")(topics=()))
         return [(node.node_id, f"{node.host}:{node.port}") for node in answer.brokers]
 
-    told, silent = instances.ask_each(front.addresses, names)
+    told, silent = instances.ask_each(directory.addresses, names)
     for one in silent:
         todo = "check that it runs, and that this host reaches its --listen-kafka; its log says more"
         yield error(CHECK, f"instance {one.broker_id} cannot be asked: {one.reason}", todo)
@@ -82,7 +82,7 @@ def _check_instances(instances: Instances, front: Front) -> Iterator[Finding]:
         past = {
             node: address
             for node, address in nodes
-            if node in front.addresses and not _is_same(address, front.addresses[node])
+            if node in directory.addresses and not _is_same(address, directory.addresses[node])
         }
         if past:
             shown = ", ".join(f"broker {node} at {address}" for node, address in sorted(past.items()))
@@ -91,9 +91,9 @@ def _check_instances(instances: Instances, front: Front) -> Iterator[Finding]:
             yield error(CHECK, what, todo)
 
 
-def _bootstrap(front: Front, brokers: Sequence[Broker]) -> tuple[Listener, ...]:
+def _bootstrap(directory: InstanceDirectory, brokers: Sequence[Broker]) -> tuple[Listener, ...]:
     """The listeners whose addresses lead to brokers instead of instances."""
-    instances = set(front.addresses.values())
+    instances = set(directory.addresses.values())
     return tuple(
         one for broker in brokers for one in broker.listeners if not any(_is_same(one.address, at) for at in instances)
     )
@@ -123,12 +123,12 @@ def _check_native_groups(
         yield ok(check, f"none of {len(ours)} groups here has members in the brokers' own coordinator")
 
 
-def _own_coordinator(listeners: Sequence[Listener], properties: Mapping[str, str]) -> KafkaPlace:
+def _own_coordinator(listeners: Sequence[Listener], properties: Mapping[str, str]) -> KafkaOffsetStore:
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     addresses = [one.address for one in listeners if one.protocol == protocol]
     if not addresses:
         raise BrokerError(f"no listener of a broker speaks {protocol} and leads past the instances")
-    return KafkaPlace("the brokers", ",".join(addresses), properties, _ASKING_S)
+    return KafkaOffsetStore("the brokers", ",".join(addresses), properties, _ASKING_S)
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -19,7 +19,7 @@ from kafka_coord.model import Decision, StopFetcher, TopicPartition, history_fro
 from kafka_coord.model import json_fields as fields
 from kafka_coord.monitor.audit import audit
 from kafka_coord.monitor.audit.auditor import Auditor
-from kafka_coord.monitor.audit.places import Kind, Place
+from kafka_coord.monitor.audit.paths import Kind, Znode
 from kafka_coord.monitor.audit.state import StepContext
 from kafka_coord.monitor.audit.tree import Change, Step
 
@@ -167,17 +167,17 @@ class _Witness:
     def __call__(self, auditor: Auditor, step: Step) -> None:
         context = StepContext.of(step)
         for change in step.changes:
-            place = auditor.places.of(change.path)
+            znode = auditor.znodes.of(change.path)
             try:
-                if place.kind is Kind.HISTORY and change.new is not None:
-                    self._history(place, change)
-                elif place.kind is Kind.COMMAND and change.new is None:
-                    if context.fenced_as(place.group, place.name):
-                        self._acknowledged(auditor, place, change, step.time_ms)
-                elif place.kind is Kind.REGISTRATION and change.new is None:
-                    self._gone(auditor, place, step, _departure(change, context))
-                elif place.kind is Kind.OFFSET and change.new is not None:
-                    self._committed(place, change.new.data, step.time_ms)
+                if znode.kind is Kind.HISTORY and change.new is not None:
+                    self._history(znode, change)
+                elif znode.kind is Kind.COMMAND and change.new is None:
+                    if context.fenced_as(znode.group, znode.name):
+                        self._acknowledged(auditor, znode, change, step.time_ms)
+                elif znode.kind is Kind.REGISTRATION and change.new is None:
+                    self._gone(auditor, znode, step, _departure(change, context))
+                elif znode.kind is Kind.OFFSET and change.new is not None:
+                    self._committed(znode, change.new.data, step.time_ms)
             except MalformedValue:
                 self._unreadable += 1
 
@@ -189,30 +189,30 @@ class _Witness:
         found.positions += self._commits.values()
         found.unreadable += self._unreadable
 
-    def _history(self, place: Place, change: Change) -> None:
+    def _history(self, znode: Znode, change: Change) -> None:
         data = change.new.data if change.new is not None else b""
         decisions = history_from_json(fields.load(data, change.path), change.path)
-        known = place.group in self._groups
-        self._groups.add(place.group)
+        known = znode.group in self._groups
+        self._groups.add(znode.group)
         for decision in decisions[-1:] if known else decisions:  # only the last decision is new or newly settled
-            self._decisions[place.group, decision.generation] = decision
+            self._decisions[znode.group, decision.generation] = decision
 
-    def _acknowledged(self, auditor: Auditor, place: Place, change: Change, at_ms: int) -> None:
+    def _acknowledged(self, auditor: Auditor, znode: Znode, change: Change, at_ms: int) -> None:
         command = decode_command(change.old.data if change.old is not None else b"", change.path)
         for partition in command.partitions:
             if isinstance(command, StopFetcher):
-                left = len(auditor.state.group(place.group).registrations)
-                self._close(place.group, partition, place.name, at_ms, "stopped", left)
+                left = len(auditor.state.group(znode.group).registrations)
+                self._close(znode.group, partition, znode.name, at_ms, "stopped", left)
             else:
-                self._open[place.group, partition] = Held(
-                    self._source, place.group, *partition, place.name, at_ms, None, "held at the end", 0
+                self._open[znode.group, partition] = Held(
+                    self._source, znode.group, *partition, znode.name, at_ms, None, "held at the end", 0
                 )
 
-    def _gone(self, auditor: Auditor, place: Place, step: Step, ending: str) -> None:
-        left = len(auditor.state.group(place.group).registrations.keys() - {place.name})
+    def _gone(self, auditor: Auditor, znode: Znode, step: Step, ending: str) -> None:
+        left = len(auditor.state.group(znode.group).registrations.keys() - {znode.name})
         for group, partition in list(self._open):
-            if group == place.group:
-                self._close(group, partition, place.name, step.time_ms, ending, left)
+            if group == znode.group:
+                self._close(group, partition, znode.name, step.time_ms, ending, left)
 
     def _close(self, group: str, partition: TopicPartition, consumer: str, at_ms: int, ending: str, left: int) -> None:
         held = self._open.get((group, partition))
@@ -220,12 +220,12 @@ class _Witness:
             del self._open[group, partition]
             self._closed.append(held._replace(end_ms=at_ms, ending=ending, members_left=left))
 
-    def _committed(self, place: Place, data: bytes, at_ms: int) -> None:
-        if not place.leaf.isdigit() or not data.strip().isdigit():
+    def _committed(self, znode: Znode, data: bytes, at_ms: int) -> None:
+        if not znode.leaf.isdigit() or not data.strip().isdigit():
             return
-        partition = TopicPartition(place.name, int(place.leaf))
-        self._commits[place.group, partition, at_ms // 1000] = Position(
-            self._source, place.group, *partition, int(data), at_ms
+        partition = TopicPartition(znode.name, int(znode.leaf))
+        self._commits[znode.group, partition, at_ms // 1000] = Position(
+            self._source, znode.group, *partition, int(data), at_ms
         )
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.model import TopicPartition as Where
 from kafka_coord.monitor.copies.coordinators import Position
-from kafka_coord.monitor.copies.places import KafkaPlace
+from kafka_coord.monitor.copies.offset_stores import KafkaOffsetStore
 from kafka_coord.zk import layout
 from tests.cli.running import Run
 from tests.frontends.kafka.conftest import Front
@@ -82,7 +82,7 @@ def test_a_group_moves_to_the_instances_and_back(front: Front, coord: Run, group
 
 def test_metadata_of_the_largest_size_is_copied_as_it_is(front: Front, coord: Run, topic: str, group: str) -> None:
     brokers, instances = (
-        KafkaPlace(name, bootstrap, {}, 30.0)
+        KafkaOffsetStore(name, bootstrap, {}, 30.0)
         for name, bootstrap in (("brokers", front.cluster.bootstrap_servers), ("instances", front.bootstrap))
     )
     largest = {Where(topic, 0): Position(5, "é" * 2_048), Where(topic, 1): Position(6)}

@@ -13,7 +13,7 @@ from kafka_coord.dev.cluster.topics import TopicAdmin
 from kafka_coord.grouplog.term import PARTITIONS, TOPIC
 from kafka_coord.model import Broker, Listener
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.client_groups.front import Front as Seen
+from kafka_coord.monitor.client_groups.instance_directory import InstanceDirectory
 from kafka_coord.monitor.cluster import read_cluster
 from kafka_coord.monitor.doctor import Finding, Severity
 from kafka_coord.monitor.doctor.groups_log import Topic, check_topic
@@ -84,7 +84,7 @@ def test_an_instance_that_cannot_be_asked(front: Front) -> None:
 
 
 def test_listeners_of_different_names() -> None:
-    seen = Seen({1: "h1:9192", 2: "h2:9192"}, {})
+    seen = InstanceDirectory({1: "h1:9192", 2: "h2:9192"}, {})
     one = Broker(1, (Listener("PLAINTEXT", "PLAINTEXT", "h1:9092"), Listener("COORD", "PLAINTEXT", "h1:9192")))
     two = Broker(2, (Listener("PLAINTEXT", "PLAINTEXT", "h2:9092"), Listener("OTHER", "PLAINTEXT", "h2:9192")))
     (found,) = _check_listeners(seen, (one, two))
@@ -144,14 +144,14 @@ def healthy(**settings: str) -> Topic:
     ],
 )
 def test_what_can_be_wrong_with_the_log(topic: Topic, leaders: range, what: str, todo: str) -> None:
-    (found,) = check_topic(topic, Seen({}, dict.fromkeys(leaders, 1)), 3, "broker1:9092")
+    (found,) = check_topic(topic, InstanceDirectory({}, dict.fromkeys(leaders, 1)), 3, "broker1:9092")
     assert what in found.what
     assert todo in found.todo
 
 
 def test_partitions_without_a_leader() -> None:
     leaders = dict.fromkeys(range(50), 1) | {7: -1}
-    (found,) = check_topic(healthy(), Seen({}, leaders), 3, "broker1:9092")
+    (found,) = check_topic(healthy(), InstanceDirectory({}, leaders), 3, "broker1:9092")
     assert "partition 7 of __kafka_coord_groups has no live leader" in found.what
 
 

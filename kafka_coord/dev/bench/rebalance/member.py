@@ -25,7 +25,7 @@ from kafka_coord.channel.operations import Offsets, Registration
 from kafka_coord.channel.search import addresses
 from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.consumer.connector import Connector
-from kafka_coord.consumer.running import ConnectorThread
+from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.consumer.transport import ANSWER_S
 from kafka_coord.dev.bench.group import plain_member
 from kafka_coord.dev.bench.rebalance.journal import Line, What
@@ -42,7 +42,7 @@ _CLOSE_S = 20.0
 
 
 class TimedFetchers:
-    """Implements :class:`kafka_coord.consumer.fetching.Fetchers`: reads nothing, and notes when it would have read."""
+    """A model of :class:`~kafka_coord.consumer.fetcher_interface.Fetchers`: notes when it would read."""
 
     def __init__(self, note: Note) -> None:
         self._note = note

@@ -73,7 +73,7 @@ class CrowdState:
 
 
 class _Reading:
-    """Implements :class:`kafka_coord.consumer.fetching.Fetchers` for partitions that are read at an even pace."""
+    """A model of :class:`~kafka_coord.consumer.fetcher_interface.Fetchers` that reads partitions at an even pace."""
 
     def __init__(self, state: CrowdState) -> None:
         self._state = state

@@ -22,7 +22,7 @@ from kafka_coord.frontends.kafka.managed.members import Beaten, Commit, Committe
 from kafka_coord.frontends.kafka.managed.topic_ids import Assigned, TopicIds
 from kafka_coord.frontends.members.committed import Committed as Found
 from kafka_coord.frontends.members.committed import CommittedReader
-from kafka_coord.frontends.members.journal import Journal
+from kafka_coord.frontends.members.event_log import EventLog
 from kafka_coord.frontends.members.machine import instructions
 from kafka_coord.frontends.members.registering import Refusal
 from kafka_coord.frontends.members.term import Office, Term
@@ -70,8 +70,8 @@ class Served:
         self.has_begun = False
         self._store, self._groups, self._topic_ids = store, groups, topic_ids
         self._said: deque[instructions.ToClient] = deque()
-        journal = Journal(lambda _connection: "-", office.kind)
-        self.term = Term(store, office, partial(self._wake, wake), self._said.append, lambda _told: None, journal)
+        event_log = EventLog(lambda _connection: "-", office.kind)
+        self.term = Term(store, office, partial(self._wake, wake), self._said.append, lambda _told: None, event_log)
         self.members = ConsumerGroupMembers(
             self.term.machine, topic_ids.get, session_timeout_s=SESSION_TIMEOUT_S, longest_wait_s=LONGEST_WAIT_S
         )

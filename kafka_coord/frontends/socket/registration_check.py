@@ -30,7 +30,7 @@ def _nonce() -> str:
     return secrets.token_hex(8)
 
 
-class Door:
+class RegistrationCheck:
     """``instance`` is the broker id. Without ``access`` everybody may register in every group. ``nonce`` makes the
     value that is unique to each registration."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kafka_coord.channel.operations import Registration
 from kafka_coord.coordinator.idle import settled_as_of
-from kafka_coord.coordinator.reading import read_each
+from kafka_coord.coordinator.tolerant_reads import read_each
 from kafka_coord.errors import MalformedValue
 from kafka_coord.frontends.members.machine.stimuli import RegistrationOptions
 from kafka_coord.frontends.members.registering import GATEWAY
@@ -16,10 +16,10 @@ from kafka_coord.model.names import is_legal
 from kafka_coord.zk import layout
 from kafka_coord.zk.store import GetChildren, GetData, Node, ReadResult, Store
 
-Found = tuple[Registration, RegistrationOptions]
+FoundMember = tuple[Registration, RegistrationOptions]
 
 
-def find_members(store: Store, groups: Iterable[str], protocol: str | None) -> tuple[list[Found], dict[str, str]]:
+def find_members(store: Store, groups: Iterable[str], protocol: str | None) -> tuple[list[FoundMember], dict[str, str]]:
     """Returns the members of these groups that take part over ``protocol`` (``None``: the socket protocol), and the
     groups that could not be read completely, each with the reason: search them again later. Raises
     :class:`StoreUnavailable`."""
@@ -59,7 +59,7 @@ def _member(
     protocol: str | None,
     node: ReadResult | Unreadable,
     channel: ReadResult | Unreadable,
-) -> Found | None:
+) -> FoundMember | None:
     """Returns ``None`` for a member with its own ZooKeeper session or another protocol, or one that is gone. Raises
     :class:`MalformedValue` for an unreadable one."""
     for read in (node, channel):

@@ -13,7 +13,7 @@ _TOLD_ONE_BY_ONE = 10
 """The most lines of one kind in a step. Nobody reads thousands, and writing them would take too long."""
 
 
-class Journal:
+class EventLog:
     """Collects the events of a step. ``address`` returns the address of a connection's other end, ``kind`` is that of
     the members."""
 

@@ -20,7 +20,7 @@ ENDPOINT = "kafka"
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class InstanceDirectory:
     """``addresses`` (by broker id) are the addresses at which running instances serve Kafka clients. ``leaders`` (by
     partition) are the brokers that lead the partitions of the groups log (-1: none)."""
 
@@ -54,7 +54,7 @@ class Front:
         return ""
 
 
-def read_front(store: Store) -> Front:
+def read_instances(store: Store) -> InstanceDirectory:
     """Reads it from ZooKeeper, in two rounds."""
     reading = Reading(store)
     log = f"{layout.broker_topic(TOPIC)}/partitions"
@@ -74,7 +74,7 @@ def read_front(store: Store) -> Front:
         if info is not None and ENDPOINT in info.endpoints:
             addresses[number] = info.endpoints[ENDPOINT]
     leaders = {number: _leader(reading, number, node) for number, node in zip(numbers, states, strict=True)}
-    return Front(addresses, leaders, tuple(reading.unreadable))
+    return InstanceDirectory(addresses, leaders, tuple(reading.unreadable))
 
 
 def _leader(reading: Reading, partition: int, node: object) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from kafka_coord.channel.operations import Offsets, Registration
-from kafka_coord.consumer.running import ConnectorThread
+from kafka_coord.consumer.connector_thread import ConnectorThread
 from kafka_coord.errors import ConsumerError
 from kafka_coord.zk.clock import SystemClock
 from kafka_coord.zk.store import Op

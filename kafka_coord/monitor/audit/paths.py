@@ -36,7 +36,7 @@ class Kind(Enum):
     OTHER = auto()
 
 
-class Place(NamedTuple):
+class Znode(NamedTuple):
     """``name`` names a consumer, topic or instance; ``leaf`` names a command or a partition."""
 
     kind: Kind
@@ -45,11 +45,11 @@ class Place(NamedTuple):
     leaf: str = ""
 
 
-_OTHER = Place(Kind.OTHER)
+_OTHER = Znode(Kind.OTHER)
 _SINGLE = {
-    layout.COORDINATOR_EPOCH: Place(Kind.EPOCH),
-    layout.COORDINATOR: Place(Kind.COORDINATOR),
-    layout.PAUSED: Place(Kind.ALL_PAUSED),
+    layout.COORDINATOR_EPOCH: Znode(Kind.EPOCH),
+    layout.COORDINATOR: Znode(Kind.COORDINATOR),
+    layout.PAUSED: Znode(Kind.ALL_PAUSED),
 }
 _BELOW_GROUP = {
     ("ids", 0): Kind.MEMBERS,
@@ -72,32 +72,32 @@ _PARENTS = (
 _GROUPS = f"{layout.GROUPS}/"
 
 
-class Places:
+class Znodes:
     """:meth:`of` with a cache, because the same paths recur."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Place] = {}
+        self._known: dict[str, Znode] = {}
 
-    def of(self, path: str) -> Place:
-        place = self._known.get(path)
-        if place is None:
-            place = _place(path)
-            if place.kind not in {Kind.COMMAND, Kind.REQUEST}:
+    def of(self, path: str) -> Znode:
+        znode = self._known.get(path)
+        if znode is None:
+            znode = _znode(path)
+            if znode.kind not in {Kind.COMMAND, Kind.REQUEST}:
                 if len(self._known) >= _MAX_KNOWN:
                     self._known.clear()
-                self._known[path] = place
-        return place
+                self._known[path] = znode
+        return znode
 
 
-def _place(path: str) -> Place:
+def _znode(path: str) -> Znode:
     if path.startswith(_GROUPS):
         group, *rest = path[len(_GROUPS) :].split("/")
         if not rest:
-            return Place(Kind.GROUP, group)
+            return Znode(Kind.GROUP, group)
         kind = _BELOW_GROUP.get((rest[0], len(rest) - 1))
-        return Place(kind, group, *rest[1:]) if kind is not None else Place(Kind.OTHER, group)
+        return Znode(kind, group, *rest[1:]) if kind is not None else Znode(Kind.OTHER, group)
     for prefix, kind in _PARENTS:
         if path.startswith(prefix):
             name, _, below = path[len(prefix) :].partition("/")
-            return Place(kind, name=name) if not below else _OTHER
+            return Znode(kind, name=name) if not below else _OTHER
     return _SINGLE.get(path, _OTHER)

@@ -22,7 +22,7 @@ _IN_ONE_REQUEST = 2_000
 """Partitions in one request for a managed group, because the coordinator writes each request as one multi."""
 
 
-class Place(Protocol):
+class OffsetStore(Protocol):
     """One of the two ends of a copy."""
 
     name: str
@@ -37,8 +37,8 @@ class Place(Protocol):
         """Commits these offsets. Returns problems by group."""
 
 
-class KafkaPlace:
-    """A place reached over Kafka's protocol. ``bootstrap`` decides whose groups: the brokers' or the instances'.
+class KafkaOffsetStore:
+    """Offsets reached over Kafka's protocol. ``bootstrap`` decides whose groups: the brokers' or the instances'.
 
     It asks by itself, because confluent-kafka reads beyond the end of an offset's metadata, and writes a byte too many.
     """
@@ -91,7 +91,7 @@ class KafkaPlace:
             raise BrokerError(f"{self.name}: {error}") from error
 
 
-class ZooKeeperPlace:
+class ZooKeeperOffsetStore:
     """Managed groups. Writes go through the elected coordinator, as with ``groups reset-offsets``."""
 
     name = "ZooKeeper"
@@ -138,12 +138,12 @@ class ZooKeeperPlace:
             ask(self._store, request, self._timeout_s, lambda _: None)
 
 
-class OwnPlace:
+class OwnOffsetStore:
     """All groups that instances coordinate. If two have one name, the managed group is used."""
 
     name = "the instances"
 
-    def __init__(self, log: KafkaPlace, managed: ZooKeeperPlace) -> None:
+    def __init__(self, log: KafkaOffsetStore, managed: ZooKeeperOffsetStore) -> None:
         self._log, self._managed = log, managed
 
     def groups(self) -> list[str]:

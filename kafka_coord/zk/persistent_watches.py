@@ -1,7 +1,7 @@
 """Persistent watches on one connection: watchers learn of znodes created and deleted directly below a path.
 
-Entries change on kazoo's connection thread, except by :meth:`Following.forget`. Watchers are called on kazoo's callback
-thread, except for the last event, which says that the connection broke.
+Entries change on kazoo's connection thread, except by :meth:`PersistentWatches.forget`. Watchers are called on
+kazoo's callback thread, except for the last event, which says that the connection broke.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ session."""
 _TOLD = {CREATED_EVENT: WatchType.CREATED, DELETED_EVENT: WatchType.DELETED}
 
 
-class Following:
+class PersistentWatches:
     """``relative`` converts a path on the server to the watchers' path."""
 
     def __init__(self, client: KazooClient, relative: Callable[[str], str]) -> None:

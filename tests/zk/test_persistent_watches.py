@@ -13,8 +13,8 @@ from kafka_coord.channel.zookeeper import ConsumerChannel
 from kafka_coord.dev.cluster.zookeeper import ZooKeeperServer, ZooKeeperSettings
 from kafka_coord.errors import StoreUnavailable
 from kafka_coord.zk import bulk, kazoo_private, layout
-from kafka_coord.zk.following import Following
 from kafka_coord.zk.options import Acl, Digest, ZkOptions
+from kafka_coord.zk.persistent_watches import PersistentWatches
 from kafka_coord.zk.session import KazooStore
 from kafka_coord.zk.store import Create, Delete, SessionState, SetData, WatchEvent, WatchType
 from tests.waiting import eventually
@@ -163,7 +163,7 @@ def test_a_server_that_hangs_up_at_the_request_is_not_asked_for_ever(
 
 
 def test_a_server_that_hung_up_is_asked_once_in_each_later_session() -> None:
-    following = Following(KazooClient(), str)
+    following = PersistentWatches(KazooClient(), str)
     for _ in range(3):
         assert following.may_be_asked_for(session_id=1)
         following.unanswered(session_id=1)

@@ -2,72 +2,72 @@
 
 from __future__ import annotations
 
-from kafka_coord.coordinator.topics import is_identity
+from kafka_coord.coordinator.kafka_znodes import is_identity
 from kafka_coord.model import GroupSettings, Request, RequestType, same_topic
 from kafka_coord.model import json_fields as fields
-from kafka_coord.monitor.audit.places import Kind, Place
+from kafka_coord.monitor.audit.paths import Kind, Znode
 from kafka_coord.monitor.audit.state import Instant, ZooKeeperState
 from kafka_coord.monitor.audit.tree import Change
 from kafka_coord.zk import layout
 
 
-def note_instance(state: ZooKeeperState, place: Place, change: Change, _at: Instant) -> None:
+def note_instance(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant) -> None:
     """Records a running instance of the service."""
     if change.new is not None and change.new.session_id:
-        state.names.learn(change.new.session_id, f"instance {place.name}")
+        state.names.learn(change.new.session_id, f"instance {znode.name}")
 
 
-def note_pause(state: ZooKeeperState, place: Place, change: Change, at: Instant) -> None:
+def note_pause(state: ZooKeeperState, znode: Znode, change: Change, at: Instant) -> None:
     """Records a pause of one group or of all. An unreadable pause is a pause as well."""
     if change.new is not None and change.old is not None:
         return
     since = at if change.new is not None else None
-    if place.kind is Kind.ALL_PAUSED:
+    if znode.kind is Kind.ALL_PAUSED:
         state.all_paused_since = since
     else:
-        state.group(place.group).paused_since = since
+        state.group(znode.group).paused_since = since
 
 
-def note_topic(state: ZooKeeperState, place: Place, change: Change, at: Instant) -> None:
+def note_topic(state: ZooKeeperState, znode: Znode, change: Change, at: Instant) -> None:
     """Records a topic of Kafka. Raises :class:`MalformedValue`."""
     if change.new is None:
-        state.topics_since.pop(place.name, None)
-        state.deleted_topics.add(place.name)
+        state.topics_since.pop(znode.name, None)
+        state.deleted_topics.add(znode.name)
     elif change.old is None:
-        state.topics_since[place.name] = at
-    state.set_topic(place.name, change.new)
+        state.topics_since[znode.name] = at
+    state.set_topic(znode.name, change.new)
 
 
-def note_request(state: ZooKeeperState, place: Place, change: Change, _at: Instant) -> None:
+def note_request(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant) -> None:
     """Records an operator's request. The coordinator may still carry out a request that has been withdrawn."""
     if change.new is None:
         return
-    request = Request.from_json(fields.load(change.new.data, change.path), place.name, change.path)
+    request = Request.from_json(fields.load(change.new.data, change.path), znode.name, change.path)
     if request.answered:
-        state.answered.append(place.name)
+        state.answered.append(znode.name)
         return
-    state.requests[place.name] = request
+    state.requests[znode.name] = request
     if request.type is RequestType.EVICT and request.group in state.groups:
         state.group(request.group).given_up.add(request.consumer)
 
 
-def note_group(state: ZooKeeperState, place: Place, change: Change, _at: Instant) -> None:
+def note_group(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant) -> None:
     """Records a group and its settings. Raises :class:`MalformedValue`."""
     if change.new is None:
-        state.groups.pop(place.group, None)
+        state.groups.pop(znode.group, None)
         return
-    group = state.group(place.group)
+    group = state.group(znode.group)
     group.settings = None
-    where = layout.group(place.group)
+    where = layout.group(znode.group)
     value = change.new.data
     settings = GroupSettings.from_json(fields.load(value, where), where) if value else GroupSettings()
     group.settings = settings
     group.shortest_timeout_ms = min(group.shortest_timeout_ms, settings.rebalance_timeout_ms)
 
 
-def note_offsets_of_topic(state: ZooKeeperState, place: Place, change: Change, _at: Instant) -> None:
+def note_offsets_of_topic(state: ZooKeeperState, znode: Znode, change: Change, _at: Instant) -> None:
     """Records the identity in ``offsets/<topic>``: to which topic of that name the offsets below it belong."""
-    group, topic = state.group(place.group), place.name
+    group, topic = state.group(znode.group), znode.name
     before = group.identities.pop(topic, "")
     if change.new is None:
         return

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafka_coord.coordinator.topics import decode_topic
+from kafka_coord.coordinator.kafka_znodes import decode_topic
 from kafka_coord.errors import MalformedValue
 from kafka_coord.model import Broker
 from kafka_coord.zk.store import Node, Stat
