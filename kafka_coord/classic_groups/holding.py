@@ -19,6 +19,11 @@ def longest_hold_s(software: str) -> float:
     return next((longest_s for name, longest_s in _LONGEST_S.items() if software.startswith(name)), 0.0)
 
 
+def waits_beyond_interval(software: str) -> bool:
+    """Whether a KIP-848 client waits for a heartbeat's answer however short the interval is that it was told."""
+    return software.startswith(("apache-kafka-java", "kgo"))
+
+
 def hold_limit_s(longest_s: float, session_timeout_s: float, silent_s: float) -> float:
     """At most a third of the session timeout. ``silent_s`` is how long nothing came from the member before this
     heartbeat: after the hold it may be silent as long again, and both together stay within two thirds. Not positive:

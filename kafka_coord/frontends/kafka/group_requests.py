@@ -233,7 +233,8 @@ class GroupCoordinator:
             error = await self._kinds.take_over(self._managed, request.group_id)
             if error is not Error.NONE:
                 return refused(error)
-        return await self._managed.heartbeat(request, call.header.client_id or "", call.client.host)
+        client_id = call.header.client_id or ""
+        return await self._managed.heartbeat(request, client_id, call.client, holds=self.holds)
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 

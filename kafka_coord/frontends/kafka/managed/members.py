@@ -6,6 +6,10 @@ A heartbeat with epoch 0 registers. A delivered stop-fetcher makes the assignmen
 makes it larger; the answers tell the client its assignment. A heartbeat whose partitions lack those of the stop, or
 contain those of the start, acknowledges the command. The member's epoch is the generation of the newest command that it
 need not give up anything for.
+
+A heartbeat that there is nothing to say to is held (:mod:`~kafka_coord.frontends.kafka.managed.pace`): until there is,
+until its client sends something else, or until its limit. That of a member which has been told to stop partitions, and
+has not done so, is answered at once: the acknowledgement comes in a later heartbeat.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from kafka_coord.classic_groups.errors import Error
+from kafka_coord.frontends.kafka.managed.pace import NOT_HELD_S, Pace
 from kafka_coord.frontends.members.machine import MembershipMachine, instructions, stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, Offsets, RegistrationOptions, Stimulus
 from kafka_coord.model import Command, CommandId, StartFetcher, StopFetcher, Subscription, TopicPartition
@@ -33,7 +38,8 @@ Key = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """A ConsumerGroupHeartbeat. ``owned`` and ``subscription`` are ``None`` if the client has not changed them.
-    ``registration`` is the value of the member's registration, for a heartbeat that joins."""
+    ``registration`` is the value of the member's registration, for a heartbeat that joins. ``software`` is the client's
+    name, and empty if its heartbeats are not held."""
 
     token: Hashable
     key: Key
@@ -43,6 +49,12 @@ class Heartbeat:
     subscription: Subscription | None = None
     registration: bytes = b""
     is_static: bool = False
+    software: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the client says everything, as it does when it does not know what has been answered."""
+        return self.epoch == JOIN or (self.owned is not None and self.subscription is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +70,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Beaten:
-    """Answers a heartbeat. ``assignment`` is ``None`` if the client knows it."""
+    """Answers a heartbeat. ``assignment`` is ``None`` if the client knows it. ``interval_s``: when the next is to
+    come after this one was sent."""
 
     token: Hashable
     error: Error
@@ -66,6 +79,7 @@ class Beaten:
     epoch: int
     assignment: frozenset[TopicPartition] | None = None
     message: str | None = None
+    interval_s: float = NOT_HELD_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +107,12 @@ class ConsumerGroupMember:
     member_id: str
     connection: int
     subscription: Subscription | None
+    pace: Pace
     id: MemberId | None = None
     first_epoch: int = FIRST_EPOCH
     epoch: int = FIRST_EPOCH
     previous_epoch: int = FIRST_EPOCH
-    assignment: set[TopicPartition] = field(default_factory=set)
+    assignment: frozenset[TopicPartition] = frozenset()
     sent: frozenset[TopicPartition] | None = None
     owned: Owned | None = None
     command: tuple[CommandId, Command] | None = None
@@ -128,11 +143,9 @@ class ConsumerGroupMembers:
         identity: Callable[[str], bytes | None],
         *,
         session_timeout_s: float,
-        longest_wait_s: float,
     ) -> None:
-        """``longest_wait_s``: a client that joins is answered after that time even if there is nothing for it."""
         self._machine, self._identity = machine, identity
-        self._session_timeout_s, self._longest_wait_s = session_timeout_s, longest_wait_s
+        self._session_timeout_s, self._now = session_timeout_s, 0.0
         self.members: dict[Key, ConsumerGroupMember] = {}
         self._by_connection: dict[int, ConsumerGroupMember] = {}
         self._of_group: dict[str, dict[str, ConsumerGroupMember]] = {}
@@ -151,15 +164,16 @@ class ConsumerGroupMembers:
     # --- from clients ------------------------------------------------------------------------------------------------
 
     def heartbeat(self, beat: Heartbeat, now: float) -> None:
+        self._now = now
         member = self.members.get(beat.key)
         if beat.epoch == JOIN:
-            self._join(beat, member, now)
+            self._join(beat, member)
         elif member is None:
-            self._resume(beat, now)
+            self._resume(beat)
         elif member.member_id != beat.member_id:
             self._refuse(beat, Error.FENCED_INSTANCE_ID)
         elif member.id is None:
-            self._wait(member, beat, now)
+            self._wait(member, beat)
         elif beat.epoch < JOIN:
             member.leaving = beat
             for_good = beat.is_static and beat.epoch == LEAVE
@@ -167,7 +181,25 @@ class ConsumerGroupMembers:
         else:
             self._beats(member, beat)
 
-    def _join(self, beat: Heartbeat, member: ConsumerGroupMember | None, now: float) -> None:
+    def interrupted(self, key: Key, token: Hashable, now: float) -> None:
+        """The client of this heartbeat has sent something else, which it will have the answer to after that to this."""
+        self._now = now
+        member = self._waits_for(key, token)
+        if member is not None and member.id is not None:
+            self._answer_waiting(member, member.pace.after_interruption(now))
+
+    def gone(self, key: Key, token: Hashable) -> None:
+        """The client of this heartbeat has given it up."""
+        member = self._waits_for(key, token)
+        if member is not None:
+            member.waiting = None
+
+    def _waits_for(self, key: Key, token: Hashable) -> ConsumerGroupMember | None:
+        member = self.members.get(key)
+        waits = member is not None and member.waiting is not None and member.waiting.token is token
+        return member if waits else None
+
+    def _join(self, beat: Heartbeat, member: ConsumerGroupMember | None) -> None:
         """A client that joins again begins with nothing, as a new incarnation; but one that repeats itself because it
         lost the answer is the same."""
         if beat.subscription is None:
@@ -178,44 +210,48 @@ class ConsumerGroupMembers:
             return
         if member is not None and member.subscription == beat.subscription and not member.has_acknowledged:
             member.owned = None
-            self._wait(member, beat, now)
+            self._wait(member, beat)
             if member.command is not None:
-                self._answer_waiting(member)
+                self._answer_waiting(member, member.pace.after_news())
             return
+        pace = Pace.of(beat.software)
         if member is not None:
+            pace = member.pace
             self._end(member, Error.UNKNOWN_MEMBER_ID)
             self._stimuli.append(stimuli.Disconnected(member.connection))
-        member = self._made(beat)
-        self._wait(member, beat, now)
+        member = self._made(beat, pace)
+        self._wait(member, beat)
         options = RegistrationOptions(self._session_timeout_s, auto_commit=False, resume_key=beat.member_id)
         self._stimuli.append(stimuli.RegistrationWanted(member.connection, beat, *beat.key, options, beat.registration))
 
-    def _resume(self, beat: Heartbeat, now: float) -> None:
+    def _resume(self, beat: Heartbeat) -> None:
         """Continues a member that registered in an earlier term."""
         found = self._machine.members.get(beat.key)
         if found is None or found.options.resume_key != beat.member_id:
             self._refuse(beat, Error.UNKNOWN_MEMBER_ID)
             return
-        member = self._made(beat)
+        member = self._made(beat, Pace.of(beat.software))
         member.first_epoch = member.epoch = member.previous_epoch = max(FIRST_EPOCH, beat.epoch)
-        self._wait(member, beat, now)
+        self._wait(member, beat)
         self._stimuli.append(stimuli.ResumeWanted(member.connection, beat, found.id, beat.member_id))
 
-    def _made(self, beat: Heartbeat) -> ConsumerGroupMember:
-        member = ConsumerGroupMember(beat.key, beat.member_id, next(self._numbers), beat.subscription)
+    def _made(self, beat: Heartbeat, pace: Pace) -> ConsumerGroupMember:
+        member = ConsumerGroupMember(beat.key, beat.member_id, next(self._numbers), beat.subscription, pace)
         self.members[beat.key] = self._by_connection[member.connection] = member
         self._of_group.setdefault(beat.key[0], {})[beat.member_id] = member
         return member
 
-    def _wait(self, member: ConsumerGroupMember, beat: Heartbeat, now: float) -> None:
-        """Lets the heartbeat wait, in place of an earlier one whose answer its client has given up."""
+    def _wait(self, member: ConsumerGroupMember, beat: Heartbeat) -> None:
+        """Lets a heartbeat wait until the machine has admitted its member, and a join until there is news for it."""
+        member.pace.arrived(self._now)
+        self._hold(member, beat, member.pace.join_limit_s())
+
+    def _hold(self, member: ConsumerGroupMember, beat: Heartbeat, limit_s: float) -> None:
+        """In place of an earlier heartbeat whose answer its client has given up."""
         if member.waiting is not None:
             self._refuse(member.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
-        self._answer_at(member, beat, now + self._longest_wait_s)
-
-    def _answer_at(self, member: ConsumerGroupMember, beat: Heartbeat, at: float) -> None:
-        member.waiting, member.answer_at = beat, at
-        heapq.heappush(self._waits, (at, next(self._numbers), member))
+        member.waiting, member.answer_at = beat, self._now + limit_s
+        heapq.heappush(self._waits, (member.answer_at, next(self._numbers), member))
 
     def _beats(self, member: ConsumerGroupMember, beat: Heartbeat) -> None:
         is_late = beat.epoch == member.previous_epoch and (beat.owned is None or self._is_assigned(member, beat.owned))
@@ -230,8 +266,14 @@ class ConsumerGroupMembers:
         if beat.owned is not None:
             member.owned = beat.owned
         self._acknowledge(member)
-        is_whole = beat.owned is not None and beat.subscription is not None
-        self._tell(member, beat, whole=is_whole)
+        pace = member.pace
+        pace.arrived(self._now)
+        if member.command is not None:
+            self._tell(member, beat, pace.while_stopping() if member.told else pace.after_news())
+        elif beat.is_whole or member.sent != member.assignment or pace.limit_s() <= 0:
+            self._tell(member, beat, pace.after_limit(self._now))
+        else:
+            self._hold(member, beat, pace.limit_s())
 
     def _is_assigned(self, member: ConsumerGroupMember, owned: Owned) -> bool:
         return owned <= self._by_identity(member.assignment)
@@ -256,12 +298,14 @@ class ConsumerGroupMembers:
         found = ((self._identity(tp.topic), tp.partition) for tp in partitions)
         return frozenset((topic_id, partition) for topic_id, partition in found if topic_id is not None)
 
-    def commit(self, commit: Commit) -> None:
+    def commit(self, commit: Commit, now: float) -> None:
+        self._now = now
         error = self.why_not(commit.key, commit.member_id, commit.epoch)
         if error is not Error.NONE:
             self._answers.append(Committed(commit.token, error))
             return
         member = self.members[commit.key]
+        member.pace.committed(now)
         if member.command is not None and member.told:
             command_id, command = member.command
             if isinstance(command, StartFetcher) and not commit.offsets.keys().isdisjoint(command.partitions):
@@ -308,7 +352,7 @@ class ConsumerGroupMembers:
                     self._take_up(member)
             case instructions.Resumed():
                 member.id, member.has_acknowledged = said.member, True
-                member.assignment = set(self._machine.members[member.key].held)
+                member.assignment = frozenset(self._machine.members[member.key].held)
                 self._take_up(member)
             case instructions.Deliver():
                 self._deliver(member, said.command_id, said.command)
@@ -333,16 +377,17 @@ class ConsumerGroupMembers:
         """Handles the heartbeat that waited until the machine admitted the member."""
         beat, member.waiting = member.waiting, None
         if beat is not None:
-            self.heartbeat(beat, member.answer_at)
+            self.heartbeat(beat, self._now)
 
     def _deliver(self, member: ConsumerGroupMember, command_id: CommandId, command: Command) -> None:
         member.command, member.told = (command_id, command), False
         if isinstance(command, StopFetcher):
-            member.assignment.difference_update(command.partitions)
+            member.assignment = member.assignment.difference(command.partitions)
         else:
-            member.assignment.update(command.partitions)
+            member.assignment = member.assignment.union(command.partitions)
             member.reach(command.generation)
-        self._answer_waiting(member)
+        if member.waiting is not None:
+            self._answer_waiting(member, member.pace.after_news())
 
     def _answer_commit(self, member: ConsumerGroupMember, said: instructions.AnswerCommit) -> None:
         if said.request is member.leaving and member.leaving is not None:
@@ -359,16 +404,18 @@ class ConsumerGroupMembers:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def _tell(self, member: ConsumerGroupMember, beat: Heartbeat, *, whole: bool) -> None:
-        assignment = frozenset(member.assignment)
-        news = assignment if whole or member.sent != assignment else None
-        member.sent, member.told = assignment, member.command is not None
-        self._answers.append(Beaten(beat.token, Error.NONE, member.member_id, member.epoch, news))
+    def _tell(self, member: ConsumerGroupMember, beat: Heartbeat, interval_s: float) -> None:
+        news = None
+        if beat.is_whole or member.sent != member.assignment:
+            news = member.sent = member.assignment
+        member.told = member.command is not None
+        answer = Beaten(beat.token, Error.NONE, member.member_id, member.epoch, news, interval_s=interval_s)
+        self._answers.append(answer)
 
-    def _answer_waiting(self, member: ConsumerGroupMember) -> None:
+    def _answer_waiting(self, member: ConsumerGroupMember, interval_s: float) -> None:
         beat, member.waiting = member.waiting, None
         if beat is not None:
-            self._tell(member, beat, whole=True)
+            self._tell(member, beat, interval_s)
 
     def _refuse(self, beat: Heartbeat, error: Error, message: str | None = None) -> None:
         self._answers.append(Beaten(beat.token, error, beat.member_id, beat.epoch, message=message))
@@ -408,10 +455,11 @@ class ConsumerGroupMembers:
 
     def tick(self, now: float) -> None:
         """Answers who has waited long enough."""
+        self._now = now
         while self.due() <= now:
             _, _, member = heapq.heappop(self._waits)
             if member.id is not None:
-                self._answer_waiting(member)
+                self._answer_waiting(member, member.pace.after_limit(now))
             elif member.waiting is not None:
                 self._refuse(member.waiting, Error.COORDINATOR_LOAD_IN_PROGRESS)
                 member.waiting = None

@@ -11,6 +11,7 @@ from typing import Any
 from kafka_coord.channel.messages import Register
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import InvalidPattern
+from kafka_coord.frontends.kafka.calls import Caller
 from kafka_coord.frontends.kafka.managed.administration import Administration
 from kafka_coord.frontends.kafka.managed.members import JOIN, Beaten, Commit, Heartbeat
 from kafka_coord.frontends.kafka.managed.terms import PROTOCOL, SESSION_TIMEOUT_S, ManagedTerms
@@ -22,7 +23,6 @@ from kafka_coord.model import Member, Subscription, TopicPartition
 from kafka_coord.model.names import is_legal
 from kafka_coord.wire.messages import message
 
-HEARTBEAT_INTERVAL_MS = 1_000
 _SESSION_TIMEOUT_MS = round(SESSION_TIMEOUT_S * 1000)
 
 
@@ -34,8 +34,8 @@ class ManagedGroups:
         self.administration, self.names = administration, terms.names
         self.has, self.knows, self.adopt = terms.has, terms.knows, terms.adopt
 
-    async def heartbeat(self, request: Any, client_id: str, host: str) -> Any:
-        """Answers a ConsumerGroupHeartbeat of a client that may take part."""
+    async def heartbeat(self, request: Any, client_id: str, client: Caller, *, holds: bool) -> Any:
+        """Answers a ConsumerGroupHeartbeat of a client that may take part. ``holds``: it may be held."""
         member_id = request.member_id or (str(uuid.uuid4()) if request.member_epoch == JOIN else "")
         consumer = request.instance_id or member_id
         if not is_legal(request.group_id):
@@ -51,22 +51,25 @@ class ManagedGroups:
             owned = frozenset((one.topic_id, number) for one in request.topic_partitions for number in one.partitions)
         value = b""
         if wanted is not None and request.member_epoch == JOIN:
-            value = self._registration(request, consumer, member_id, wanted, client_id, host)
+            value = self._registration(request, consumer, member_id, wanted, client_id, client.host)
             refusal = too_large(value)
             if refusal is not None:
                 return refused(Error.INVALID_REQUEST, refusal.message)
+        key = request.group_id, consumer
         answer, assigned = await self._terms.heartbeat(
-            request.group_id,
+            key,
             lambda token: Heartbeat(
                 token,
-                (request.group_id, consumer),
+                key,
                 member_id,
                 request.member_epoch,
                 owned,
                 wanted,
                 value,
                 is_static=request.instance_id is not None,
+                software=client.software if holds else "",
             ),
+            client,
         )
         return _heartbeat_answer(answer, member_id, assigned)
 
@@ -145,6 +148,6 @@ def _heartbeat_answer(answer: Beaten, member_id: str, assigned: Assigned | None)
     return form(
         member_id=member_id,
         member_epoch=answer.epoch,
-        heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+        heartbeat_interval_ms=max(1, round(answer.interval_s * 1000)),
         assignment=assignment,
     )

@@ -17,8 +17,16 @@ from typing import Any
 from kafka_coord.channel.messages import Code
 from kafka_coord.classic_groups.errors import Error
 from kafka_coord.errors import Fenced, MalformedValue, NoNode, StoreError, StoreUnavailable
+from kafka_coord.frontends.kafka.calls import Caller
 from kafka_coord.frontends.kafka.managed.adopting import adopt
-from kafka_coord.frontends.kafka.managed.members import Beaten, Commit, Committed, ConsumerGroupMembers, Heartbeat
+from kafka_coord.frontends.kafka.managed.members import (
+    Beaten,
+    Commit,
+    Committed,
+    ConsumerGroupMembers,
+    Heartbeat,
+    Key,
+)
 from kafka_coord.frontends.kafka.managed.topic_ids import Assigned, TopicIds
 from kafka_coord.frontends.members.committed import Committed as Found
 from kafka_coord.frontends.members.committed import CommittedReader
@@ -38,8 +46,6 @@ PROTOCOL = "consumer"
 """The value of ``group.protocol`` in these clients, and of ``protocol`` in their registrations."""
 SESSION_TIMEOUT_S = 45.0
 """Kafka's ``group.consumer.session.timeout.ms``."""
-LONGEST_WAIT_S = 0.9
-"""Less than the heartbeat interval, which librdkafka takes for the timeout of a heartbeat."""
 _AGAIN_S = 0.1
 _REFUSED_AGAIN_S = 1.0
 _LONGEST_SLEEP_S = 1.0
@@ -72,9 +78,7 @@ class Served:
         self._said: deque[instructions.ToClient] = deque()
         event_log = EventLog(lambda _connection: "-", office.kind)
         self.term = Term(store, office, partial(self._wake, wake), self._said.append, lambda _told: None, event_log)
-        self.members = ConsumerGroupMembers(
-            self.term.machine, topic_ids.get, session_timeout_s=SESSION_TIMEOUT_S, longest_wait_s=LONGEST_WAIT_S
-        )
+        self.members = ConsumerGroupMembers(self.term.machine, topic_ids.get, session_timeout_s=SESSION_TIMEOUT_S)
         self.committed = CommittedReader(store)
 
     def _wake(self, wake: Callable[[], None]) -> None:
@@ -195,19 +199,21 @@ class ManagedTerms:
         """All managed groups."""
         return self._groups.all()
 
-    async def heartbeat(self, group: str, beat: Callable[[object], Heartbeat]) -> tuple[Beaten, Assigned | None]:
-        """``beat`` makes the group's heartbeat with its token. Returns the answer, and its assignment by topic id."""
+    async def heartbeat(
+        self, key: Key, beat: Callable[[object], Heartbeat], client: Caller
+    ) -> tuple[Beaten, Assigned | None]:
+        """``beat`` makes the member's heartbeat with its token. Returns the answer, and its assignment by topic id."""
 
         def pass_on(served: Served, token: object) -> None:
             served.members.heartbeat(beat(token), self._store.clock.monotonic())
 
         refused = Beaten(None, Error.COORDINATOR_LOAD_IN_PROGRESS, "", 0), None
-        found: tuple[Beaten, Assigned | None] = await self._ask(group, pass_on, refused)
+        found: tuple[Beaten, Assigned | None] = await self._ask(key[0], pass_on, refused, (client, key))
         return found
 
     async def commit(self, group: str, commit: Callable[[object], Commit]) -> Committed:
         def pass_on(served: Served, token: object) -> None:
-            served.members.commit(commit(token))
+            served.members.commit(commit(token), self._store.clock.monotonic())
 
         refused = Committed(None, Error.COORDINATOR_LOAD_IN_PROGRESS)
         found: Committed = await self._ask(group, pass_on, refused)
@@ -249,7 +255,14 @@ class ManagedTerms:
         found: Error = await self._ask(group, pass_on, Error.COORDINATOR_LOAD_IN_PROGRESS)
         return found
 
-    async def _ask(self, group: str, pass_on: Callable[[Served, Any], None], refused: object) -> Any:
+    async def _ask(
+        self,
+        group: str,
+        pass_on: Callable[[Served, Any], None],
+        refused: object,
+        held: tuple[Caller, Key] | None = None,
+    ) -> Any:
+        """``held``: the client and the member whose request may be held."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def take() -> None:
@@ -266,7 +279,28 @@ class ManagedTerms:
                 raise
 
         self._pass(take)
-        return await answer
+        if held is None:
+            return await answer
+        client, key = held
+        client.holding(lambda: self._pass(partial(self._interrupted, key, answer)))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._pass(partial(self._gone, key, answer))
+            raise
+        finally:
+            client.holding(None)
+
+    def _interrupted(self, key: Key, token: object) -> None:
+        served = self._served.get(partition_of(key[0]))
+        if served is not None:
+            served.members.interrupted(key, token, self._store.clock.monotonic())
+            served.woken = True
+
+    def _gone(self, key: Key, token: object) -> None:
+        served = self._served.get(partition_of(key[0]))
+        if served is not None:
+            served.members.gone(key, token)
 
     def _pass(self, call: Callable[[], None]) -> None:
         self._inbox.append(call)

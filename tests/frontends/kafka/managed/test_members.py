@@ -18,12 +18,13 @@ from kafka_coord.frontends.kafka.managed.members import (
     ConsumerGroupMembers,
     Heartbeat,
 )
+from kafka_coord.frontends.kafka.managed.pace import JOIN_S
 from kafka_coord.frontends.members.machine import instructions, stimuli
 from kafka_coord.frontends.members.machine.stimuli import MemberId, RegistrationOptions
 from kafka_coord.model import StartFetcher, StartPoint, StopFetcher, Subscription, TopicPartition
 from tests.frontends.machine.house import House, tp
 
-SESSION_S, WAIT_S = 45.0, 0.9
+SESSION_S = 45.0
 ID = b"flights-identity"
 FLIGHTS = Subscription.to(["flights"])
 
@@ -42,9 +43,7 @@ class Play:
     def __init__(self) -> None:
         self.house = House()
         identities = {"flights": ID}
-        self.members = ConsumerGroupMembers(
-            self.house.machine, identities.get, session_timeout_s=SESSION_S, longest_wait_s=WAIT_S
-        )
+        self.members = ConsumerGroupMembers(self.house.machine, identities.get, session_timeout_s=SESSION_S)
         self.stores: list[instructions.WriteMember] = []
         self._tokens = itertools.count(1)
         self._incarnations = itertools.count(500)
@@ -72,7 +71,7 @@ class Play:
 
     def beat(self, epoch: int, member_id: str = "m1", consumer: str = "", **more: Any) -> Any:
         """The answer to a heartbeat, or ``None`` if it waits."""
-        token = next(self._tokens)
+        token = self.last_token = next(self._tokens)
         key = ("delays", consumer or member_id)
         if epoch == JOIN:
             more = {"subscription": FLIGHTS, "owned": owned()} | more
@@ -83,7 +82,9 @@ class Play:
 
     def commit(self, epoch: int, offset: int, partition: int = 0, member_id: str = "m1") -> Any:
         token = next(self._tokens)
-        self.members.commit(Commit(token, ("delays", member_id), member_id, epoch, {tp(partition): offset}))
+        self.members.commit(
+            Commit(token, ("delays", member_id), member_id, epoch, {tp(partition): offset}), self.house.now
+        )
         self.pump()
         while self.write():
             pass
@@ -110,11 +111,11 @@ class Play:
         self.pump()
         return written
 
-    def holding(self, *partitions: int, generation: int = 3) -> int:
+    def holding(self, *partitions: int, generation: int = 3, software: str = "") -> int:
         """``m1`` has joined and owns these. Its epoch."""
-        self.beat(JOIN)
+        self.beat(JOIN, software=software)
         self.send(generation, start=partitions)
-        assert self.beat(generation, owned=owned(*partitions)).error is Error.NONE
+        self.beat(generation, owned=owned(*partitions), subscription=FLIGHTS)
         assert [store.acknowledges is not None for store in self.write()] == [True]
         return generation
 
@@ -131,14 +132,46 @@ def test_a_join_is_answered_when_there_is_something_to_give() -> None:
     assert store.acknowledges is not None
 
 
+def test_a_heartbeat_is_held_until_there_is_news() -> None:
+    play = Play()
+    epoch = play.holding(0, 1, software="librdkafka")
+    assert play.beat(epoch) is None, "it is held"
+    play.send(4, stop=(1,))
+    assert max(play.answers.items())[1].assignment == flights(0)
+    assert play.beat(epoch) is not None, "an acknowledgement may wait behind it"
+    assert play.beat(epoch, owned=owned(0)) is None
+    play.write()
+    play.send(5, start=(2,))
+    assert max(play.answers.items())[1].assignment == flights(0, 2)
+
+
+def test_a_held_heartbeat_ends_when_its_client_sends_something_else_or_is_gone() -> None:
+    play = Play()
+    epoch = play.holding(0, software="librdkafka")
+    assert play.beat(epoch) is None
+    play.house.now += 0.4
+    key, token = ("delays", "m1"), play.last_token
+    play.members.interrupted(key, "another", play.house.now)
+    play.pump()
+    assert token not in play.answers
+    play.members.interrupted(key, token, play.house.now)
+    play.pump()
+    assert (play.answers[token].assignment, round(play.answers[token].interval_s, 3)) == (None, 0.4)
+    assert play.beat(epoch) is None
+    play.members.gone(key, play.last_token)
+    play.send(4, stop=(0,))
+    assert play.last_token not in play.answers
+    assert play.beat(epoch).assignment == flights()
+
+
 def test_a_join_that_gets_nothing_is_answered_in_the_end() -> None:
     play = Play()
     assert play.beat(JOIN) is None
-    play.members.tick(play.house.now + WAIT_S / 2)
+    play.members.tick(play.house.now + JOIN_S / 2)
     play.pump()
     assert play.answers == {}
-    assert play.members.due() == play.house.now + WAIT_S
-    play.members.tick(play.house.now + WAIT_S)
+    assert play.members.due() == play.house.now + JOIN_S
+    play.members.tick(play.house.now + JOIN_S)
     play.pump()
     assert play.answers[1] == Beaten(1, Error.NONE, "m1", 1, frozenset())
 
@@ -182,7 +215,7 @@ def test_a_commit_is_answered_when_it_is_stored() -> None:
     play = Play()
     epoch = play.holding(0)
     assert play.commit(epoch, 7).error is Error.NONE
-    play.members.commit(Commit("c", ("delays", "m1"), "m1", epoch, {tp(0): 8}))
+    play.members.commit(Commit("c", ("delays", "m1"), "m1", epoch, {tp(0): 8}), play.house.now)
     play.pump()
     assert "c" not in play.answers
     assert [store.offsets for store in play.write()] == [{tp(0): 8}]
@@ -242,7 +275,7 @@ def test_a_member_of_an_earlier_term_goes_on_with_what_it_holds() -> None:
 def test_who_is_evicted_is_told_and_what_waits_is_answered() -> None:
     play = Play()
     epoch = play.holding(0)
-    play.members.commit(Commit("c", ("delays", "m1"), "m1", epoch, {tp(0): 8}))
+    play.members.commit(Commit("c", ("delays", "m1"), "m1", epoch, {tp(0): 8}), play.house.now)
     play.pump()
     play.house.tell(stimuli.RegistrationDeleted(play.house.machine.members["delays", "m1"].id))
     play.pump()
